@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def read_object(path: Path, problems: Problems, options: ReadOptions) -> dict[st
         if size > options.max_bytes:
             problems.add(path, "overlong_records", f"has {size:,} bytes, more than {options.max_bytes:,}.")
             return None
-        value = loads(path.read_bytes())
+        value = loads(path.read_bytes().removeprefix(codecs.BOM_UTF8))
     except OSError as error:
         problems.add(path, "unreadable_files", f"cannot be read ({error}).")
         return None

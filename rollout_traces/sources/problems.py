@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+NOT_UNDERSTOOD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What reading a record raises whose values are not of the kinds that its writer writes."""
 MAX_KEPT = 200
 """Sentences kept in all; further ones are only counted."""
 MAX_KEPT_PER_KIND = 20

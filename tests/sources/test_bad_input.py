@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -182,3 +183,31 @@ class TestVerifiersTrees:
         problems = Problems()
         assert [row.sample_id for row in rows_of(tmp_path, problems)] == ["u"]
         assert problems.counts == {"rows_refused": 1}
+
+
+RECORDS = sorted(
+    path.relative_to(SAMPLES) for path in SAMPLES.rglob("*.jsonl") if "annotations" not in path.parts
+)
+
+
+class TestEveryReader:
+    @pytest.mark.parametrize("sample", RECORDS, ids=str)
+    def test_whatever_stands_under_a_key_the_records_around_it_are_read(self, tmp_path, sample):
+        shutil.copytree(SAMPLES / sample.parts[0], tmp_path / sample.parts[0])
+        path = tmp_path / sample
+        first = path.read_text().split("\n", 1)[0]
+        path.write_text(f"{first}\n")
+        n = len(rows_of(path))
+        for key in (record := json.loads(first)):
+            odd = [
+                {**record, key: value}
+                for value in (None, [], {}, "x", -1, float("inf"), True, [[[]]], {"a": "b"})
+            ]
+            path.write_text("".join(json.dumps(each) + "\n" for each in (record, *odd, record)))
+            assert len(rows_of(path)) >= n, key
+
+    def test_a_mark_of_utf_8_before_an_object_is_no_damage(self, tmp_path):
+        shutil.copytree(SAMPLES / "atif", tmp_path / "atif")
+        for path in (tmp_path / "atif").rglob("trajectory.json"):
+            path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+        assert len(rows_of(tmp_path / "atif")) == 2

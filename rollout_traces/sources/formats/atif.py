@@ -12,7 +12,7 @@ from rollout_traces.sources.chat import messages_of, text_of
 from rollout_traces.sources.formats.own_export import row_of
 from rollout_traces.sources.json_file import read_object
 from rollout_traces.sources.lines import loads
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.rows import RolloutRow, add_tokens, call_of, number, numbers, scalars
 
 _OWN_RUN = re.compile(rb'"extra":\{"rollout_traces":\{[^{}]*?"run":"([^"\\]*)"')
@@ -51,7 +51,7 @@ class Atif(Format):
             try:
                 given = messages_of(_messages(trajectory["steps"]))
                 yield row_of({**own, "messages": given}, 1), 0, 1
-            except (ValueError, TypeError, KeyError) as error:
+            except NOT_UNDERSTOOD as error:
                 problems.add(found.path, "rows_refused", f"cannot be understood ({error!r}).")
         elif trajectory is not None:
             for n, row in enumerate(_rows(trajectory, found, None), 1):

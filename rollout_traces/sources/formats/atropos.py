@@ -8,7 +8,7 @@ from typing import Any
 from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions
 from rollout_traces.sources.fields import Fields
 from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.rows import RolloutRow, scalars
 
 NOT_IN_LOSS = -100
@@ -36,8 +36,8 @@ class Atropos(Format):
         for record in json_lines(found.path, problems, start, line):
             try:
                 rows = list(_rows(Fields(record.value, found.path, record.number, problems), record.number))
-            except (ValueError, TypeError, IndexError) as error:
-                text = f"a group cannot be understood ({error}); it is passed over."
+            except NOT_UNDERSTOOD as error:
+                text = f"a group cannot be understood ({error!r}); it is passed over."
                 problems.add(found.path, "rows_refused", text, record.number)
                 continue
             for row in rows:

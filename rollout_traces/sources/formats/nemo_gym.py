@@ -13,7 +13,7 @@ from rollout_traces.model.model_calls import merge_calls
 from rollout_traces.sources.base import Claim, Format, Found, Head, ReadOptions, split_of
 from rollout_traces.sources.fields import Fields
 from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.rows import RolloutRow, add_tokens, call_of, numbers, scalars
 
 _REQUEST = "responses_create_params"
@@ -43,7 +43,7 @@ class NemoGym(Format):
         for record in json_lines(found.path, problems, start, line):
             try:
                 row = _row(Fields(record.value, found.path, record.number, problems), found, record.number)
-            except (ValueError, TypeError, AttributeError) as error:
+            except NOT_UNDERSTOOD as error:
                 text = f"cannot be understood ({error!r}); it is passed over."
                 problems.add(found.path, "rows_refused", text, record.number)
                 continue

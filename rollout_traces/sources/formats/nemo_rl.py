@@ -13,7 +13,7 @@ from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head,
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.fields import Fields
 from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.rows import RolloutRow, number
 
 
@@ -54,7 +54,7 @@ class NemoRl(Format):
             )
             try:
                 _add(row, value)
-            except (TypeError, ValueError) as error:
+            except NOT_UNDERSTOOD as error:
                 problems.add(
                     found.path,
                     "rows_refused",

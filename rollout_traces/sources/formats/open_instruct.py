@@ -43,7 +43,8 @@ class OpenInstruct(Format):
             if isinstance(logprobs, list) and len(logprobs) == len(response):
                 tracks["logprobs"] = [None] * len(prompt) + logprobs
             elif logprobs is not None:
-                text = f"{len(logprobs)} logprobs beside {len(response)} response tokens; they are left out."
+                seen = f"{len(logprobs)} values" if isinstance(logprobs, list) else repr(logprobs)[:80]
+                text = f"logprobs: seen {seen}. Expected {len(response)}, one a response token; they are left out."
                 problems.add(found.path, "logprobs_that_do_not_fit", text, record.number)
             info = value.get("request_info") if isinstance(value.get("request_info"), dict) else {}
             truth = value.get("ground_truth")

@@ -20,7 +20,7 @@ import numpy as np
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions
 from rollout_traces.sources.formats.verifiers_trace import NOT_TRAINED, rows_of_trace
 from rollout_traces.sources.lines import json_lines, loads, opened
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.rows import RolloutRow, number
 
 _STREAMS = {"advantages": "advantages", "trainer_logprobs": "prox_logprobs", "entropies": "entropies"}
@@ -55,7 +55,7 @@ class PrimeRl(Format):
             for record in json_lines(found.path, problems, start, line):
                 try:
                     rows = list(_rows(record.value, annotations, record.number))
-                except (ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+                except NOT_UNDERSTOOD as error:
                     text = f"an episode cannot be understood ({error!r}); it is passed over."
                     problems.add(found.path, "rows_refused", text, record.number)
                     continue

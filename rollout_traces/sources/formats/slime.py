@@ -12,7 +12,7 @@ from typing import Any
 from rollout_traces.errors import extra
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
 from rollout_traces.sources.chat import messages_of
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
 
 _ZIP = b"PK\x03\x04"
@@ -48,8 +48,7 @@ class Slime(Format):
             RuntimeError,
             EOFError,
             ImportError,
-            AttributeError,
-            ValueError,
+            *NOT_UNDERSTOOD,
         ) as error:
             reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             text = (
@@ -67,7 +66,7 @@ class Slime(Format):
         for n, sample in enumerate(samples):
             try:
                 row = _row(sample, found, n)
-            except (TypeError, ValueError, KeyError) as error:
+            except NOT_UNDERSTOOD as error:
                 problems.add(
                     found.path, "rows_refused", f"cannot be understood ({error!r}); it is passed over.", n + 1
                 )

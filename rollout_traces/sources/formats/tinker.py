@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions, split_of
 from rollout_traces.sources.fields import Fields
@@ -36,8 +37,8 @@ class Tinker(Format):
                 text = f"iteration: seen {value.get('iteration')!r}. Expected an integer; the row is passed over."
                 problems.add(found.path, "rows_without_step", text, record.number)
                 continue
-            steps = [s for s in value.get("steps") or [] if isinstance(s, dict)]
-            tags = [str(tag) for tag in value.get("tags") or []]
+            steps = [s for s in _listed(value.get("steps")) if isinstance(s, dict)]
+            tags = [str(tag) for tag in _listed(value.get("tags"))]
             known = {"n_sampled": sum(s.get("ac_len") or 0 for s in steps), "n_turns": len(steps)}
             if steps and isinstance(steps[0].get("ob_len"), int):
                 known["n_prompt"] = steps[0]["ob_len"]
@@ -60,6 +61,10 @@ class Tinker(Format):
                 record.stop,
                 record.number,
             )
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _final(value: dict) -> dict[str, float | None]:

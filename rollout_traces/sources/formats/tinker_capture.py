@@ -18,7 +18,7 @@ import orjson
 from rollout_traces.model.model_calls import MergedRow
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, split_of
 from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.rows import RolloutRow, add_tokens, call_of
 
 _PLACE = ("run_id", "run_attempt", "split", "iteration", "group_idx", "traj_idx")
@@ -63,10 +63,21 @@ class TinkerCapture(Format):
             with _store_of(found.path, problems) as store:
                 calls = (dict(zip(("cursor", *_COLUMNS), row, strict=True)) for row in store.execute(_SELECT))
                 for place, own in groupby(calls, lambda call: tuple(call[name] for name in _PLACE)):
-                    for row in _rows(dict(zip(_PLACE, place, strict=True)), list(own), found, problems):
+                    records = list(own)
+                    try:
+                        rows = list(_rows(dict(zip(_PLACE, place, strict=True)), records, found, problems))
+                    except NOT_UNDERSTOOD as error:
+                        text = f"a trajectory cannot be understood ({error!r}); it is passed over."
+                        problems.add(found.path, "rows_refused", text, records[0]["cursor"])
+                        continue
+                    for row in rows:
                         yield row, 0, row.line or 0
-        except sqlite3.Error as error:
-            problems.add(found.path, "unreadable_files", f"cannot be read ({error}).")
+        except (sqlite3.Error, *NOT_UNDERSTOOD) as error:
+            problems.add(
+                found.path,
+                "unreadable_files",
+                f"cannot be read further ({error}); what came before is imported.",
+            )
 
 
 def _first_run(head: Head) -> str | None:
@@ -94,9 +105,13 @@ def _store_of(path: Path, problems: Problems) -> Iterator[sqlite3.Connection]:
         store.execute(f"CREATE TABLE wire_rows (cursor INTEGER, {', '.join(_COLUMNS)})")
         places = ", ".join("?" * (len(_COLUMNS) + 1))
         for record in json_lines(path, problems):
-            for call in _calls_of(record.value):
-                values = [record.number, *(call.get(name) for name in _COLUMNS)]
-                store.execute(f"INSERT INTO wire_rows VALUES ({places})", values)
+            try:
+                for call in _calls_of(record.value):
+                    values = [record.number, *(call.get(name) for name in _COLUMNS)]
+                    store.execute(f"INSERT INTO wire_rows VALUES ({places})", values)
+            except (sqlite3.Error, *NOT_UNDERSTOOD) as error:
+                text = f"a call cannot be understood ({error}); it is passed over."
+                problems.add(path, "rows_refused", text, record.number)
         yield store
 
 

@@ -26,7 +26,7 @@ from rollout_traces.sources.base import (
 )
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
 
 NOT_TRAINED = "not_in_a_batch"
@@ -73,7 +73,7 @@ class VerifiersTrace(Format):
         has_effective = subset == "all" and _has_effective(found.claim.root)
         for record in json_lines(found.path, problems, start, line):
             episode = record.value
-            if episode.get("id") in trained:
+            if isinstance(episode.get("id"), str) and episode["id"] in trained:
                 continue
             traces = episode.get("traces")
             if not isinstance(traces, list) or not traces:
@@ -88,7 +88,7 @@ class VerifiersTrace(Format):
                         if has_effective:
                             row.discard_reason = NOT_TRAINED
                         yield row, record.stop, record.number
-                except (ValueError, TypeError, IndexError, KeyError) as error:
+                except NOT_UNDERSTOOD as error:
                     text = f"a trace cannot be understood ({error!r}); it is passed over."
                     problems.add(found.path, "rows_refused", text, record.number)
 
@@ -259,7 +259,8 @@ def _timings(timing: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _first_error(episode: Mapping[str, Any]) -> str:
-    errors = [error for error in episode.get("errors") or [] if isinstance(error, Mapping)]
+    given = episode.get("errors")
+    errors = [error for error in given if isinstance(error, Mapping)] if isinstance(given, list) else []
     return f" ({errors[-1].get('type')}: {str(errors[-1].get('message'))[:200]})" if errors else ""
 
 
