@@ -25,9 +25,10 @@ export function smooth(values, weight) {
 }
 
 const HIDDEN = 4;
+const SEEN = 0.1;
 
-// Positions of values that a smoothed line is more than four units of noise away from: what smoothing would hide. The unit
-// is that of the values' differences from one to the next, by their median.
+// Positions of values that a smoothed line is more than four units of noise away from, and as far as is seen: what
+// smoothing would hide. The unit is that of the values' differences from one to the next, by their median.
 export function hiddenBySmoothing(values, line) {
   const finite = values.filter(Number.isFinite);
   const jumps = finite
@@ -35,7 +36,7 @@ export function hiddenBySmoothing(values, line) {
     .map((value, i) => Math.abs(value - finite[i]))
     .sort((a, b) => a - b);
   const noise = (1.4826 * (jumps[jumps.length >> 1] ?? Infinity)) / Math.SQRT2;
-  const least = Math.max(HIDDEN * noise, 1e-6 * Math.max(...finite.map(Math.abs)));
+  const least = Math.max(HIDDEN * noise, SEEN * (Math.max(...finite) - Math.min(...finite)));
   return [...values.keys()].filter(i => Number.isFinite(values[i]) && Math.abs(values[i] - line[i]) > least);
 }
 
