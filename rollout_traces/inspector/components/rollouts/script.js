@@ -187,7 +187,7 @@ function loadList(now, wanted, { quiet = false } = {}) {
 
 function drawList() {
   const now = state.get();
-  requestAnimationFrame(() => selection.ids.size && selection.draw());
+  requestAnimationFrame(() => selection.ids.size && selection.again());
   drawSamples(part(".rt-left-list"), list, {
     selectedId: rollout?.id,
     text: now.text || "",

@@ -11,7 +11,7 @@ export class Selection {
   // doing: {call, request(): project, run and split; listed(): the ids of the list; labels(): the names and author of the
   // rollout that is open, null where nobody may label; compare(a, b); changed(): rows wear new labels}
   constructor(root, list, doing) {
-    Object.assign(this, { root, list, doing, ids: new Set(), last: null });
+    Object.assign(this, { root, list, doing, ids: new Set(), last: null, said: "" });
   }
 
   // A click on a card with a modifier key chooses it, or all from the last one to it. True where it did.
@@ -47,15 +47,21 @@ export class Selection {
     this.draw();
   }
 
-  // said: of what was just done.
+  // said: of what was just done, until another one is chosen.
   draw(said = "") {
+    this.said = said;
+    this.again();
+  }
+
+  // The list was drawn anew.
+  again() {
     for (const id of [...this.ids].slice(MOST)) this.ids.delete(id);
     for (const node of this.list.querySelectorAll(".rt-sample")) {
       const chosen = this.ids.has(node.dataset.id);
       node.classList.toggle("rt-chosen", chosen);
       node.toggleAttribute("data-chosen", chosen);
     }
-    this.root.hidden = !this.ids.size && !said;
+    this.root.hidden = !this.ids.size && !this.said;
     const action = (name, work, title) => button(name, work, { class: "rt-ghost", title, testid: `selection-${name}` });
     replace(
       this.root,
@@ -69,7 +75,7 @@ export class Selection {
       this.ids.size === 2 ? action("compare", () => this.doing.compare(...this.ids), "Side by side") : null,
       this.ids.size ? action("export", () => this.export(), "As JSON lines, or by a command") : null,
       action("clear", () => this.clear(), "Choose none"),
-      said ? h("span", { class: "rt-faint", role: "status" }, said) : null,
+      this.said ? h("span", { class: "rt-faint", role: "status" }, this.said) : null,
     );
   }
 
