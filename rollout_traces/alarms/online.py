@@ -200,7 +200,7 @@ def _moved(trail: Trail, ready: np.ndarray) -> dict[int, Moved]:
         worth = away > WORTH_A_LOOK
         if worth.any():
             chances[np.isin(ready, at[worth])] = _log_p(trail, at[worth], n, since[worth])
-    allowed = limits([chances[i : i + 1] for i in range(len(ready))], [np.zeros(1)] * len(ready))
+    allowed, _ = limits([chances[i : i + 1] for i in range(len(ready))], [np.zeros(1)] * len(ready))
     found = {}
     for i, chance, limit in zip(ready.tolist(), chances.tolist(), allowed, strict=True):
         if chance <= limit[0] and (movement := _movement(trail, i, limit)) is not None:
@@ -280,7 +280,7 @@ def _movement(trail: Trail, i: int, limit: np.ndarray) -> Moved | None:
     panel = _panel(trail, np.asarray([i]), n)
     [noise] = all_noise([panel])
     further = np.log(max(trail.n_steps, n) / n)
-    for found in movements(panel, noise, limit - further):
+    for found in movements(panel, noise, limit - further, limit - further):
         template = found.template
         if template.start >= n - REACH and template.inside(n)[-1] and not found.drift:
             return found

@@ -146,11 +146,13 @@ def rises(scope: RunScope, names: Collection[str]) -> list[Rise]:
     panels = [parting.panel(measure) for measure in rows.measures if measure.name.value in names]
     there = [panel for panel in panels if panel is not None]
     noises = all_noise(there)
-    allowed = limits([log_p for log_p, _ in all_screened(there, noises)], [shares_of(each) for each in there])
+    allowed, _ = limits(
+        [log_p for log_p, _ in all_screened(there, noises)], [shares_of(each) for each in there]
+    )
     return [
         Rise(str(panel.names[0].value), *span(found), found.chosen.values or ())
         for panel, noise, limit in zip(there, noises, allowed, strict=True)
-        for found in movements(panel, noise, limit)
+        for found in movements(panel, noise, limit, limit)
         if found.located.z > 0 and severity_of(found, len(there)) != "info"
     ]
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from rollout_traces.analysis.noise import Noise, clipped
+from rollout_traces.analysis.noise import Noise, clipped, noise_of
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import Chosen, smallest_part
 from rollout_traces.analysis.run_rows import CUT_BY_NUMBER, CUT_BY_OUTCOME, RunRows
@@ -40,6 +40,9 @@ MOST_ASIDE = 4
 STILL = 3.5
 """Size that a movement keeps when all others of its series are known; else it was their shadow."""
 
+LASTING = -9.0
+"""Log of the chance that one in a hundred series says of itself whose noise lasts (correlations of 0.5 to 0.95, 40 to 60 steps)."""
+
 
 @dataclass(frozen=True, eq=False)
 class Moved:
@@ -54,6 +57,7 @@ class Moved:
         log_p: chance of it.
         drift: whether it is slow change over a large part of the run.
         n_carriers: rows that carry it; 0 where it is no handful's.
+        is_sure: whether it is hardly chance; else it is one of those of which a stated part is.
     """
 
     panel: Panel
@@ -64,6 +68,7 @@ class Moved:
     log_p: float
     drift: bool = False
     n_carriers: int = 0
+    is_sure: bool = True
 
     @property
     def template(self) -> Template:
@@ -71,13 +76,14 @@ class Moved:
         return self.located.template
 
 
-def movements(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]:
+def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -> list[Moved]:
     """The movements of a measure, the surest first, each of its smallest part.
 
     Args:
         panel: the series of the measure; one series for a logged scalar.
         noise: theirs.
         limit: float [S], log p up to which each series has moved.
+        sure: float [S], log p up to which that is hardly chance.
     """
     n = len(panel.steps)
     basis, n_smooth = polynomials(n, 0), 1
@@ -102,7 +108,9 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]:
             _set_aside(noise, best, at)
             aside += 1
             continue
-        found = replace(found, drift=found.drift or _may_be_slow(found, w, best, at))
+        slow = found.drift or _may_be_slow(found, w, best, at)
+        is_sure = bool(found.log_p <= sure[at]) and (slow or _beyond_noise(found) <= min(sure[at], LASTING))
+        found = replace(found, drift=slow, is_sure=is_sure)
         if any(_is_rest_of(found, other) for other in kept):
             aside += 1
         else:
@@ -118,6 +126,32 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]:
     return drifts + _there_and_back(lasting)
 
 
+def _beyond_noise(found: Moved) -> float:
+    """Log of the chance that a movement of several steps is the series' noise, of whatever spread and memory. Of a spike it is 0.
+
+    By the likelihood with and without it, beside a level or a slow drift, whichever is likelier (Wilks 1938).
+    """
+    template, n = found.template, len(found.panel.steps)
+    if template.kind == "window" and template.stop - template.start <= SPIKE:
+        return -np.inf
+    at = np.asarray([found.chosen.at])
+    own, others = template.over(n)[None], found.basis[1:]
+    smooth = polynomials(n, DRIFT_DEGREE)
+    level = np.concatenate([smooth[:1], np.zeros_like(smooth[1:])])
+    bases = [
+        np.concatenate([drift, moved, others])
+        for drift in (level, smooth)
+        for moved in (np.zeros_like(own), own)
+    ]
+    values, errors = (
+        np.repeat(each[at], len(bases), axis=0) for each in (found.panel.values, found.panel.errors)
+    )
+    likely = noise_of(values, errors, np.stack(bases))[1]
+    likely[2:] -= DRIFT_DEGREE * np.log(n) / 2
+    gained = max(likely[[1, 3]].max() - likely[[0, 2]].max(), 0.0)
+    return float(np.log(n_tests(n)) + log_chance(np.sqrt(2 * gained), np.asarray(np.inf)))
+
+
 def _from_its_end(found: Moved) -> Moved:
     """A window that begins with the run is how the run was before a level: nobody knows what was before it."""
     window, n = found.template, len(found.panel.steps)
@@ -125,7 +159,7 @@ def _from_its_end(found: Moved) -> Moved:
     if (
         window.kind != "window"
         or end is None
-        or window.start > STARTS_STEPS
+        or window.start > WARM_UP
         or window.stop - window.start <= SPIKE
     ):
         return found
@@ -134,7 +168,7 @@ def _from_its_end(found: Moved) -> Moved:
     return replace(found, located=Located(level, onset, None, -found.located.z))
 
 
-STARTS_STEPS = 5
+WARM_UP = 5
 """First steps of a run, in which a warm-up may be: what begins in them has no before."""
 
 
@@ -194,7 +228,7 @@ def _found(
     located = locate(one, best.kind[at], int(best.start[at]), int(best.length[at]))
     chosen = smallest_part(panel, w, located.template, at)
     log_p = float(best.log_p[at])
-    if panel.names[at].statistic == "share" and len(panel.rows):
+    if panel.is_share:
         exact = share_sizes(panel, at, located.template, basis)
         log_p = max(
             log_p,
@@ -283,6 +317,8 @@ def _is_learned_apart(found: Moved) -> bool:
     column = part[0][0]
     if column in (*CUT_BY_NUMBER, *CUT_BY_OUTCOME):
         return True
+    if column not in source.parts:  # groups that it cuts through: not the prompt's
+        return False
     by_prompt = replace(source, unit=source.prompt) if len(source.prompt) else source
     codes = source.parts[column][0]
     same = np.zeros(int(by_prompt.unit.max(initial=0)) + 1, np.int64) - 1

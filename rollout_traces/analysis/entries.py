@@ -39,14 +39,29 @@ NEAR = 20
 
 
 def severity_of(found: Moved, n_series: int) -> Severity:
-    """Info for slow change and for how a run starts; an error where chance is out of the question."""
-    steps = found.panel.steps
-    if found.drift or (
-        found.located.onset[0] <= max(STARTS_STEPS, STARTS * len(steps))
-        and found.template.start <= max(STARTS_STEPS, STARTS * len(steps))
-    ):
+    """Info for slow change, for how a run starts and for what may be chance; an error where chance is out of the question."""
+    if not found.is_sure or _is_expected(found):
         return "info"
     return "error" if found.log_p + np.log(max(n_series, 1)) < np.log(SURE) else "warn"
+
+
+def first_steps(n: int) -> int:
+    """How many of a run's `n` steps are how it starts."""
+    return max(STARTS_STEPS, int(STARTS * n))
+
+
+def _is_expected(found: Moved) -> bool:
+    """Whether a movement is slow change, or how a run starts."""
+    first = first_steps(len(found.panel.steps))
+    return found.drift or (found.located.onset[0] <= first and found.template.start <= first)
+
+
+def _severity_of_entry(found: Sequence[Moved], n_series: int) -> Severity:
+    """That of its surest movement that is neither slow change nor how a run starts; such a head is all that is said."""
+    if _is_expected(found[0]):
+        return "info"
+    severities = {severity_of(each, n_series) for each in found}
+    return "error" if "error" in severities else "warn" if "warn" in severities else "info"
 
 
 def movement_of(found: Moved, carriers: Sequence[Carrier] = ()) -> Movement:
@@ -136,11 +151,10 @@ def diagnosis_of(entry: Told, n_series: int, n_rows: float, n_carriers: Sequence
     head, first = moved[0], entry.found[0]
     lead = replace(moved[at], step=head.step, last=head.last)
     others = [*moved[:at], *moved[at + 1 :]]
-    severities = [severity_of(found, n_series) for found in entry.found]
-    severity: Severity = "info" if "info" in severities[:1] else "error" if "error" in severities else "warn"
+    perhaps = ", perhaps by chance" if not any(found.is_sure for found in entry.found) else ""
     return Diagnosis(
-        severity=severity,
-        sentence=sentence_of(lead, entry.part, others, signature),
+        severity=_severity_of_entry(entry.found, n_series),
+        sentence=f"{sentence_of(lead, entry.part, others, signature)}{perhaps}.",
         advice=signature.advice if signature else "",
         tier=signature.tier if signature else OTHER,
         series=tuple(dict.fromkeys(m.name for m in moved)),
@@ -174,7 +188,8 @@ def filter_of(name: SeriesName, part: Part | None, step: int, last: int | None, 
         and name.value is not None
         and "/" not in column.split("extra/")[0]
     ):
-        conditions.append(value_filter(column, name.value))
+        own = found.panel.measure.condition if found.panel.measure is not None else ""
+        conditions.append(own or value_filter(column, name.value))
     conditions.append(steps_filter(step, last))
     return " and ".join(condition for condition in conditions if condition)
 
@@ -182,7 +197,7 @@ def filter_of(name: SeriesName, part: Part | None, step: int, last: int | None, 
 def sentence_of(
     m: Movement, part: Part | None, others: Sequence[Movement], signature: Signature | None
 ) -> str:
-    """What was seen, with its figures."""
+    """What was seen, with its figures, without its full stop."""
     form = percent if m.name.value is not None else number
     named = series_text(m.name)
     what = f"{signature.what}: {named}" if signature else named
@@ -205,7 +220,7 @@ def sentence_of(
         text += f": {many} rollout{'s carry' if many > 1 else ' carries'} {share} of what the step's rollouts lie apart"
     if others:
         text += "; with it " + ", ".join(dict.fromkeys(series_text(other.name) for other in others))
-    return text + "."
+    return text
 
 
 def _named(moved: Sequence[Movement], part: Part | None) -> tuple[Signature | None, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.in_words import TAGS
 from rollout_traces.analysis.relations import known_number, known_reward, quoted, sql_text
-from rollout_traces.analysis.run_rows import OF_TRACES
+from rollout_traces.analysis.run_rows import OF_TRACES, UNKNOWN
 from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.step_series import Part, SeriesName
 from rollout_traces.flags import needs_text
@@ -23,13 +23,12 @@ def level_queries(scope: RunScope, entry: Diagnosis) -> tuple[str, ...]:
 
 def _query(scope: RunScope, name: SeriesName, part: Part) -> str:
     if name.statistic == "logged":
-        return (
-            f"select step, value from metrics where run = {sql_text(scope.run)} and "
-            f"{sql_text(name.column)} in (key, concat(split, '/', key)) order by step"
-        )
+        return _logged(scope, name.column)
     split, column = scope.split, name.column
     if column.startswith("eval") and "/" in column:
         split, column = column.split("/", 1)
+    if name.value == UNKNOWN and not scope.columns.has(column):
+        return _logged(scope, name.column)
     if name.statistic not in ("mean", "share") or not scope.columns.has(column):
         return ""
     of = RunScope(scope.relations, scope.run, split, scope.columns)
@@ -45,9 +44,18 @@ def _query(scope: RunScope, name: SeriesName, part: Part) -> str:
     )
 
 
+def _logged(scope: RunScope, key: str) -> str:
+    return (
+        f"select step, value from metrics where run = {sql_text(scope.run)} and "
+        f"{sql_text(key)} in (key, concat(split, '/', key)) order by step"
+    )
+
+
 def _figure(scope: RunScope, name: SeriesName, column: str) -> str:
     if name.value is None:
         return known_reward(scope.columns) if column == "reward" else known_number(column)
+    if name.value == UNKNOWN and column in scope.columns.numbers:
+        return f"cast({known_number(column)} is null as int)"
     value = sql_text(name.value)
     if column in TAGS or column in scope.columns.tags:
         return f"cast(list_contains({quoted(column)}, {value}) as int)"

@@ -5,20 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 from rollout_traces.analysis.relations import Relations, as_arrays
+from rollout_traces.analysis.run_rows import UNKNOWN
 from rollout_traces.analysis.step_series import Series, SeriesName
 
 
 def logged_series(relations: Relations, run: str) -> list[Series]:
     """The run's logged numbers, the last attempt's value where a step was logged twice; superseded ones are left out.
 
+    Of a number that is NaN, infinite or null at some steps, also the share of such steps.
+
     Args:
         relations: where to read.
         run: the run.
     """
     query = """
-        select coalesce(split, '') as split, key, step, arg_max(value, coalesce(attempt, '')) as value
-        from metrics where run = ? and value is not null and isfinite(cast(value as double)) and step is not null
-            and not coalesce(superseded, false)
+        select coalesce(split, '') as split, key, step,
+            arg_max(coalesce(cast(value as double), 'nan'), coalesce(attempt, '')) as value
+        from metrics where run = ? and step is not null and not coalesce(superseded, false)
         group by 1, 2, 3 order by 1, 2, 3"""
     found = as_arrays(relations.sql(query, [run]))
     if not len(found["step"]):
@@ -32,8 +35,16 @@ def logged_series(relations: Relations, run: str) -> list[Series]:
     starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]])
     series = []
     for start, stop in zip(starts, np.r_[starts[1:], len(names)], strict=True):
-        name, values = SeriesName(str(names[start]), None, "logged"), found["value"][start:stop].astype(float)
-        series.append(
-            Series(name, (), found["step"][start:stop].astype(np.int64), values, np.zeros(len(values)))
-        )
+        column = str(names[start])
+        steps, values = found["step"][start:stop].astype(np.int64), found["value"][start:stop].astype(float)
+        known = np.isfinite(values)
+        if not known.any():
+            continue
+        series.append(_series(SeriesName(column, None, "logged"), steps[known], values[known]))
+        if not known.all():
+            series.append(_series(SeriesName(column, UNKNOWN, "share"), steps, (~known).astype(float)))
     return series
+
+
+def _series(name: SeriesName, steps: np.ndarray, values: np.ndarray) -> Series:
+    return Series(name, (), steps, values, np.zeros(len(values)))

@@ -79,7 +79,7 @@ def crude(values: np.ndarray, errors: np.ndarray) -> Noise:
 
 
 def noise_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> tuple[Noise, np.ndarray]:
-    """The noise that the likelihood of a series says, averaged over `SPREADS` and `MEMORIES`; and the log of that likelihood.
+    """The noise that the likelihood of a series says, averaged over `OF_GROUPS` or `OF_LOGGED`; and the log of that likelihood.
 
     A value is its basis, its groups' error, and what steps differ by, which is autoregressive of first order. Nothing is
     known of the scale where there are no groups.
@@ -94,33 +94,32 @@ def noise_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> tuple
     own = _median(np.where(np.isfinite(values), np.nan_to_num(errors), np.nan))
     known = own > 0
     between, memory, likelihood = (np.zeros(len(values)) for _ in range(3))
-    for chosen, spreads in ((known, SPREADS), (~known, (1.0,))):
-        at = np.flatnonzero(chosen)
-        if not len(at):
-            continue
-        grid = [(spread, memory) for spread in spreads for memory in (MEMORIES if spread else MEMORIES[:1])]
-        scale = level[at] if spreads[1:] else np.ones(len(at))
-        error = np.nan_to_num(errors[at]) * (own[at] > 0)[:, None]
-        fits = [
-            _fit(
-                first.clipped[at],
-                error + (spread * scale)[:, None],
-                spread * scale,
-                m,
-                basis[at],
-                not spreads[1:],
+    per = max(1, AT_ONCE // (len(OF_GROUPS) * values.shape[1] * (basis.shape[1] + 1)))
+    for members, grid in ((np.flatnonzero(known), OF_GROUPS), (np.flatnonzero(~known), OF_LOGGED)):
+        is_free = grid is OF_LOGGED
+        alone, spread, slow = np.asarray(grid).T[..., None]
+        for start in range(0, len(members), per):
+            at = members[start : start + per]
+            scale = np.ones(len(at)) if is_free else level[at]
+            shared, own_of = spread * scale, alone * scale
+            error = np.nan_to_num(errors[at])[None] + own_of[..., None]
+            again = (len(grid), 1, 1)
+            fits = _fit(
+                np.tile(first.clipped[at], again[:2]),
+                error.reshape(-1, values.shape[1]),
+                shared.ravel(),
+                np.broadcast_to(slow, shared.shape).ravel(),
+                np.tile(basis[at], again),
+                is_free,
             )
-            for spread, m in grid
-        ]
-        free, restricted, squares, held = (np.stack([fit[i] for fit in fits]) for i in range(4))
-        top = restricted.max(axis=0)
-        weight = np.exp(restricted - top)
-        weight /= weight.sum(axis=0)
-        by_spread = np.asarray([spread for spread, _ in grid])[:, None] * scale
-        between[at] = (weight * by_spread * squares).sum(axis=0)
-        memory[at] = (weight * held).sum(axis=0)
-        peak = free.max(axis=0)
-        likelihood[at] = peak + np.log(np.exp(free - peak).mean(axis=0))
+            free, restricted, squares = (each.reshape(len(grid), len(at)) for each in fits)
+            weight = np.exp(restricted - restricted.max(axis=0))
+            weight /= weight.sum(axis=0)
+            whole = shared + (own_of if is_free else own[at])
+            between[at] = (weight * squares * (whole if is_free else shared)).sum(axis=0)
+            memory[at] = (weight * slow * shared / whole).sum(axis=0)
+            peak = free.max(axis=0)
+            likelihood[at] = peak + np.log(np.exp(free - peak).mean(axis=0))
     variance = _variance(values, errors, own, between)
     there = np.isfinite(values)
     moved = _fitted(first.clipped, basis)
@@ -141,38 +140,41 @@ def noise_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> tuple
 
 SPREADS = (0.0, 0.15, 0.4, 1.0, 2.5, 6.0)
 """Variance of what steps differ by, in variances of what neighbours do, that are weighed against each other."""
-MEMORIES = (0.0, 0.3, 0.6, 0.85)
+MEMORIES = (0.0, 0.4, 0.7, 0.9)
 """Correlations of what neighbours differ by, that are weighed against each other."""
+SHARED = (0.5, 1.0)
+"""Parts of a logged number's variance that have a memory, that are weighed against each other."""
+OF_GROUPS = [(0.0, spread, m) for spread in SPREADS for m in (MEMORIES if spread else MEMORIES[:1])]
+OF_LOGGED = [(1 - part, part, m) for part in SHARED for m in (MEMORIES if part == 1 else MEMORIES[1:])]
+"""Noises that are weighed: variance of a value alone beside its groups', variance of what steps differ by, its memory."""
+AT_ONCE = 1 << 19
+"""Values [R, K, T] that are filtered at once, which bounds memory."""
 RIDGE = 1e-9
 """Part of a basis that is added to its own squares, so that what is nearly the same twice can be solved."""
 
 
 def _fit(
-    y: np.ndarray, variance: np.ndarray, between: np.ndarray, memory: float, basis: np.ndarray, is_free: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Of S series under one noise: log likelihood, that of what the basis leaves, its scale, and the memory of values.
+    y: np.ndarray,
+    error: np.ndarray,
+    between: np.ndarray,
+    memory: np.ndarray,
+    basis: np.ndarray,
+    is_free: bool,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of R series, each under one noise: log likelihood, that of what the basis leaves, and the scale of the noise.
 
     Args:
-        y: float [S, T], NaN where there is none.
-        variance: float [S, T], of each value.
-        between: float [S], of it what has a memory.
-        memory: of that.
-        basis: float [S, K, T].
+        y: float [R, T], NaN where there is none.
+        error: float [R, T], variance of each value that its neighbours do not share.
+        between: float [R], variance of what steps differ by.
+        memory: float [R], correlation of it from one step to the next.
+        basis: float [R, K, T].
         is_free: whether the scale of the variance is free.
     """
     there = np.isfinite(y)
-    wide = np.where(there, variance, 1.0)
-    held = memory * between / np.maximum(_median(np.where(there, variance, np.nan)), TINY)
-    both = there.copy()
-    both[:, 0] = False
-    both[:, 1:] &= there[:, :-1]
-    taken = np.where(both, held[:, None], 0.0)
-    weight = np.where(there, 1 / (wide * (1 - taken**2)), 0.0)
-    root = np.sqrt(weight)[:, None]
-    all_of = np.concatenate([basis, np.where(there, y, 0.0)[:, None]], axis=1)
-    before = np.zeros_like(all_of)
-    before[..., 1:] = all_of[..., :-1]
-    white = root * (all_of - taken[:, None] * before)
+    white, logs = _innovations(
+        np.concatenate([basis, np.where(there, y, 0.0)[:, None]], axis=1), there, error, between, memory
+    )
     gram = white @ np.swapaxes(white, 1, 2)
     own, right, total = gram[:, :-1, :-1], gram[:, :-1, -1:], gram[:, -1, -1]
     size = np.maximum(np.trace(own, axis1=1, axis2=2), TINY)
@@ -180,12 +182,43 @@ def _fit(
     squares = np.maximum(total - (right * np.linalg.solve(own, right)).sum(axis=(1, 2)), TINY)
     n = there.sum(axis=1)
     left = np.maximum(n - basis.shape[1], 1)
-    logs = np.where(there, np.log(np.where(there, weight, 1.0)), 0.0).sum(axis=1) / 2
     volume = np.linalg.slogdet(own)[1] / 2
     if is_free:
         scale = squares / left
-        return logs - n / 2 * np.log(squares), logs - left / 2 * np.log(squares) - volume, scale, held
-    return logs - squares / 2, logs - squares / 2 - volume, np.ones(len(y)), held
+        return logs - n / 2 * np.log(squares), logs - left / 2 * np.log(squares) - volume, scale
+    return logs - squares / 2, logs - squares / 2 - volume, np.ones(len(y))
+
+
+def _innovations(
+    values: np.ndarray, there: np.ndarray, error: np.ndarray, between: np.ndarray, memory: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """What each step has that those before it do not tell, of size 1 (Kalman 1960), and half the log of the precisions, summed.
+
+    Args:
+        values: float [R, K, T].
+        there: bool [R, T], where there are values.
+        error, between, memory: as for `_fit`.
+
+    Returns:
+        float [R, K, T], 0 where there is none; float [R].
+    """
+    n_series, n_columns, n = values.shape
+    steps = np.ascontiguousarray(np.moveaxis(values, 2, 0))
+    weight = np.where(there, 1.0, 0.0).T
+    own = np.ascontiguousarray(np.where(there, error, 1.0).T)
+    white = np.empty_like(steps)
+    expected, spread = np.zeros((n_series, n_columns)), between
+    fresh = between * (1 - memory**2)
+    logs = np.zeros(n_series)
+    for t in range(n):
+        precision = weight[t] / np.maximum(spread + own[t], TINY)
+        gain = spread * precision
+        off = steps[t] - expected
+        white[t] = np.sqrt(precision)[:, None] * off
+        expected = memory[:, None] * (expected + gain[:, None] * off)
+        spread = memory**2 * spread * (1 - gain) + fresh
+        logs += np.log(np.where(precision > 0, precision, 1.0)) / 2
+    return np.moveaxis(white, 0, 2), logs
 
 
 def _variance(values: np.ndarray, errors: np.ndarray, own: np.ndarray, between: np.ndarray) -> np.ndarray:

@@ -54,6 +54,7 @@ class Panel:
         levels: float [S, T], as a person reads them.
         tails: float [S], degrees of freedom of the tails of a mean, by those of its groups; NaN where it is not known.
         carried: position of a step -> how many rows carry it, set aside in `values`, and the level with them.
+        is_share: whether a row is 0 or 1, so that its mean is a share of rows.
     """
 
     steps: np.ndarray
@@ -68,6 +69,7 @@ class Panel:
     source: RunRows | None = None
     measure: RowMeasure | None = None
     carried: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+    is_share: bool = False
 
 
 class StepCells:
@@ -92,13 +94,14 @@ class StepCells:
         self.cell = codes[first] * self.n_steps + at[first]
 
     def sums(
-        self, values: np.ndarray, weight: np.ndarray | None
+        self, values: np.ndarray, weight: np.ndarray | None, within: float = 0.0
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Mean, variance of it with groups as units, and rows, float [V, T] each; and the tails of the mean, float [V].
 
         Args:
             values: float [N], NaN where unknown.
             weight: float [N]; None where all rows count alike.
+            within: variance of the rows of a group: a group of which a step has fewer rows than usual is less sure.
         """
         values = values if self.known is None else values[self.known]
         there = np.isfinite(values)
@@ -124,7 +127,12 @@ class StepCells:
         shape = (self.n_values, self.n_steps)
         spread = pooled(squares.reshape(shape), np.where(many, mass, 0.0).reshape(shape))
         with np.errstate(invalid="ignore", divide="ignore"):
-            variance = np.where(n > 0, spread * (mass / n**2).reshape(shape).ravel(), np.nan)
+            variance = np.where(n > 0, spread * mass / n**2, np.nan)
+            if weight is None:
+                usual = pooled(
+                    np.where(many, n, 0.0).reshape(shape), np.where(many, mass, 0.0).reshape(shape)
+                )
+                variance += within * np.maximum(1 / n - usual * mass / n**2, 0.0)
         if weight is not None:
             n = np.bincount(self.cell, np.bincount(self.unit, there & (w > 0), self.n_units), size)
         return mean.reshape(shape), np.nan_to_num(variance).reshape(shape), n.reshape(shape), tails
@@ -196,16 +204,19 @@ class Parting:
         plain = values
         if measure.name.column.rsplit("/", 1)[-1] != "source":
             values = self._less_mix(values, weight)
+        known = plain[np.isfinite(plain)]
+        is_share = bool(((known == 0) | (known == 1)).all())
         between_rows = float(np.nanvar(plain)) if np.isfinite(plain).any() else 0.0
         rounding = float(FLOAT32 * np.max(np.abs(values), where=np.isfinite(values), initial=0.0)) ** 2
+        within = self._within(values)
         found = []
         for column in ("", *rows.parts):
             if column == measure.name.column.rsplit("/", 1)[-1]:
                 continue
             cells = self.cells(column)
-            mean, variance, n, tails = cells.sums(values, weight)
+            mean, variance, n, tails = cells.sums(values, weight, within)
             variance = np.maximum(variance, rounding + LEAST_ERROR**2 * between_rows / np.maximum(n, 1.0))
-            if measure.name.value is not None:
+            if is_share:
                 variance = np.maximum(variance, _binomial(mean, n))
             level = mean if plain is values else cells.sums(plain, weight)[0]
             total = n.sum(axis=1)
@@ -226,8 +237,21 @@ class Parting:
         parts = tuple(part for part, *_ in found)
         mean, variance, n, level, tails = (np.stack([each[i] for each in found]) for i in range(1, 6))
         return Panel(
-            rows.steps, (measure.name,) * size, parts, mean, variance, n, (measure.parent,) * size, level, tails, rows, measure, carried
+            rows.steps, (measure.name,) * size, parts, mean, variance, n, (measure.parent,) * size, level, tails, rows, measure, carried,
+            is_share,
         )  # fmt: skip
+
+    def _within(self, values: np.ndarray) -> float:
+        """The variance of rows around the mean of their group; 0 where no group has two."""
+        unit = self.rows.unit
+        there = np.isfinite(values)
+        n = np.bincount(unit, there).astype(float)
+        plain = np.where(there, values - values[there].mean(), 0.0) if there.any() else np.zeros(len(values))
+        total = np.bincount(unit, plain, len(n))
+        freedom = np.maximum(n - 1, 0).sum()
+        return (
+            max(float(plain @ plain - (total**2 / np.maximum(n, 1)).sum()) / freedom, 0.0) if freedom else 0.0
+        )
 
     def _less_mix(self, values: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
         """float [N]: values less the usual level of their source and of their prompt, so that a mix is no movement."""
@@ -274,9 +298,9 @@ def _still(values: np.ndarray) -> np.ndarray:
 
 def logged_panels(series: Iterable[Series]) -> list[Panel]:
     """Panels of series that are there already, those over the same steps together."""
-    by_steps: dict[bytes, list[Series]] = {}
+    by_steps: dict[tuple[bytes, str], list[Series]] = {}
     for each in series:
-        by_steps.setdefault(each.steps.tobytes(), []).append(each)
+        by_steps.setdefault((each.steps.tobytes(), each.name.statistic), []).append(each)
     return [_panel_of(same) for same in by_steps.values()]
 
 
@@ -293,6 +317,7 @@ def _panel_of(same: Sequence[Series]) -> Panel:
     return Panel(
         same[0].steps, tuple(s.name for s in same), tuple(s.part for s in same), values, errors, rows,
         tuple(s.parent for s in same), levels, np.full(len(same), np.nan),
+        is_share=same[0].name.statistic == "share",
     )  # fmt: skip
 
 

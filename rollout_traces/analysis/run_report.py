@@ -12,7 +12,7 @@ from rollout_traces.analysis.contained import Contained
 from rollout_traces.analysis.contributions import carriers_of
 from rollout_traces.analysis.detect import Moved, movements, spikes_of_rows
 from rollout_traces.analysis.diagnosis import Diagnosis
-from rollout_traces.analysis.entries import STARTS_STEPS, diagnosis_of
+from rollout_traces.analysis.entries import diagnosis_of, first_steps
 from rollout_traces.analysis.evaluations import with_flips
 from rollout_traces.analysis.faults import fault_entries
 from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS, group_rows, update_series
@@ -121,7 +121,7 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
     settings = contained("settings", setting_entries, relations, run, split) or []
     missing = contained("unobserved", unobserved, scope) or []
     return RunReport(
-        run, split, (*settings, *ordered(found)), tuple(missing), tuple(remarks), tuple(contained.problems), n_steps, n_rows, int(rows.steps[-1])
+        run, split, (*settings, *ordered(found, rows.steps)), tuple(missing), tuple(remarks), tuple(contained.problems), n_steps, n_rows, int(rows.steps[-1])
     )  # fmt: skip
 
 
@@ -212,12 +212,12 @@ def _made(panels: Sequence[Panel], contained: Contained) -> tuple[list[Told], in
     noises = all_noise(panels)
     screens = all_screened(panels, noises)
     n_series = sum(len(log_p) for log_p, _ in screens)
-    allowed = limits([log_p for log_p, _ in screens], [shares_of(panel) for panel in panels])
+    sure, perhaps = limits([log_p for log_p, _ in screens], [shares_of(panel) for panel in panels])
     found: list[Moved] = []
-    for panel, noise, (log_p, slow), limit in zip(panels, noises, screens, allowed, strict=True):
+    for panel, noise, (log_p, slow), limit, loose in zip(panels, noises, screens, sure, perhaps, strict=True):
         found += contained(str(panel.names[0]), spikes_of_rows, panel, noise, limit) or []
-        if (log_p <= limit).any() or slow[[part == () for part in panel.parts]].any():
-            found += contained(str(panel.names[0]), movements, panel, noise, limit) or []
+        if (log_p <= loose).any() or slow[[part == () for part in panel.parts]].any():
+            found += contained(str(panel.names[0]), movements, panel, noise, loose, limit) or []
     return entries(found), n_series
 
 
@@ -245,11 +245,18 @@ def _said(scope: RunScope, entry: Told, n_series: int, n_rows: float) -> Diagnos
     )
 
 
-def ordered(found: Sequence[Diagnosis]) -> list[Diagnosis]:
-    """Errors first, then by what they cost; how a run starts comes last."""
+def ordered(found: Sequence[Diagnosis], steps: np.ndarray) -> list[Diagnosis]:
+    """Errors first, then by what they cost; then what all rollouts learn, and how a run starts comes last.
 
-    def place(each: Diagnosis) -> tuple[int, bool, float, int]:
-        starts = each.severity == "info" and each.onset[0] <= STARTS_STEPS
-        return ORDER.index(each.severity), starts, -each.cost, each.step
+    Args:
+        found: what is said.
+        steps: int [T], the run's.
+    """
+    begins = int(steps[min(first_steps(len(steps)), len(steps) - 1)])
+
+    def place(each: Diagnosis) -> tuple[int, bool, bool, float, int]:
+        info = each.severity == "info"
+        learns = info and not each.part and any(m.drift for m in each.movements[:1])
+        return ORDER.index(each.severity), info and each.onset[0] <= begins, learns, -each.cost, each.step
 
     return sorted(found, key=place)

@@ -50,12 +50,13 @@ class RowMeasure:
         name: the series that it makes.
         read: gives float [N], NaN where unknown.
         drawn: whether only rows that were traced at random count, weighted by 1 / probability.
-        parent: the column that it is computed from.
+        condition: a filter in the query language for the rows of which it is 1, where it is not the value's.
     """
 
     name: SeriesName
     read: Callable[[], np.ndarray]
     drawn: bool = False
+    condition: str = ""
 
     @property
     def parent(self) -> str:
@@ -129,7 +130,8 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
         known = np.isfinite(floats)
         of_traces = not kept.all() and not known[~kept].any()
         if not of_traces and name not in NULL_BY_DEFINITION and known.any() and not known.all():
-            rows.measures.append(RowMeasure(SeriesName(prefix + name, UNKNOWN, "share"), _unknown(known)))
+            unknown = SeriesName(prefix + name, UNKNOWN, "share")
+            rows.measures.append(RowMeasure(unknown, _unknown(known), condition=f"{name} is null"))
         if known.any() and np.ptp(floats[known]) > 0:
             rows.measures.append(RowMeasure(SeriesName(prefix + name), kept_values, of_traces))
         if name in CUT_BY_NUMBER and known.any():

@@ -22,6 +22,8 @@ from rollout_traces.analysis.templates import SPIKE, Kind, Template, evidence
 
 DISCOVERY = 0.01
 """False discovery rate over the run's family of series (Benjamini and Yekutieli 2001)."""
+PERHAPS = 0.05
+"""Part of the movements that are said to be perhaps chance, and are (Benjamini and Hochberg 1995)."""
 FEWEST_EVALUATIONS = 6
 """Steps of an evaluation, of which groups say how sure each is."""
 FEWEST_STEPS = 12
@@ -126,7 +128,8 @@ def scan(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, Whiten
     w, sharp = whitened(noise.clipped, noise, wide), whitened(panel.values, noise, wide)
     found = lengths(n)
     rows = np.arange(n_series)
-    tests, freedom = n_tests(n), freedom_of(panel)
+    freedom = freedom_of(panel)
+    tails_of_best = freedom.copy()
     best = Scanned(
         np.full(n_series, "level", object), np.zeros(n_series, np.int64), np.full(n_series, n), np.zeros(n_series),
         np.zeros(n_series), np.full(n_series, -np.inf),
@@ -150,8 +153,9 @@ def scan(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, Whiten
         better = gained > best.evidence
         best.kind[better], best.start[better], best.length[better] = kind, at[better], length
         best.z[better], best.evidence[better] = z[better], gained[better]
-        best.log_p[better] = (np.log(tests) + log_chance(z, tails))[better]
-    return replace(best, log_p=np.minimum(best.log_p, 0.0)), w
+        tails_of_best[better] = tails[better]
+    log_p = np.log(n_tests(n)) + log_chance(best.z, tails_of_best)
+    return replace(best, log_p=np.minimum(log_p, 0.0)), w
 
 
 def freedom_of(panel: Panel) -> np.ndarray:
@@ -200,25 +204,30 @@ def drift_evidence(plain: Whitened, smooth: Whitened, n: int, freedom: np.ndarra
     return evidence(_as_normal(size, freedom), 1) - DRIFT_DEGREE * np.log(n) / 2
 
 
-def limits(screens: Sequence[np.ndarray], shares: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """For each measure the log p up to which each of its series has moved.
+def limits(
+    screens: Sequence[np.ndarray], shares: Sequence[np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """For each measure the log p up to which each of its series has moved for sure, and up to which it has perhaps.
 
-    False discoveries are held at `DISCOVERY` among measures, which depend on each other. Half of a measure's chance is for
-    all rows together, half for its parts.
+    False discoveries are held among measures, at `DISCOVERY` however they depend on each other, and at `PERHAPS`. Half of a
+    measure's chance is for all rows together, half for its parts.
 
     Args:
         screens: for each measure the log p of each of its series.
         shares: for each measure, of each series the log of how many share its chance, see `shares_of`.
     """
     if not screens:
-        return []
+        return [], []
     each = np.asarray([float((log_p + own).min()) for log_p, own in zip(screens, shares, strict=True)])
     m = len(each)
     ranks = np.arange(1, m + 1)
-    steps = np.log(DISCOVERY * ranks / (m * (1 / ranks).sum()))
-    passed = np.flatnonzero(np.sort(each) <= steps)
-    limit = float(steps[passed[-1]] if len(passed) else steps[0])
-    return [limit - own for own in shares]
+    found = []
+    for rate in (DISCOVERY / (1 / ranks).sum(), PERHAPS):
+        steps = np.log(rate * ranks / m)
+        passed = np.flatnonzero(np.sort(each) <= steps)
+        limit = float(steps[passed[-1]] if len(passed) else steps[0])
+        found.append([limit - own for own in shares])
+    return found[0], found[1]
 
 
 def shares_of(panel: Panel) -> np.ndarray:

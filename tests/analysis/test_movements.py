@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rollout_traces.analysis import diagnose
+from rollout_traces.analysis import diagnose, screen
 from rollout_traces.analysis import names as table_of_names
 from rollout_traces.analysis.diagnosis import Diagnosis
+from rollout_traces.store.query.parser import parse_query
 from tests.analysis.builders import steps, table
 from tests.stories.causes import CAUSES
 from tests.stories.relations import TableRelations, of_story
@@ -97,6 +98,40 @@ class TestWhatMoved:
         values = [1e-6 * min(1.0, (1 + s) / 5) for s in range(N)]
         assert told(logged(steps(N, reward=drawn), values, "train/lr")) == []
 
+    def test_a_logged_number_that_is_nan_from_some_step_on_is_unknown_there(self):
+        values = [drawn(s, 0, 0, 1) if s < 36 else float("nan") for s in range(N)]
+        [entry] = told(logged(steps(N, reward=drawn), values, "train/grad_norm"))
+        assert (str(entry.series[0]), entry.shape) == ("train/grad_norm unknown", "came")
+        assert abs(entry.step - 36) <= 1 and "train/grad_norm" in entry.queries[0]
+
+    def test_rewards_that_are_unknown_are_found_by_a_filter_that_the_query_language_knows(self):
+        def reward(s: int, g: int, i: int) -> float | None:
+            return None if s >= 36 and i == 0 else drawn(s, g, i)
+
+        relations = table(steps(N, reward=reward))
+        entry = next(e for e in told(relations) if str(e.series[0]) == "reward unknown")
+        assert entry.where == f"reward is null and step >= {entry.step}" and parse_query(entry.where)
+        levels = {row["step"]: row["level"] for row in relations.sql(entry.queries[0]).to_pylist()}
+        assert levels[35] == 0 and levels[36] == pytest.approx(1 / 4)
+
+    def test_a_movement_that_may_be_chance_is_info_and_says_so(self, monkeypatch):
+        monkeypatch.setattr(screen, "DISCOVERY", 1e-9)
+
+        def length(s: int, g: int, i: int) -> float:
+            return 100 + 5 * drawn(s, g, i) + (2.4 if 30 <= s < 39 else 0.0)
+
+        relations = table(steps(N, n_sampled=length))
+        assert told(relations) == []
+        [entry] = diagnose(relations, "run").diagnoses
+        assert entry.severity == "info" and entry.sentence.endswith(", perhaps by chance.")
+
+    def test_groups_that_an_engine_cuts_through_may_move(self):
+        def reward(s: int, g: int, i: int) -> float:
+            return drawn(s, g, i) * (0.1 if s >= 30 and i % 2 else 1.0)
+
+        [entry] = told(table(steps(N, size=8, engine=engine, reward=reward)))
+        assert "group/reward_std_mean" in map(str, entry.series) and entry.part == (("engine", "vllm-1"),)
+
     def test_a_row_that_carries_a_step_is_named_and_no_worker_is(self):
         def mismatch(s: int, g: int, i: int) -> float:
             return 0.0075 + 0.001 * drawn(s, g, i) + (40.0 if (s, g, i) == (45, 2, 1) else 0.0)
@@ -129,6 +164,16 @@ class TestWhatIsNotSaid:
             engine=engine,
             reward=lambda s, g, i: drawn(s, g, i, seed),
             flags=lambda s, g, i: ["truncated"] if drawn(s, g, i, 7 + seed) > 0 else [],
+        )
+        assert told(table(rows)) == []
+
+    @pytest.mark.parametrize("seed", [0, 2, 3])
+    def test_a_step_with_one_row_of_a_source_is_no_surer_than_that_row(self, seed):
+        rows = steps(
+            120,
+            size=8,
+            source=lambda s, g, i: "code" if s % 2 == 0 or (g == i == 0 and s % 10 == 1) else "math",
+            mismatch_k1=lambda s, g, i: drawn(s, g, i, 40 + seed),
         )
         assert told(table(rows)) == []
 
