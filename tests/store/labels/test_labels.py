@@ -127,13 +127,15 @@ class TestTheFile:
         assert book.log.unreadable == 1
 
     def test_a_link_in_its_place_is_refused(self, book, tmp_path):
-        aim = tmp_path / "aim"
-        aim.write_text("")
-        book.log.path.parent.mkdir()
+        book.add("label", "r", "planted", "ann")
+        aim = book.log.path.rename(tmp_path / "aim")
+        lines = aim.read_text()
         book.log.path.symlink_to(aim)
         with pytest.raises(StoreError, match="labels"):
             book.add("label", "r", "good", "ann")
-        assert aim.read_text() == ""
+        assert aim.read_text() == lines
+        other = LabelBook(book.log.path)
+        assert not other.now().entries and other.log.problem
 
     def test_what_lies_in_a_folder_that_others_may_write_is_not_believed(self, book):
         book.add("label", "r", "good", "ann")
