@@ -21,7 +21,7 @@ SHOWS = 3.0
 
 
 @dataclass(eq=False)
-class Told:
+class AlikeMovements:
     """Movements that are one.
 
     Attributes:
@@ -32,7 +32,7 @@ class Told:
 
     found: list[Moved]
     part: Part | None
-    follows: list[Told] = field(default_factory=list)
+    follows: list[AlikeMovements] = field(default_factory=list)
 
     @property
     def head(self) -> Moved:
@@ -40,16 +40,16 @@ class Told:
         return self.found[0]
 
 
-def entries(found: Sequence[Moved]) -> list[Told]:
+def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
     """Groups movements, the surest first.
 
     Args:
         found: all movements; those that are slow change over the run are one, learning.
     """
-    made: list[Told] = []
+    made: list[AlikeMovements] = []
     slow = sorted((each for each in found if each.drift and is_learning(each)), key=lambda f: -f.located.z)
     if slow:
-        made.append(Told(slow, slow[0].chosen.values))
+        made.append(AlikeMovements(slow, slow[0].chosen.values))
     for each in sorted(
         (each for each in found if not (each.drift and is_learning(each))), key=lambda f: -abs(f.located.z)
     ):
@@ -64,7 +64,7 @@ def entries(found: Sequence[Moved]) -> list[Told]:
         if home is None and any(_is_child(each, other) and _same_time(each, other.head) for other in made):
             continue
         if home is None:
-            made.append(Told([each], each.chosen.values))
+            made.append(AlikeMovements([each], each.chosen.values))
         elif not _is_child(each, home):
             home.found.append(each)
     return made
@@ -82,12 +82,12 @@ def span(found: Moved) -> tuple[int, int | None]:
     return int(steps[template.start]), None if lasts else int(steps[template.stop - 1])
 
 
-def _is_child(each: Moved, entry: Told) -> bool:
+def _is_child(each: Moved, entry: AlikeMovements) -> bool:
     parent = each.panel.parents[0]
     return bool(parent) and any(f.panel.names[0].column == parent for f in entry.found)
 
 
-def _joins(each: Moved, entry: Told) -> bool:
+def _joins(each: Moved, entry: AlikeMovements) -> bool:
     """Whether a movement is the entry's: of the same part, at the same steps, and slow change or not as it is."""
     if each.drift != entry.head.drift:
         return False
@@ -96,11 +96,11 @@ def _joins(each: Moved, entry: Told) -> bool:
     return _same_time(each, entry.head) and _same_part(each, entry)
 
 
-def _same_series(each: Moved, entry: Told) -> bool:
+def _same_series(each: Moved, entry: AlikeMovements) -> bool:
     return any(f.panel.names[0] == each.panel.names[0] for f in entry.found)
 
 
-def _same_part(each: Moved, entry: Told) -> bool:
+def _same_part(each: Moved, entry: AlikeMovements) -> bool:
     if each.chosen.values == entry.part:
         return True
     if entry.part is not None and entry.part in each.chosen.also:

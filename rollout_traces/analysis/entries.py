@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rollout_traces.analysis.compete import Told, span
+from rollout_traces.analysis.compete import AlikeMovements, span
 from rollout_traces.analysis.detect import Moved
 from rollout_traces.analysis.diagnosis import OTHER, Carrier, Diagnosis, Movement, Severity, Shape
 from rollout_traces.analysis.in_words import (
@@ -144,7 +144,9 @@ def cost_of(found: Moved, n_rows: float) -> float:
     return float(min(share, 1.0) * min(size, LARGEST))
 
 
-def diagnosis_of(entry: Told, n_series: int, n_rows: float, n_carriers: Sequence[Carrier] = ()) -> Diagnosis:
+def diagnosis_of(
+    entry: AlikeMovements, n_series: int, n_rows: float, n_carriers: Sequence[Carrier] = ()
+) -> Diagnosis:
     """An entry in words."""
     moved = [movement_of(found, n_carriers if found is entry.head else ()) for found in entry.found]
     signature, at = _named(moved, entry.part)

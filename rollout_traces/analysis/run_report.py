@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollout_traces.analysis.compete import Told, entries
+from rollout_traces.analysis.compete import AlikeMovements, entries
 from rollout_traces.analysis.contained import Contained
 from rollout_traces.analysis.contributions import carriers_of
 from rollout_traces.analysis.detect import Moved, movements, spikes_of_rows
@@ -206,7 +206,7 @@ def _evaluations(scope: RunScope) -> Sequence[str]:
     return [row["split"] for row in scope.relations.sql(query, [scope.run]).to_pylist()]
 
 
-def _made(panels: Sequence[Panel], contained: Contained) -> tuple[list[Told], int]:
+def _made(panels: Sequence[Panel], contained: Contained) -> tuple[list[AlikeMovements], int]:
     if not panels:
         return [], 0
     noises = all_noise(panels)
@@ -239,7 +239,7 @@ def _is_told(head: Diagnosis, column: str, changed: Diagnosis) -> bool:
     return about and head.onset[0] <= changed.onset[1] and changed.onset[0] <= head.onset[1]
 
 
-def _said(scope: RunScope, entry: Told, n_series: int, n_rows: float) -> Diagnosis:
+def _said(scope: RunScope, entry: AlikeMovements, n_series: int, n_rows: float) -> Diagnosis:
     return diagnosis_of(
         entry, n_series, n_rows, carriers_of(scope, entry.head) if entry.head.n_carriers else ()
     )
