@@ -268,9 +268,8 @@ class Source(abc.ABC):
         }
         last = "spans" if spans else "NULL"
         for chunk in self._pages([i for i in trace_ids if i not in of_tables]):
-            rows = self.select(
-                f"SELECT id, messages, metadata, {last} FROM traces WHERE id IN ({_holes(chunk)})", chunk
-            )
+            sql = f"SELECT id, messages, metadata, {last} FROM traces WHERE id IN ({_holes(chunk)})"
+            rows = self._of("traces", sql, chunk)
             found.update({trace_id: texts for trace_id, *texts in rows})
         return {trace_id: tuple(texts) for trace_id, texts in found.items()}
 

@@ -137,6 +137,17 @@ class TestAGrowingProject:
         store.refresh()
         assert (store.count(), {row.run for row in store.query(limit=100).rows}) == (12, {"r1"})
 
+    def test_texts_of_rows_that_are_gone_are_left_out_where_no_trace_was_ever_stored(
+        self, store: Store, trackio_dir: Path
+    ) -> None:
+        ids = [row.id for row in store.query(limit=2).rows]
+        with sqlite3.connect(trackio_dir / f"{PROJECT}.db") as project:
+            project.execute("DROP TABLE traces")
+            project.execute("DELETE FROM metrics")
+        opened = open_store(PROJECT, refresh=False)
+        assert opened.source.texts_of(ids, spans=False) == {}
+        opened.close()
+
     def test_a_damaged_segment_is_read_again_from_the_tables(self, store: Store) -> None:
         store.close()
         for segment in (store.index_path / "segments").iterdir():
