@@ -120,13 +120,12 @@ def synchronisations(logger: Any, batch: dict[str, Any]) -> None:
         torch.cuda.set_sync_debug_mode("warn")
         logger.log_rollouts(batch, step=1000)
         torch.cuda.set_sync_debug_mode("default")
-        own = dict(asked_for)
+        logger.flush(300)
     implied = [str(each.message) for each in said if "synchroniz" in str(each.message)]
     print(
         f"synchronisations of a hand-over on the default stream: {len(implied)} implied by operations, "
-        f"{sum(own.values())} asked for {own or ''}"
+        f"{asked_for.total()} asked for {dict(asked_for) or ''}"
     )
-    logger.flush(300)
 
 
 @contextmanager
