@@ -103,7 +103,7 @@ class Waiters:
 
     @contextlib.contextmanager
     def one_more(self) -> Iterator[None]:
-        """Tells the worker that somebody waits. Where it cannot be told, the wait is only longer."""
+        """Tells the worker that somebody waits. Where that fails, the wait is only longer."""
         lock = SharedLock(self.path)
         deadline = time.monotonic() + PATIENCE
         try:

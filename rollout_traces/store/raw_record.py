@@ -22,8 +22,7 @@ def raw_record_of(store: Store, trace_id: str) -> str:
     Raises:
         StoreError: it was not imported, not on this machine, or the record cannot be read any more.
     """
-    found = store.find(trace_id)
-    origin = store.record(found).metadata.get("origin")
+    origin = store.record(trace_id).metadata.get("origin")
     if not isinstance(origin, str):
         raise StoreError(f"trace {trace_id!r} was not imported from a file: it has no raw record.")
     if not isinstance(store.source, LocalSource):

@@ -289,12 +289,6 @@ _NAMED = (
 )
 
 
-_OTHER_RUN = " UNION ALL ".join(
-    f"SELECT 1 FROM (SELECT 1 FROM {table} WHERE run_name = ?1 AND run_id <> ?2 LIMIT 1)"
-    for table in ("metrics", "configs", "traces")
-)
-
-
 def _files_of_run(own: Path, name: str) -> Iterator[Path]:
     """What Trackio saved for a run: a folder for each step."""
     folder = _inside(own, own / name)

@@ -45,7 +45,6 @@ class Handed(NamedTuple):
 @dataclass(eq=False)
 class _Open:
     key: StepKey
-    opened_at: float
     last_at: float
     spools: set[str] = field(default_factory=set)
     n_ranks: int = 1
@@ -105,7 +104,7 @@ class CloseRules:
         known = self._open.get(step)
         if known is None:
             newest = {name: at for (name, *_), at in self._newest_in(step).items()}
-            known = self._open[step] = _Open(step, now, now, newest=newest)
+            known = self._open[step] = _Open(step, now, newest=newest)
         else:
             self._longest_gap = max(self._longest_gap, now - known.last_at)
         known.last_at = now

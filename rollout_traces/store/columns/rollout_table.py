@@ -229,7 +229,7 @@ class RolloutTable:
             self._now = None
 
     def _follow(self, cursor: duckdb.DuckDBPyConnection, state: State) -> None:
-        """Brings the table from the state that it has to another one, or leaves it as it is."""
+        """Brings the table from the state that it has to another one; where that fails, all is loaded at the next question."""
         before, self._now = self._now, None
         cursor.execute("BEGIN")
         try:
