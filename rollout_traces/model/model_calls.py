@@ -50,6 +50,7 @@ class MergedRow:
         logprobs: R values, NaN where unknown.
         versions: R values, -1 where the policy did not write the token, None where its version is unknown.
         advantages: R values, NaN where unknown.
+        calls: which of the episode's calls these are, by their place in it.
     """
 
     prompt_ids: list[int]
@@ -60,10 +61,12 @@ class MergedRow:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int | None] = field(default_factory=list)
     advantages: list[float] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
 
-    def take(self, call: ModelCall) -> None:
-        """Appends what the environment wrote since, and the call's response."""
-        turn = 1 + max(self.turn_ids, default=-1)
+    def take(self, call: ModelCall, number: int) -> None:
+        """Appends what the environment wrote since, and the response of the episode's call of this number."""
+        turn = len(self.calls)
+        self.calls.append(number)
         between = list(call.prompt_ids[len(self.prompt_ids) + len(self.response_ids) :])
         n = len(call.response_ids)
         self.response_ids += [*between, *call.response_ids]
@@ -76,8 +79,9 @@ class MergedRow:
 
     def is_continued_by(self, call: ModelCall) -> bool:
         """Whether the call's prompt begins with all that the row holds."""
-        held = [*self.prompt_ids, *self.response_ids]
-        return list(call.prompt_ids[: len(held)]) == held
+        n, seen = len(self.prompt_ids), call.prompt_ids
+        behind = seen[n : n + len(self.response_ids)]
+        return list(seen[:n]) == self.prompt_ids and list(behind) == self.response_ids
 
 
 def merge_calls(calls: Sequence[ModelCall]) -> list[MergedRow]:
@@ -99,7 +103,7 @@ def merge_calls(calls: Sequence[ModelCall]) -> list[MergedRow]:
         if row is None:
             row = MergedRow(list(call.prompt_ids))
             rows.append(row)
-        row.take(call)
+        row.take(call, number)
     return rows
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from rollout_traces.model.model_calls import MergedRow
+from rollout_traces.model.model_calls import merge_calls
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, split_of
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
@@ -81,12 +81,13 @@ class TinkerCapture(Format):
 
 
 def _first_run(head: Head) -> str | None:
+    name = None
     if head.record is not None:
-        return _mapping_of(head.record.get("scope")).get("run_id")
-    with contextlib.suppress(sqlite3.Error), _store_of(head.path, Problems()) as store:
-        found = store.execute("SELECT min(run_id) FROM wire_rows").fetchone()
-        return None if found is None else found[0]
-    return None
+        name = _mapping_of(head.record.get("scope")).get("run_id")
+    else:
+        with contextlib.suppress(sqlite3.Error), _store_of(head.path, Problems()) as store:
+            (name,) = store.execute("SELECT min(run_id) FROM wire_rows").fetchone()
+    return name if isinstance(name, str) else None
 
 
 @contextlib.contextmanager
@@ -141,21 +142,19 @@ def _rows(
 ) -> Iterator[RolloutRow]:
     """The rows of a trajectory, one a branch of its calls; calls of no trajectory are rows by themselves."""
     is_trajectory = place["traj_idx"] is not None
-    branches: list[tuple[MergedRow, list[dict[str, Any]]]] = []
+    known, calls = [], []
     for record in own:
         prompt, sampled = _list(record["prompt_tokens"]), _list(record["sampled_tokens"])
         if prompt is None or sampled is None:
             text = "a call has no prompt or no sampled tokens; it is left out."
             problems.add(found.path, "calls_without_tokens", text, record["cursor"])
             continue
-        call = call_of(prompt, sampled, _list(record["logprobs"]))
-        goes_on = (b for b in reversed(branches) if is_trajectory and b[0].is_continued_by(call))
-        branch = next(goes_on, None)
-        if branch is None:
-            branches.append((MergedRow(prompt), []))
-            branch = branches[-1]
-        branch[0].take(call)
-        branch[1].append(record)
+        known.append(record)
+        calls.append(call_of(prompt, sampled, _list(record["logprobs"])))
+    if is_trajectory:
+        branches = [(row, [known[n] for n in row.calls]) for row in merge_calls(calls)]
+    else:
+        branches = [(merge_calls([call])[0], [record]) for call, record in zip(calls, known, strict=True)]
     name = "-".join(
         str(place[key]) for key in ("iteration", "group_idx", "traj_idx") if place[key] is not None
     )
