@@ -337,7 +337,8 @@ class _Loggers:
         if name not in self._imports or self._name != name:
             for earlier in self._imports.values():
                 earlier.close_all()
-            self._imports = {name: RunImport(self.named(name), self._encoder, self._outcome)}
+            taken = RunImport(self.named(name), self._encoder, self._outcome, self._report.problems)
+            self._imports = {name: taken}
         return self._imports[name]
 
     def close_steps(self) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from rollout_traces.logger.attempts import attempts_of
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.sources.base import Found, ReadOptions
 from rollout_traces.sources.lines import PACKED, opened
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.re_encode import ReEncoder
 from rollout_traces.sources.rows import RolloutRow, batch_of, identity_of
 from rollout_traces.sources.state import FileState, ImportState
@@ -38,12 +39,16 @@ class RunImport:
         logger: where they go.
         encoder: gives rows of text their ids; None: they stay without.
         outcome: counts.
+        problems: where rows that make no batch are noted.
     """
 
-    def __init__(self, logger: RolloutLogger, encoder: ReEncoder | None, outcome: Outcome) -> None:
+    def __init__(
+        self, logger: RolloutLogger, encoder: ReEncoder | None, outcome: Outcome, problems: Problems
+    ) -> None:
         self.logger = logger
         self._encoder = encoder
         self._outcome = outcome
+        self._problems = problems
         self._is_known_to_trackio = False
         self._attempt = 1
         self.queue = StepQueue(self._hand_over, self._close)
@@ -71,8 +76,20 @@ class RunImport:
         self.queue.close_all()
 
     def _hand_over(self, key: Key, rows: list[RolloutRow]) -> None:
+        try:
+            batch = batch_of(rows, decodes_tokens=self._encoder is not None)
+        except NOT_UNDERSTOOD as error:
+            if len(rows) > 1:
+                self._hand_over(key, rows[: len(rows) // 2])
+                self._hand_over(key, rows[len(rows) // 2 :])
+            else:
+                self._outcome.rows -= 1
+                self._outcome.rows_without_tokens -= rows[0].input_ids is None
+                text = f"cannot be understood ({error!r}); it is passed over."
+                self._problems.add(Path(str(rows[0].origin)), "rows_refused", text)
+            return
         self._wait_for_room()
-        self.logger.log_rollouts(batch_of(rows, decodes_tokens=self._encoder is not None), *key)
+        self.logger.log_rollouts(batch, *key)
 
     def _close(self, key: Key) -> None:
         self.logger.close_step(*key)
@@ -159,6 +176,10 @@ class FileImport:
         for n, (row, row_stop, row_number) in enumerate(
             found.format.rows(found, self._problems, self._options, start, line), 1
         ):
+            if type(row.step) is not int or not isinstance(row.run, (str, type(None))):
+                text = f"step {row.step!r} of run {row.run!r}: expected a whole number and a text; it is passed over."
+                self._problems.add(found.path, "rows_refused", text, row.line or row_number)
+                continue
             current = self._take_up(row.run or self._name)
             row.origin = f"{place}:{row.line or row_number}"
             identity, repeats = identity_of(row)

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+import rollout_traces as rt
 from rollout_traces.errors import ConfigError
 from rollout_traces.sources import lines as line_module
+from rollout_traces.sources.importing import import_rollouts
 from rollout_traces.sources.problems import Problems
 from tests.sources.reading import SAMPLES, rows_of, runs_of
 
@@ -211,3 +213,36 @@ class TestEveryReader:
         for path in (tmp_path / "atif").rglob("trajectory.json"):
             path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
         assert len(rows_of(tmp_path / "atif")) == 2
+
+
+class TestAnImport:
+    """Values that a reader passes on, and that make no batch."""
+
+    @pytest.mark.parametrize(
+        ("sample", "place", "value"),
+        [
+            ("atropos/groups.jsonl", ("tokens", 0, 0), "x"),
+            ("atropos/groups.jsonl", ("inference_logprobs", 0), "long"),
+            ("tinker-capture/lines/capture/sample.jsonl", ("scope", "iteration"), "x"),
+            ("tinker-capture/lines/capture/sample.jsonl", ("scope", "run_id"), 7),
+            ("tinker-capture/lines/capture/sample.jsonl", ("prompt_tokens", 0), {}),
+        ],
+    )
+    def test_what_makes_no_batch_costs_its_rollout_alone(self, tmp_path, trackio_dir, sample, place, value):
+        lines = (SAMPLES / sample).read_text().splitlines()
+        path = tmp_path / "run" / Path(sample).name
+        path.parent.mkdir()
+        path.write_text("".join(f"{text}\n" for text in lines))
+        rows = rows_of(path)
+        odd = json.loads(lines[0])
+        inner = odd
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = ["x"] * len(inner[place[-1]]) if value == "long" else value
+        path.write_text("".join(f"{text}\n" for text in (json.dumps(odd), *lines[1:])))
+        report = import_rollouts(path.parent, "odd", worker="thread")
+        assert report.problems.counts["rows_refused"] == 1
+        assert report.rows >= len(rows) - 1
+        assert all(run.stored for run in report.runs)
+        stored = rt.open_store(project="odd").query(rows="all", limit=100).rows
+        assert len(stored) == report.rows
