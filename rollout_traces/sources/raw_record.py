@@ -7,9 +7,10 @@ imported into the same project.
 from __future__ import annotations
 
 import contextlib
-import itertools
+import re
 import sqlite3
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ import orjson
 
 from rollout_traces.errors import FileRefused, StoreError
 from rollout_traces.model.bounded_parquet import read
+from rollout_traces.sources.base import ReadOptions
 from rollout_traces.sources.formats.inspect_eval import unpacked
 from rollout_traces.sources.json_values import TooLong, is_no_lines, objects
 from rollout_traces.sources.lines import MAX_LINE, head_of, opened
 from rollout_traces.sources.state import imported_files
 
+_PLACE = re.compile(r"(.+):([1-9][0-9]{0,17})", re.DOTALL)
 _OF_PROGRAMS = (".pt", ".pkl", ".pickle")
 
 
@@ -40,9 +43,10 @@ def raw_record(folder: Path, project: str, origin: str) -> bytes:
     Raises:
         StoreError: the file is none that was imported into the project here, or the record is not in it any more.
     """
-    name, _, number = origin.rpartition(":")
-    if not number.isdigit() or int(number) < 1:
+    place = _PLACE.fullmatch(origin)
+    if place is None:
         raise StoreError(f"origin: seen {origin[:200]!r}. Expected a file and a record, file:12.")
+    name, number = place[1], int(place[2])
     if name not in imported_files(folder, project):
         raise StoreError(
             f"{origin}: this file was not imported into the project on this machine, so it is not read here."
@@ -51,12 +55,13 @@ def raw_record(folder: Path, project: str, origin: str) -> bytes:
     if path.suffix in _OF_PROGRAMS:
         raise StoreError(f"{origin}: a file of tensors, which has no text to show.")
     try:
-        found = next(itertools.islice(_records(path, int(number)), 1), None)
+        found = next(_records(path, number), None)
     except (
         OSError,
         EOFError,
         TooLong,
         FileRefused,
+        zlib.error,
         zipfile.BadZipFile,
         NotImplementedError,
         sqlite3.Error,
@@ -79,7 +84,8 @@ def _records(path: Path, number: int) -> Iterator[bytes]:
     elif zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             samples = sorted(n for n in archive.namelist() if n.startswith("samples/"))
-            yield from (unpacked(archive, archive.getinfo(name)) for name in samples[number - 1 : number])
+            for name in samples[number - 1 : number]:
+                yield unpacked(archive, archive.getinfo(name), ReadOptions().max_bytes)
     else:
         with opened(path) as file:
             many = (raw for _, raw in objects(file, MAX_LINE)) if is_no_lines(head_of(path)) else _lines(file)

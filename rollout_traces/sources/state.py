@@ -160,9 +160,11 @@ def imported_files(folder: Path, project: str) -> frozenset[str]:
     """
     found: set[str] = set()
     for path in (folder / FOLDER).glob("*.sqlite3"):
-        with contextlib.closing(
-            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30)
-        ) as state:
+        address = f"{path.resolve().as_uri()}?mode=ro"
+        with (
+            contextlib.suppress(sqlite3.DatabaseError),  # damaged, or of an import that only began: no files
+            contextlib.closing(sqlite3.connect(address, uri=True, timeout=30)) as state,
+        ):
             if state.execute("SELECT 1 FROM project WHERE name = ?", (project,)).fetchone():
                 found.update(name for (name,) in state.execute("SELECT path FROM files"))
     return frozenset(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import zipfile
 
 import orjson
 import pytest
@@ -84,7 +85,8 @@ class TestOfOthers:
         path.write_text(f"{json.dumps(ROWS[0])}\n{json.dumps(ROWS[1])}\n")
         imported(path)
         assert raw_record(trackio_dir, "raw", f"{path}:1")
-        for place in (f"{secret}:1", f"{path}/../../secret.jsonl:1", f"{path}:0", "x", f"{path}:3"):
+        odd = [f"{path}:{number}" for number in ("0", "3", "\u00b2", "9" * 5000, "9" * 30)]
+        for place in (f"{secret}:1", f"{path}/../../secret.jsonl:1", "x", *odd):
             with pytest.raises(StoreError):
                 raw_record(trackio_dir, "raw", place)
         with pytest.raises(StoreError, match="not imported into the project"):
@@ -97,6 +99,31 @@ class TestOfOthers:
         path.unlink()
         with pytest.raises(StoreError, match=r"1\.jsonl:1: cannot be read"):
             raw_record_of(store, row.id)
+
+    def test_a_packed_file_that_is_damaged_is_named(self, tmp_path):
+        path = tmp_path / "1.jsonl.gz"
+        path.write_bytes(gzip.compress((json.dumps(ROWS[0]) + "\n").encode()))
+        store, [row] = imported(path)
+        path.write_bytes(path.read_bytes()[:10] + b"\xff" * 50)
+        with pytest.raises(StoreError, match=r"1\.jsonl\.gz:1: cannot be read"):
+            raw_record_of(store, row.id)
+
+    def test_a_record_that_unpacks_without_measure_is_refused(self, tmp_path, trackio_dir):
+        path = tmp_path / "bomb.eval"
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("samples/a_epoch_1.json", b'{"x": "' + b"0" * (20 << 20) + b'"}')
+            archive.writestr("samples/b_epoch_1.json", json.dumps({"id": "b", "epoch": 1, "messages": []}))
+        assert import_rollouts(path, "raw", worker="thread").rows == 1
+        assert json.loads(raw_record(trackio_dir, "raw", f"{path}:2"))["id"] == "b"
+        with pytest.raises(StoreError, match="taken for a bomb"):
+            raw_record(trackio_dir, "raw", f"{path}:1")
+
+    def test_an_import_that_was_killed_as_it_began_is_no_hindrance(self, tmp_path, trackio_dir):
+        path = tmp_path / "1.jsonl"
+        path.write_text(json.dumps(ROWS[0]) + "\n")
+        store, [row] = imported(path)
+        (trackio_dir / "rollout-imports" / "begun.sqlite3").touch()
+        assert json.loads(raw_record_of(store, row.id))["prompt"] == "q0"
 
 
 def test_command_and_page_show_it(tmp_path):

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rollout_traces.errors import FileRefused
 from rollout_traces.sources.base import EVAL, Claim, Format, Found, Head, ReadOptions
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.json_file import read_object
@@ -75,13 +76,11 @@ def _sample(
     options: ReadOptions,
     n: int,
 ) -> dict[str, Any] | None:
-    too_large = info.file_size > options.max_bytes
-    if too_large or (info.file_size > 16 << 20 and info.file_size > MAX_RATIO * max(info.compress_size, 1)):
-        text = f"{info.filename} unpacks from {info.compress_size:,} to {info.file_size:,} bytes: taken for a bomb, passed over."
-        problems.add(found.path, "bombs", text, n)
-        return None
     try:
-        value = loads(unpacked(archive, info))
+        value = loads(unpacked(archive, info, options.max_bytes))
+    except FileRefused as error:
+        problems.add(found.path, "bombs", f"{error}, passed over.", n)
+        return None
     except NotImplementedError as error:
         text = f"{info.filename} cannot be unpacked ({error}); it is passed over."
         problems.add(found.path, "unreadable_samples", text, n)
@@ -97,17 +96,24 @@ def _sample(
     return value if isinstance(value, dict) else None
 
 
-def unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+def unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> bytes:
     """A file of an archive, also where it was packed with zstandard, which `zipfile` does not know everywhere.
 
     Args:
         archive: the archive.
         info: the file; no more than the size that it states is unpacked.
+        most: bytes that it may unpack to.
 
     Raises:
+        FileRefused: it states more than that, or far more than it is packed in.
         NotImplementedError: its packing is not known here.
         BadZipFile: it unpacks to another size than it states.
     """
+    stated = info.file_size
+    if stated > most or (stated > 16 << 20 and stated > MAX_RATIO * max(info.compress_size, 1)):
+        raise FileRefused(
+            f"{info.filename} unpacks from {info.compress_size:,} to {stated:,} bytes: taken for a bomb"
+        )
     if info.compress_type != _ZSTANDARD:
         try:
             with archive.open(info) as file:
@@ -136,10 +142,9 @@ def _header(archive: zipfile.ZipFile, options: ReadOptions) -> Mapping[str, Any]
     for name in ("header.json", "_journal/start.json"):
         try:
             info = archive.getinfo(name)
-            if info.file_size < options.max_bytes:
-                value = loads(unpacked(archive, info))
-                return value.get("eval", value) if isinstance(value, dict) else {}
-        except (KeyError, ValueError, NotImplementedError, zipfile.BadZipFile):
+            value = loads(unpacked(archive, info, options.max_bytes))
+            return value.get("eval", value) if isinstance(value, dict) else {}
+        except (KeyError, ValueError, FileRefused, NotImplementedError, zipfile.BadZipFile):
             continue
     return {}
 
