@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import shlex
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -12,7 +11,9 @@ from pathlib import Path
 import typer
 
 from rollout_traces.cli.example import own_folders
+from rollout_traces.cli.opened import remember
 from rollout_traces.errors import ConfigError
+from rollout_traces.model.text import one_line
 from rollout_traces.settings.names import file_stem
 
 SMALL = 8_000_000
@@ -46,23 +47,19 @@ def dump_home(path: Path) -> Iterator[str]:
     if {file.format.name for run in found for file in run.files} == {"partitioned-export"}:
         yield str(path)
         return
+    remember(str(path.resolve()), "")
     size = sum(run.size for run in found)
     if size > SMALL:
         typer.echo(
-            f"{size / 1e6:.0f} MB are read first; rollout-traces import {path} -p NAME keeps them.", err=True
+            f"{size / 1e6:.0f} MB are read first; rollout-traces import {shlex.quote(str(path))} -p NAME keeps them.",
+            err=True,
         )
-    before = dict(os.environ)
-    try:
-        with tempfile.TemporaryDirectory(prefix="rollout-traces-") as home:
-            own_folders(Path(home))
-            name = file_stem(path.resolve().stem) or "dump"
-            with redirect_stdout(sys.stderr), progress_bar("reading") as report:
-                done = import_rollouts(path, name, progress=report)
-            for problem in done.problems.kept:
-                typer.secho(str(problem), err=True, fg="yellow")
-            if not done.rows:
-                raise ConfigError(f"{path}: no rollout in it could be read.")
-            yield name
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    with own_folders():
+        name = file_stem(path.resolve().stem) or "dump"
+        with redirect_stdout(sys.stderr), progress_bar("reading") as report:
+            done = import_rollouts(path, name, progress=report)
+        for problem in done.problems.kept:
+            typer.secho(one_line(str(problem), 400), err=True, fg="yellow")
+        if not done.rows:
+            raise ConfigError(f"{path}: no rollout in it could be read.")
+        yield name

@@ -15,11 +15,23 @@ PROJECT = "tiny-grpo"
 FIRST_PAGE = {"tab": "run"}
 
 
-def own_folders(home: Path) -> None:
-    """Gives this process folders of its own for Trackio, index and labels."""
-    for name, folder in (("TRACKIO_DIR", "trackio"), ("XDG_CACHE_HOME", "cache"), ("XDG_DATA_HOME", "data")):
-        (home / folder).mkdir()
-        os.environ[name] = str(home / folder)
+@contextmanager
+def own_folders() -> Iterator[Path]:
+    """A place that goes again, in which this process has folders of its own for Trackio, index and labels."""
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory(prefix="rollout-traces-") as home:
+        for name, folder in (
+            ("TRACKIO_DIR", "trackio"),
+            ("XDG_CACHE_HOME", "cache"),
+            ("XDG_DATA_HOME", "data"),
+        ):
+            Path(home, folder).mkdir()
+            os.environ[name] = str(Path(home, folder))
+        try:
+            yield Path(home)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
 
 
 @contextmanager
@@ -31,9 +43,8 @@ def example_home() -> Iterator[str]:
     Yields:
         The project's name.
     """
-    with tempfile.TemporaryDirectory(prefix="rollout-traces-") as home:
-        shutil.copytree(FOLDER, Path(home, PROJECT))
-        own_folders(Path(home))
+    with own_folders() as home:
+        shutil.copytree(FOLDER, home / PROJECT)
         before = Path.cwd()
         os.chdir(home)
         try:

@@ -55,7 +55,6 @@ def import_(
     from rollout_traces.decode.tokenizers import load_tokenizer
     from rollout_traces.sources.importing import import_rollouts
 
-    remember(project)
     # what Trackio prints of its runs is no part of this command's answer
     with redirect_stdout(sys.stderr), progress_bar("importing") as report:
         done = import_rollouts(
@@ -71,6 +70,8 @@ def import_(
             server_url=server_url,
             progress=report,
         )
+    if server_url is None:
+        remember(project)
     if as_json:
         from rollout_traces.cli.tables import print_json
 

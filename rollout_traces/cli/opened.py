@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +33,8 @@ class Place:
 
     @property
     def command(self) -> str:
-        """What opens it again."""
-        return " ".join(filter(None, ("rollout-traces show", self.option, self.name)))
+        """What opens it again, as a shell takes it."""
+        return shlex.join(filter(None, ("rollout-traces", "show", self.option, self.name)))
 
 
 def remember(name: str, option: str = "--project") -> None:

@@ -95,32 +95,25 @@ def show(
     Example: rollout-traces show --project gsm8k
     Example: rollout-traces show ./outputs/rollout_data
     """
-    from rollout_traces.cli.opened import remember
     from rollout_traces.errors import ConfigError, RolloutTracesError
 
     state: dict[str, str] = {}
     try:
         with ExitStack() as place:
+            if (example or dump) and (project or server_url or space or (example and dump)):
+                what, others = ("--example", "a dump, ") if example else ("a dump", "")
+                raise ConfigError(
+                    f"{what} is a project of its own. Leave {others}--project, --server-url and --space out."
+                )
             if example:
                 from rollout_traces.cli.example import FIRST_PAGE, example_home
 
-                if project or server_url or space:
-                    raise ConfigError(
-                        "--example is a project of its own. Leave --project, --server-url and --space out."
-                    )
                 project, state, no_trackio = place.enter_context(example_home()), FIRST_PAGE, True
-            elif dump is not None:
+            elif dump:
                 from rollout_traces.cli.dump import dump_home
 
-                if project or server_url or space:
-                    raise ConfigError(
-                        "a dump is a project of its own. Leave --project, --server-url and --space out."
-                    )
-                remember(str(dump.resolve()), "")
                 project, no_trackio = place.enter_context(dump_home(dump)), True
-            elif project:
-                remember(str(Path(project).resolve()) if Path(project).is_dir() else project)
-            elif not server_url and not space:
+            elif not project and not server_url and not space:
                 _offer()
             _need_the_extra()
             from rollout_traces.inspector.access import chosen_token, named_tokens
@@ -158,6 +151,7 @@ def show(
 def _serve(
     workspace: Workspace, options: ServerOptions, project: str | None, address: str, no_browser: bool
 ) -> None:
+    from rollout_traces.cli.opened import remember
     from rollout_traces.inspector.listening import serve
     from rollout_traces.inspector.origins import is_loopback
     from rollout_traces.inspector.server import build_server
@@ -167,6 +161,8 @@ def _serve(
         _recover(project)
     if project is not None:
         _index(workspace, project)
+        if workspace.server_url is None and workspace.space is None:
+            remember(str(Path(project).resolve()) if Path(project).is_dir() else project)
     if not is_loopback(options.host):
         _warn(
             f"Listening on {options.host}: whoever has the address below can read every rollout. Over http it "

@@ -8,7 +8,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from rollout_traces.cli import build_app
 from rollout_traces.cli.dump import SMALL, dump_home
 from rollout_traces.cli.opened import MOST, remember, remembered
 from rollout_traces.errors import ConfigError
@@ -33,6 +35,25 @@ class TestRemembered:
         for n in range(MOST + 5):
             remember(str(n))
         assert len(remembered()) == MOST
+
+    def test_a_name_is_quoted_for_the_shell(self) -> None:
+        remember("/dumps/a b;rm", "")
+        assert remembered()[0].command == "rollout-traces show '/dumps/a b;rm'"
+
+    def test_what_cannot_be_opened_is_not_there(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
+        for options in (
+            ["-p", "mistyped"],
+            [str(tmp_path / "mistyped")],
+            ["--example", str(SAMPLES / "chat")],
+        ):
+            done = CliRunner().invoke(build_app(["show"]), ["show", "--no-browser", *options])
+            assert done.exit_code == 1, options
+        missing = ["import", str(tmp_path / "mistyped"), "-p", "mistyped"]
+        assert CliRunner().invoke(build_app(["import"]), missing).exit_code != 0
+        assert remembered() == []
 
     @pytest.mark.parametrize("text", ["", "{", "[1]", '[{"name": 1}]'])
     def test_a_damaged_file_is_none(self, own_data: Path, text: str) -> None:
