@@ -147,7 +147,7 @@ SHARED = (0.5, 1.0)
 OF_GROUPS = [(0.0, spread, m) for spread in SPREADS for m in (MEMORIES if spread else MEMORIES[:1])]
 OF_LOGGED = [(1 - part, part, m) for part in SHARED for m in (MEMORIES if part == 1 else MEMORIES[1:])]
 """Noises that are weighed: variance of a value alone beside its groups', variance of what steps differ by, its memory."""
-AT_ONCE = 1 << 19
+AT_ONCE = 1 << 21
 """Values [R, K, T] that are filtered at once, which bounds memory."""
 RIDGE = 1e-9
 """Part of a basis that is added to its own squares, so that what is nearly the same twice can be solved."""

@@ -91,7 +91,8 @@ class StepCells:
         key = unit * self.n_values + codes
         distinct, first, self.unit = np.unique(key, return_index=True, return_inverse=True)
         self.n_units = len(distinct)
-        self.cell = codes[first] * self.n_steps + at[first]
+        self.value = codes[first]
+        self.cell = self.value * self.n_steps + at[first]
 
     def sums(
         self, values: np.ndarray, weight: np.ndarray | None, within: float = 0.0
@@ -119,11 +120,12 @@ class StepCells:
             mean = s / n
         n_groups = np.bincount(self.cell, n_u > 0, size)
         apart = np.where(n_u > 0, s_u - np.nan_to_num(mean)[self.cell] * n_u, 0.0)
-        squares = np.bincount(self.cell, apart**2, size)
+        apart_squared = apart**2
+        squares = np.bincount(self.cell, apart_squared, size)
         many = n_groups > 1
         squares = np.where(many, squares * n_groups / np.maximum(n_groups - 1, 1), 0.0)
         mass = np.bincount(self.cell, n_u**2, size)
-        tails = self._tails(apart, n_groups)
+        tails = self._tails(apart_squared, n_groups)
         shape = (self.n_values, self.n_steps)
         spread = pooled(squares.reshape(shape), np.where(many, mass, 0.0).reshape(shape))
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -137,11 +139,10 @@ class StepCells:
             n = np.bincount(self.cell, np.bincount(self.unit, there & (w > 0), self.n_units), size)
         return mean.reshape(shape), np.nan_to_num(variance).reshape(shape), n.reshape(shape), tails
 
-    def _tails(self, apart: np.ndarray, n_groups: np.ndarray) -> np.ndarray:
+    def _tails(self, squares: np.ndarray, n_groups: np.ndarray) -> np.ndarray:
         """float [V]: degrees of freedom of Student's t with the kurtosis that a mean of so many groups has."""
-        value = self.cell // self.n_steps
-        many = np.maximum(np.bincount(value, minlength=self.n_values), 1)
-        second, fourth = (np.bincount(value, apart**k, self.n_values) / many for k in (2, 4))
+        many = np.maximum(np.bincount(self.value, minlength=self.n_values), 1)
+        second, fourth = (np.bincount(self.value, each, self.n_values) / many for each in (squares, squares**2))
         excess = fourth / np.maximum(second**2, np.finfo(float).tiny) - NORMAL_KURTOSIS
         groups = many / np.maximum((n_groups.reshape(self.n_values, -1) > 0).sum(axis=1), 1)
         return KURTOSIS_ENDS + EXCESS_OF_T * groups / np.maximum(excess, EXCESS_OF_T / MOST_FREEDOM)
