@@ -142,7 +142,9 @@ class StepCells:
     def _tails(self, squares: np.ndarray, n_groups: np.ndarray) -> np.ndarray:
         """float [V]: degrees of freedom of Student's t with the kurtosis that a mean of so many groups has."""
         many = np.maximum(np.bincount(self.value, minlength=self.n_values), 1)
-        second, fourth = (np.bincount(self.value, each, self.n_values) / many for each in (squares, squares**2))
+        second, fourth = (
+            np.bincount(self.value, each, self.n_values) / many for each in (squares, squares**2)
+        )
         excess = fourth / np.maximum(second**2, np.finfo(float).tiny) - NORMAL_KURTOSIS
         groups = many / np.maximum((n_groups.reshape(self.n_values, -1) > 0).sum(axis=1), 1)
         return KURTOSIS_ENDS + EXCESS_OF_T * groups / np.maximum(excess, EXCESS_OF_T / MOST_FREEDOM)

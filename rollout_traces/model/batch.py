@@ -1,6 +1,6 @@
 """The canonical batch: what a trainer hands over for one step and split.
 
-Arrays may be torch tensors on any device, numpy arrays or plain lists. This module looks at shapes and
+Arrays may be torch tensors on any device, numpy arrays or plain lists. What makes a batch looks at shapes and
 dtypes alone; it never reads, moves or copies a value, so it is free on the training thread and needs
 no torch.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
@@ -223,6 +223,26 @@ class RolloutBatch:
     def n_rows(self) -> int:
         """Number of rollouts, B."""
         return int(self.input_ids.shape[0])
+
+    def to_torch(self, device: Any = "cpu") -> RolloutBatch:
+        """The same rollouts with tensors in place of arrays; an unknown reward is NaN.
+
+        Args:
+            device: where the tensors lie.
+        """
+        import torch
+
+        def tensor(values: Any) -> Any:
+            return torch.as_tensor(
+                np.ma.filled(values, np.nan) if np.ma.isMaskedArray(values) else values
+            ).to(device)
+
+        changed: dict[str, Any] = {
+            key: tensor(getattr(self, key)) for key in _ARRAYS if getattr(self, key) is not None
+        }
+        for key in NAMED_FLOATS:
+            changed[key] = {name: tensor(each) for name, each in getattr(self, key).items()}
+        return replace(self, **changed)
 
     @classmethod
     def from_messages(cls, messages: Sequence[Sequence[Mapping[str, Any]]], **columns: Any) -> RolloutBatch:

@@ -147,6 +147,22 @@ class TestAsGroup:
         assert batch.as_group("part 3") is batch
 
 
+class TestAsTensors:
+    def test_arrays_become_tensors_and_the_rest_stays(self):
+        rewards = np.ma.masked_array([1.0, 0.0], mask=[False, True])
+        batch = RolloutBatch(
+            **arrays(),
+            rewards=rewards,
+            reward_components={"judge": np.asarray([0.5, 1.0])},
+            sources=["a", "b"],
+        )
+        tensors = batch.to_torch()
+        assert isinstance(tensors.input_ids, torch.Tensor) and tensors.input_ids.dtype == torch.int64
+        np.testing.assert_array_equal(tensors.input_ids.numpy(), batch.input_ids)
+        np.testing.assert_array_equal(tensors.rewards.numpy(), [1.0, np.nan])
+        assert isinstance(tensors.reward_components["judge"], torch.Tensor) and tensors.sources == ["a", "b"]
+
+
 class TestKeysLeftOut:
     def test_all_are_named_with_what_may_have_been_meant(self):
         given = arrays(reward=[1.0, 0.0], old_logps=1, zzz=2)

@@ -221,7 +221,7 @@ class TestABatchHandedBack:
                 for b, at in enumerate(attended)
             )
 
-        assert rows(batch) == rows(given)
+        assert rows(batch) == rows(given) == rows(batch.to_torch())
 
     def test_a_step_that_was_not_kept_whole_says_so_or_is_refused(self, trackio_dir, caplog):
         logger = capped("original")
