@@ -177,6 +177,17 @@ class TestWhatIsNotSaid:
         )
         assert told(table(rows)) == []
 
+    @pytest.mark.parametrize("seed", [89, 91, 113])
+    def test_noise_that_lasts_for_some_steps_is_no_movement(self, seed):
+        wander = [0.0]
+        for s in range(N):
+            wander.append(0.8 * wander[-1] + 0.6 * drawn(s, 0, 0, seed))
+
+        def certainty(s: int, g: int, i: int) -> float:
+            return 0.02 * s + 0.35 * wander[s] + drawn(s, g, i, seed + 120)
+
+        assert told(table(steps(N, mean_logprob=certainty))) == []
+
     def test_a_policy_that_learns_is_no_warning(self):
         rows = steps(N, reward=lambda s, g, i: drawn(s, g, i) + 3 * s / N)
         assert told(table(rows)) == []
