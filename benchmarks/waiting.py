@@ -113,9 +113,9 @@ def pairs(what: str, n: int, goal: float | None, wait: Callable[[str, Beside], f
         idle.append(wait(f"idle-{number}", nullcontext))
         busy.append(wait(f"busy-{number}", spinning))
     longer = statistics.median(b - i for i, b in zip(idle, busy, strict=True))
-    asked = "at most 10 s, busy too" if goal is None else f"at most {goal} s longer"
+    bound = "at most 10 s, busy too" if goal is None else f"at most {goal} s longer"
     print(
-        f"{what}, seconds: idle {listed(idle)}; busy {listed(busy)}; longer by {longer:.1f} (asked: {asked})",
+        f"{what}, seconds: idle {listed(idle)}; busy {listed(busy)}; longer by {longer:.1f} (goal: {bound})",
         flush=True,
     )
 

@@ -121,7 +121,7 @@ class Store(StoreTraces):
         return self._index.refresh(progress)
 
     def keep_condensed(self) -> None:
-        """Has the table of rollouts in memory take a third, for twice the time to load it: where a project is long read."""
+        """For a project that is read for long and large: see `RolloutTable.keep_condensed`."""
         self._index.keep_condensed()
 
     def rebuild(self, progress: Progress | None = None) -> int:
