@@ -19,7 +19,6 @@ import orjson
 
 from rollout_traces.errors import FileRefused, StoreError
 from rollout_traces.model.bounded_parquet import read
-from rollout_traces.sources.base import ReadOptions
 from rollout_traces.sources.formats.inspect_eval import unpacked
 from rollout_traces.sources.json_values import TooLong, is_no_lines, objects
 from rollout_traces.sources.lines import MAX_LINE, head_of, opened
@@ -84,8 +83,7 @@ def _records(path: Path, number: int) -> Iterator[bytes]:
     elif zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             samples = sorted(n for n in archive.namelist() if n.startswith("samples/"))
-            for name in samples[number - 1 : number]:
-                yield unpacked(archive, archive.getinfo(name), ReadOptions().max_bytes)
+            yield from (unpacked(archive, archive.getinfo(name)) for name in samples[number - 1 : number])
     else:
         with opened(path) as file:
             many = (raw for _, raw in objects(file, MAX_LINE)) if is_no_lines(head_of(path)) else _lines(file)

@@ -96,7 +96,7 @@ def _sample(
     return value if isinstance(value, dict) else None
 
 
-def unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> bytes:
+def unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int = ReadOptions.max_bytes) -> bytes:
     """A file of an archive, also where it was packed with zstandard, which `zipfile` does not know everywhere.
 
     Args:
