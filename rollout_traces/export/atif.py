@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from rollout_traces.errors import ConfigError
-from rollout_traces.export.rows import ExportQuery, records
+from rollout_traces.export.rows import ExportQuery, empty_folder, records
 from rollout_traces.model.plain_values import plain
 
 if TYPE_CHECKING:
@@ -46,9 +45,7 @@ def export_atif(
         ConfigError: the folder is not empty.
         QueryError: the query cannot be understood.
     """
-    folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} is not empty; expected a new folder.")
+    folder = empty_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     n = 0
     for record in records(store, query, tokens=True):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.export.rows import decoded
+from rollout_traces.export.rows import decoded, empty_folder
 from rollout_traces.store.exports import ABOUT, METRICS, SCHEMA_VERSION, TEXTS
 
 if TYPE_CHECKING:
@@ -71,9 +71,7 @@ def export_partitioned(
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-    folder = Path(folder)
-    if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not empty; expected a new folder.")
+    folder = empty_folder(folder)
     table = store.rollouts(where, None, runs, splits, steps, None, None, text)
     _check_partitions(table, partition_by)
     with_texts = conversations or tokens

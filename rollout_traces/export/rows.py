@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollout_traces.errors import StoreError
+from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.ledger.columns import is_column
 from rollout_traces.model.plain_values import INFINITE
 
@@ -45,6 +46,18 @@ class ExportQuery:
     order_by: str | None = None
     rows: Any = "traces"
     limit: int | None = None
+
+
+def empty_folder(folder: Path | str) -> Path:
+    """A folder to write to, which need not be there yet.
+
+    Raises:
+        ConfigError: it is a file, or something is in it.
+    """
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} is not empty; expected a new folder.")
+    return folder
 
 
 def matched(store: Store, query: ExportQuery) -> int:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rollout_traces.errors import ConfigError
 from rollout_traces.export.formats import write_parquet
-from rollout_traces.export.rows import ExportQuery, records
+from rollout_traces.export.rows import ExportQuery, empty_folder, records
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -50,9 +49,7 @@ def export_scout(
         MissingExtra: pyarrow is not installed.
         QueryError: the query cannot be understood.
     """
-    folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} is not empty; expected a new folder.")
+    folder = empty_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{FILE}.unfinished"
     found = records(store, query, tokens=False)

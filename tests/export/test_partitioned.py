@@ -32,6 +32,8 @@ class TestPartitions:
         (tmp_path / "out" / "kept").write_text("x")
         with pytest.raises(ConfigError, match="not empty"):
             export_partitioned(store, tmp_path / "out")
+        with pytest.raises(ConfigError, match="not empty"):
+            export_partitioned(store, tmp_path / "out" / "kept")
 
     def test_lists_of_names_are_no_folders(self, store: Store, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="expected columns with one value"):

@@ -282,12 +282,12 @@ def test_out_and_in_again_gives_the_same_rollouts_but_for_what_a_format_cannot_h
     new = OF_THE_COPY | ({"sample"} if compared is not before else set())  # places in a group that lacks rows
     assert bool(differing(compared, after) - new) == ("ledger" in lost)
     assert sorted(compared.get("reward").tolist()) == pytest.approx(sorted(after.get("reward").tolist()))
-    mine, theirs = told(original), told(copy)
+    mine, theirs = read_back(original), read_back(copy)
     assert [(c, said) for c, said, _ in mine] == [(c, said) for c, said, _ in theirs]
     assert (mine != theirs) == ("tokens" in lost)
 
 
-def told(store) -> list[tuple]:
+def read_back(store) -> list[tuple]:
     """Reward, conversation and tokens of every trace, in the order of their conversations."""
     found = []
     for row in store.query(order_by="step", limit=200).rows:

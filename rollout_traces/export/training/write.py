@@ -16,7 +16,7 @@ import orjson
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.export.manifest import ExportManifest, describe
-from rollout_traces.export.rows import ExportQuery, matched
+from rollout_traces.export.rows import ExportQuery, empty_folder, matched
 from rollout_traces.export.training.duplicates import Duplicates
 from rollout_traces.export.training.options import TrainingOptions
 from rollout_traces.export.training.rows import ROWS
@@ -74,9 +74,7 @@ def export_training(
         ConfigError: the folder is not empty, nothing is left to write, or evaluation is asked for unasked.
         QueryError: the query cannot be understood.
     """
-    folder, query = Path(folder), replace(query, rows="traces")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} is not empty; expected a new folder.")
+    folder, query = empty_folder(folder), replace(query, rows="traces")
     folder.parent.mkdir(parents=True, exist_ok=True)
     left_out: Counter[str] = Counter()
     unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))

@@ -110,8 +110,8 @@ class TestTokensAreTheDumps:
             mask = given["loss_mask"] or [1] * given["response_length"]
             assert row.input_ids == given["tokens"]
             assert row.loss_mask == [0] * before + mask
-            told = [v if own else None for v, own in zip(given["rollout_log_probs"], mask, strict=True)]
-            assert row.tracks["logprobs"][before:] == told
+            expected = [v if own else None for v, own in zip(given["rollout_log_probs"], mask, strict=True)]
+            assert row.tracks["logprobs"][before:] == expected
             assert set(np.asarray(row.tracks["versions"])[np.asarray(row.loss_mask) == 1]) == {4}
         assert [row.stop_reason for row in rows_of(path)] == ["stop", "stop", "stop", "length"]
 
@@ -149,10 +149,10 @@ class TestTokensAreTheDumps:
                 row, sampled = next(rows), [value != -100 for value in given["masks"][n]]
                 assert (row.input_ids, row.reward, row.group) == (ids, given["scores"][n], row.group)
                 assert [bool(value) for value in row.loss_mask] == sampled
-                told = [
+                expected = [
                     v if own else None for v, own in zip(given["inference_logprobs"][n], sampled, strict=True)
                 ]
-                assert row.tracks["logprobs"] == told
+                assert row.tracks["logprobs"] == expected
 
     def test_nemo_gym(self):
         [given] = lines(SAMPLES / "nemo-gym/competitive_coding_challenges_rollouts.jsonl")
