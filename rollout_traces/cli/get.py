@@ -44,7 +44,7 @@ def get(
     if raw_record:
         from rollout_traces.store.raw_record import raw_record_of
 
-        typer.echo(harmless(raw_record_of(store, trace_id)), nl=True)
+        typer.echo(harmless(raw_record_of(store, trace_id)))
         return
     record = store.record(trace_id)
     if as_json:

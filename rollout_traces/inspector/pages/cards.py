@@ -9,8 +9,6 @@ from rollout_traces.alarms.worn import Worn
 from rollout_traces.inspector.pages.figures import Number, chosen_by, chosen_over_steps
 from rollout_traces.inspector.view import SplitView
 from rollout_traces.store import StepGroups, TraceRow
-from rollout_traces.store.query.nodes import Name
-from rollout_traces.store.query.parser import parse_sort
 
 NUMBERS = ("group", "sample", "reward", "advantage", "n_tokens", "n_sampled", "staleness_max")
 
@@ -90,17 +88,16 @@ def population_over_steps(view: SplitView) -> KeptRollouts:
     )
 
 
-def sample_card(row: TraceRow, worn: Worn | None = None, sort: str = "") -> Card:
+def sample_card(row: TraceRow, worn: Worn | None = None, sorted_by: str | None = None) -> Card:
     """What the list shows of a rollout.
 
     Args:
         row: the rollout.
         worn: which of its flags are abnormal for the run; all are shown when None.
-        sort: what the list is sorted by; a column that comes first is shown.
+        sorted_by: the column that the list is sorted by first.
     """
     known = row.values
-    first = parse_sort(sort)[0].term if sort else None
-    value = row.get(first.name) if isinstance(first, Name) else None
+    value = None if sorted_by is None else row.get(sorted_by)
     numbers: dict[str, Any] = {name: known.get(name) for name in NUMBERS}
     return Card(
         id=row.id,

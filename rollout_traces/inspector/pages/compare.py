@@ -21,6 +21,7 @@ from rollout_traces.inspector.pages.incidents import run_alarms
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.view import SplitView
 from rollout_traces.store import Group, RunInfo, Store, TraceRow
+from rollout_traces.store.query.lexer import literal
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
 
 COMPARED = (
@@ -143,11 +144,10 @@ def prompt_history(view: SplitView, prompt_key: str) -> PromptHistoryAnswer:
     """The rollouts of a run that answer the same prompt, step by step."""
     if not prompt_key:
         return PromptHistoryAnswer([])
-    quoted = prompt_key.replace("\\", "\\\\").replace("'", "\\'")
     page = view.store.query(
         view.run,
         view.split,
-        where=f"prompt_key = '{quoted}'",
+        where=f"prompt_key = {literal(prompt_key)}",
         rows="all",
         limit=MOST_ROWS_OF_A_PROMPT,
         order_by="step",

@@ -15,6 +15,7 @@ from rollout_traces.inspector.pages.figures import Range, axis_range, flag_sever
 from rollout_traces.inspector.view import ProjectView, SplitView
 from rollout_traces.model.text import NOTICE
 from rollout_traces.store import Histogram, Store, TraceRow
+from rollout_traces.store.query.lexer import literal
 from rollout_traces.store.rows import ColumnInfo
 from rollout_traces.store.scope import Scope, Which
 
@@ -178,7 +179,7 @@ def export_chosen(view: SplitView, ids: Names) -> ExportAnswer:
     traces = [view.store.find(each) for each in ids]
     uids = [view.store.uid(each) for each in traces]
     name, listed = ("uid", uids) if set(uids).isdisjoint(traces) else ("id", traces)
-    quoted = ", ".join(repr(each) for each in listed)
+    quoted = ", ".join(map(literal, listed))
     return export(view, AskedRows(where=f"{name} in ({quoted})"))
 
 

@@ -28,6 +28,7 @@ from rollout_traces.metrics import StepView
 from rollout_traces.metrics.groups import tie_causes
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.store import StepInfo
+from rollout_traces.store.query.lexer import literal
 from rollout_traces.store.step_metrics import by_step, ledger_metrics, logged_metrics, of_closed_step
 from rollout_traces.store.summary import off_in
 
@@ -228,7 +229,7 @@ def _in_ledger(view: SplitView, step: int, where: str) -> int | None:
 
 
 def _question(what: str, name: str) -> tuple[str, str]:
-    quoted = "'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    quoted = literal(name)
     if what == "flags":
         return f"flags has {quoted}", ""
     if what == "discards":

@@ -33,6 +33,8 @@ from rollout_traces.inspector.pages.labels import labels
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.view import ProjectView, SplitView
 from rollout_traces.store import Group, RowPage, TraceRow
+from rollout_traces.store.query.nodes import Name
+from rollout_traces.store.query.parser import parse_sort
 
 PAGE_ROWS = 100
 MOST_OF_A_STEP = 10_000
@@ -165,7 +167,9 @@ def samples(view: SplitView, step: int, asked: AskedSamples) -> SamplesAnswer:
             after=asked.after or None,
             steps=(None, None) if everywhere else (step, step),
         )
-        cards = [sample_card(row, alarms.worn_by(row), asked.sort) for row in page.rows]
+        first = parse_sort(asked.sort)[0].term if asked.sort else None
+        column = first.name if isinstance(first, Name) else None
+        cards = [sample_card(row, alarms.worn_by(row), column) for row in page.rows]
         listed: dict[str, Any] = {"samples": cards, "n_matched": page.total, "next": page.next}
     else:
         wanted = _matching(view, step, asked)

@@ -59,6 +59,7 @@ def write_site(
         ConfigError: something else stands at `out`.
         StoreError: there is no such run, or nothing of it was kept.
     """
+    out = out.resolve()  # `.` has no name
     _may_replace(out)
     view = ProjectView(workspace, project)
     info = view.store.run(run)

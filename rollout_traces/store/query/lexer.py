@@ -93,6 +93,11 @@ def _number(text: str) -> int | float:
     return value if value <= INT64_MAX else float(text)
 
 
+def literal(text: str) -> str:
+    """A text as a query holds it, in quotes."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
 def _unescape(text: str) -> str:
     """A backslash keeps a quote or a backslash, makes \\n, \\t and \\r, and stays before anything else."""
     return re.sub(

@@ -256,6 +256,11 @@ class TestTheFolder:
         assert n == 32 and size > 0
         assert not (folder / "data" / "old.gz").exists()
 
+    def test_stands_in_the_folder_that_one_is_in(self, workspace, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        write_site(workspace, "demo", "run-b", Path())
+        assert (tmp_path / "index.html").is_file()
+
     def test_of_a_run_without_kept_rollouts_is_refused(self, workspace, tmp_path):
         with pytest.raises(StoreError, match="no rollout was kept"):
             write_site(workspace, "demo", "run-b", tmp_path / "site", ["none"])

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_traces.errors import QueryError
-from rollout_traces.store.query.lexer import tokenize
+from rollout_traces.store.query.lexer import literal, tokenize
 from rollout_traces.store.query.nodes import All, Compare, IsNull, Name, Not
 from rollout_traces.store.query.nodes import Any as AnyOf
 from rollout_traces.store.query.parser import parse_query, parse_search, parse_sort
@@ -22,6 +22,11 @@ def said(node) -> str:
         return node.name
     fields = [said(value) for key, value in vars(node).items() if key not in ("span", "quoted")]
     return f"({type(node).__name__} {' '.join(fields)})"
+
+
+@given(st.text() | st.text("\\'\"n\x01\n"))
+def test_a_text_as_a_query_holds_it_is_read_as_that_text(text):
+    assert [token.value for token in tokenize(literal(text))][:-1] == [text]
 
 
 class TestWhatIsUnderstood:

@@ -44,11 +44,12 @@ export function seriesChart(series, options) {
   for (const each of drawn) {
     const own = typeof weight === "function" ? weight(each.steps.length) : weight;
     const [kept, before] = parted(each);
-    each.line = smooth(kept, own).map((value, i) => (Number.isFinite(value) ? value : before[i]));
+    const smoothed = smooth(kept, own);
+    each.line = smoothed.map((value, i) => (Number.isFinite(value) ? value : before[i]));
     const style = { stroke: `var(--rt-series-${each.colour % 6})` };
     const points = values => path(each.x.map((v, i) => [x(v), y(values[i])]));
     if (own) root.append(svg("path", { d: points(kept), class: "rt-line rt-line-raw", style }));
-    root.append(svg("path", { d: points(smooth(kept, own)), class: `rt-line rt-dash-${each.colour % 4}`, style }));
+    root.append(svg("path", { d: points(smoothed), class: `rt-line rt-dash-${each.colour % 4}`, style }));
     if (before.some(Number.isFinite))
       root.append(
         svg(
@@ -57,7 +58,7 @@ export function seriesChart(series, options) {
           svg("title", null, "steps of an earlier attempt, which the run was resumed behind"),
         ),
       );
-    for (const i of own ? hiddenBySmoothing(kept, smooth(kept, own)) : [])
+    for (const i of own ? hiddenBySmoothing(kept, smoothed) : [])
       root.append(
         svg(
           "circle",
