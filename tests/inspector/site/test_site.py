@@ -131,6 +131,7 @@ SORTS = (
     "-len(flags)",
 )
 WRONG = (
+    "constructor > 1",
     "rewrd < 1",
     "reward <",
     "reward < 'a'",

@@ -1,10 +1,8 @@
 // The query language of docs/query.md over the columns of a site.
 
 import { occurs, phraseOf } from "./search.js";
+import { FilterError, tokens } from "./tokens.js";
 
-const WORDS = ["and", "or", "not", "in", "between", "is", "null", "has", "contains", "text", "true", "false"];
-const SAME = { "==": "=", "<>": "!=", "&&": "and", "||": "or", "!": "not" };
-const ESCAPES = { n: "\n", t: "\t", r: "\r", "'": "'", '"': '"', "\\": "\\" };
 const ALIASES = { tool: "tool_names", tools: "tool_names", error: "error_signatures", label: "labels", note: "notes" };
 const FUNCTIONS = {
   abs: value => Math.abs(value),
@@ -12,48 +10,7 @@ const FUNCTIONS = {
   max: (...values) => Math.max(...values),
   round: (value, digits = 0) => (Math.sign(value) * Math.round(Math.abs(value) * 10 ** digits)) / 10 ** digits,
 };
-const TOKEN = new RegExp(
-  [
-    "(?<space>\\s+)",
-    "(?<number>(?:\\d+\\.?\\d*|\\.\\d+)(?:[eE][+-]?\\d+)?(?![\\p{L}\\p{N}_.]))",
-    "(?<string>'(?:[^'\\\\]|\\\\.)*'|\"(?:[^\"\\\\]|\\\\.)*\")",
-    "(?<quoted>`(?:[^`]|``)+`)",
-    "(?<name>[\\p{L}_][\\p{L}\\p{N}_.]*(?:/[\\p{L}\\p{N}_.:@+\\-]*[\\p{L}\\p{N}_:@])*)",
-    "(?<symbol><=|>=|==|!=|<>|&&|\\|\\||!~|[!~<>=(),[\\]+\\-*/%])",
-  ].join("|"),
-  "suy",
-);
-
 const HYPHENATED = /^[\p{L}_][\p{L}\p{N}_.]*(?:-[\p{L}\p{N}_.]+)+$/u;
-
-export class FilterError extends Error {
-  constructor(message, query, start, stop) {
-    super(message);
-    Object.assign(this, { kind: "QueryError", query, start, stop });
-  }
-}
-
-function tokens(query) {
-  const found = [];
-  for (let at = 0; at < query.length; at = TOKEN.lastIndex) {
-    TOKEN.lastIndex = at;
-    const match = TOKEN.exec(query);
-    if (!match) throw new FilterError(`${query.slice(at, at + 12)} cannot be read.`, query, at, at + 1);
-    const [kind, text] = Object.entries(match.groups).find(([, value]) => value !== undefined);
-    if (kind !== "space") found.push({ ...valued(kind, text), start: at, stop: TOKEN.lastIndex });
-  }
-  return [...found, { kind: "end", value: "", start: query.length, stop: query.length }];
-}
-
-function valued(kind, text) {
-  if (kind === "number") return { kind, value: Number(text) };
-  if (kind === "string")
-    return { kind, value: text.slice(1, -1).replace(/\\(.)/gs, (all, sign) => ESCAPES[sign] ?? all) };
-  if (kind === "quoted") return { kind, value: text.slice(1, -1).replaceAll("``", "`") };
-  const same = SAME[text] || text;
-  if (kind === "symbol" && !/^\w/.test(same)) return { kind, value: same };
-  return WORDS.includes(same.toLowerCase()) ? { kind: "word", value: same.toLowerCase() } : { kind, value: same };
-}
 
 // rows: {columns: {name: {kind, values}}, flags: all names of flags, texts(): what `text`, `prompt` and `reply` look through}.
 // Returns {test: row => boolean, or null for every row; order: [{at, descending}]; readsTexts; looked: what finds in a text
