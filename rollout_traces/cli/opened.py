@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +23,10 @@ class Place:
     Attributes:
         name: a project's name, a path or an address.
         option: what stands before it in the command; empty for a dump.
-        last: when it was opened or written last, seconds since 1970.
     """
 
     name: str
     option: str
-    last: float
 
     @property
     def command(self) -> str:
@@ -39,13 +36,13 @@ class Place:
 
 def remember(name: str, option: str = "--project") -> None:
     """Notes a place; where that cannot be written it is not noted."""
-    kept = [place for place in remembered() if (place.name, place.option) != (name, option)]
-    places = [Place(name, option, time.time()), *kept][:MOST]
+    place = Place(name, option)
+    places = [place, *(each for each in remembered() if each != place)][:MOST]
     path = _file()
     with contextlib.suppress(OSError):
         make_folder(path.parent)
         unfinished = path.with_suffix(".unfinished")
-        unfinished.write_bytes(orjson.dumps([vars(place) for place in places]))
+        unfinished.write_bytes(orjson.dumps(places))
         unfinished.replace(path)
 
 
@@ -53,7 +50,7 @@ def remembered() -> list[Place]:
     """The places, the newest first; none where the file is not there or damaged."""
     try:
         found = orjson.loads(_file().read_bytes())
-        return [Place(str(each["name"]), str(each["option"]), float(each["last"])) for each in found]
+        return [Place(str(each["name"]), str(each["option"])) for each in found]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
