@@ -36,7 +36,7 @@ class TestDoctorOfAPath:
         assert "2 files" in verl["where"]["seen"] and "steps 1 to 2" in verl["where"]["seen"]
         dump = verl["verl, rollout_data_dir or validation_data_dir"]["seen"]
         assert "of the first 4 rollouts of 1.jsonl 0 have token ids, rewards 0 to 1" in dump
-        ours = slime["slime, debug rollout data"]["seen"]
+        ours = slime["slime or miles, debug rollout data"]["seen"]
         assert "4 have token ids, tracks logprobs, versions" in ours
 
     def test_what_the_files_do_not_say_is_named_with_what_helps(self, trackio_dir):
