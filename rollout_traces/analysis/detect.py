@@ -41,7 +41,8 @@ STILL = 3.5
 """Size that a movement keeps when all others of its series are known; else it was their shadow."""
 
 LASTING = -9.0
-"""Log of the chance that one in a hundred series says of itself whose noise lasts (correlations of 0.5 to 0.95, 40 to 60 steps)."""
+"""Log of the chance below which something that lasts is sure: one in a hundred series reaches it whose noise alone lasts
+(120 each of 40 to 60 steps with correlations of 0.5 to 0.95)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +128,7 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
 
 
 def _beyond_noise(found: Moved) -> float:
-    """Log of the chance that a movement of several steps is the series' noise, of whatever spread and memory. Of a spike it is 0.
+    """Log of the chance that a movement of several steps is the series' noise, of whatever spread and memory; of a spike, which this cannot tell, minus infinity.
 
     By the likelihood with and without it, beside a level or a slow drift, whichever is likelier (Wilks 1938).
     """
