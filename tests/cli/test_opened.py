@@ -88,6 +88,7 @@ class TestADump:
         with pytest.raises(ConfigError, match="no format that is known"), dump_home(tmp_path / "notes.txt"):
             pass
 
+    @pytest.mark.usefixtures("trackio_dir")
     def test_a_large_one_says_what_it_takes(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = tmp_path / "large.jsonl"
         text = "word " * 200_000
