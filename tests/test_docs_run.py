@@ -105,11 +105,14 @@ def log_run(name: str) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("where", [w for w, line in COMMANDS.items() if words_of(line)[0] in RUN])
+def runs_here(line: str) -> bool:
+    """Whether a command reads the project and leads nowhere else."""
+    return words_of(line)[0] in RUN and not any(word in line for word in ELSEWHERE)
+
+
+@pytest.mark.parametrize("where", [w for w, line in COMMANDS.items() if runs_here(line)])
 def test_a_command_that_reads_a_project_runs(where: str, place: Path) -> None:
     line = COMMANDS[where]
-    if any(word in line for word in ELSEWHERE):
-        pytest.skip("leads away from this machine")
     if UID in line:
         store = rt.open_store("gsm8k")
         uids = [row["uid"] for row in store.query(run="run-001", steps=(85, 85), limit=2).rows]
