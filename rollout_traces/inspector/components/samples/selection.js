@@ -55,7 +55,9 @@ export class Selection {
 
   // The list was drawn anew.
   again() {
-    for (const id of [...this.ids].slice(MOST)) this.ids.delete(id);
+    const over = [...this.ids].slice(MOST);
+    for (const id of over) this.ids.delete(id);
+    if (over.length) this.said = `${MOST} at most are chosen, ${plural(over.length, "further rollout")} left out`;
     for (const node of this.list.querySelectorAll(".rt-sample")) {
       const chosen = this.ids.has(node.dataset.id);
       node.classList.toggle("rt-chosen", chosen);
