@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rollout_traces.logger.rollout_handle import RolloutHandle
     from rollout_traces.logger.rollout_logger import RolloutLogger
     from rollout_traces.model.batch import RolloutBatch
+    from rollout_traces.model.spans import Spans
     from rollout_traces.model.transcript import TokenTrack, ToolCall, Transcript, Turn
     from rollout_traces.settings.logger_options import LoggerOptions
     from rollout_traces.sources.importing import import_rollouts
@@ -34,6 +35,7 @@ _HOMES = {
     "RolloutBatch": "rollout_traces.model.batch",
     "RolloutHandle": "rollout_traces.logger.rollout_handle",
     "RolloutLogger": "rollout_traces.logger.rollout_logger",
+    "Spans": "rollout_traces.model.spans",
     "StatsLogger": "rollout_traces.stats.stats_logger",
     "StatsLoggerConfig": "rollout_traces.stats.stats_logger",
     "Store": "rollout_traces.store",
@@ -57,6 +59,7 @@ __all__ = [
     "RolloutBatch",
     "RolloutHandle",
     "RolloutLogger",
+    "Spans",
     "StatsLogger",
     "StatsLoggerConfig",
     "Store",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rollout_traces.ledger import columns as ledger
-from rollout_traces.model import transcript
+from rollout_traces.model import spans, transcript
 from rollout_traces.trace import conversion as trace
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "schema.md"
@@ -30,6 +30,33 @@ step and split has one step summary under `<split>/{steps}`.
 float16 precision (about three decimal digits; float32 where a value exceeds 65504).
 """
 
+
+SPANS = f"""
+## Spans of time
+
+`timings` of a row is a list of spans, or (sums alone) a mapping of names to seconds. `rt.Spans` notes them. A span:
+
+| key | meaning |
+| --- | --- |
+| `kind` | {", ".join(f"`{kind}`" for kind in spans.KINDS)}: waiting for an engine, reading the prompt, sampling, a tool's or environment's work, a reward function's |
+| `start`, `end` | seconds since the epoch, of whatever clock the node has |
+| `turn` | number of the turn that was sampled, from 0; of a tool's span that of the turn that called it |
+| `engine` | what sampled it, where that differs from the row's `engine_ids` or changes between turns |
+| `version` | policy version that sampled it, the oldest where it changed meanwhile |
+| `name` | the tool or the reward function |
+| `error` | what it failed with, where it failed |
+
+`kind`, `start` and `end` are needed. A span that cannot be understood (another kind, no finite number, milliseconds, an end
+before its start) is left out, counted as `spans_refused` and warned about; its siblings stay. Overlapping spans are kept as they came.
+Branches and sub-agents are rows of their own under one `episode_ids`, each with its spans. A call of a reward function for a whole
+batch is given to each of its rows with the same start and end, and counts once.
+
+A trace holds the spans of its rollout as they came, at most {spans.MOST_OF_A_ROW:,}, the longest ones (others are counted as `spans_left_out`). The
+ledger's column `timings` holds those of every rollout, to the millisecond: at most {spans.MOST_OF_A_STEP:,} a step spread evenly over its
+rollouts, the longest of each, and no fewer than {spans.FEWEST_OF_A_ROW} of one. It is JSON, `{{"start": seconds, "n": spans that there were, "spans": [[kind,
+start, milliseconds, turn, version, name, engine, error], ...]}}`: `kind` is its place in the list above, `start` is milliseconds behind
+the first, what is unknown at the end is left out. `.ledger()` does not read it; `.rollouts(columns=["timings"])` does.
+"""
 
 READING = """
 ## The table of rollouts
@@ -73,6 +100,7 @@ def schema_page() -> str:
         f"\n## Token track (schema {transcript.SCHEMA_VERSION})\n",
         "Per token: id, loss mask, response mask, character range, special or not, and where the trainer gave them "
         f"{', '.join(f'`{name}`' for name in (*transcript.INT_TRACKS, *transcript.FLOAT_TRACKS))}.",
+        SPANS.rstrip("\n"),
         READING.rstrip("\n"),
     ]
     return "\n".join(lines) + "\n"

@@ -62,7 +62,8 @@ NOT_COMPARED = frozenset(
             "trace_index",
         ),
         *("n_messages", "population", "group_size", "decoded_from", "response_mask_from", "status", "schema"),
-        *("parsed_answer", "unreadable", "row", "place", "run_no", "from_ledger", "position"),
+        *("parsed_answer", "unreadable", "row", "place", "run_no", "from_ledger", "position", "timings"),
+        *("timing/start", "timing/started", "timing/start_time"),
     }
 )
 """Columns that name, place or count a rollout: no property that could have changed."""

@@ -11,6 +11,7 @@ import numpy as np
 from rollout_traces.alarms.worn import nested
 from rollout_traces.inspector.image_places import placed
 from rollout_traces.inspector.written_turns import arguments_text, written_turns
+from rollout_traces.model.spans import as_seconds, checked
 from rollout_traces.model.text import encodable
 from rollout_traces.model.transcript import TokenTrack, Transcript, Turn
 from rollout_traces.trace.conversion import TraceRecord, newer_schema, read_details, read_transcript
@@ -37,7 +38,7 @@ def rollout_payload(trace_id: str, record: TraceRecord, severities: Mapping[str,
 
     Returns:
         Plain values: `metadata`, `flags`, `turns`, `raw`, `tokens` (None without a token track),
-        `warnings`, `timings`; `images` where it has any (see `image_places`).
+        `warnings`, `timings` in seconds by name; `images` where it has any (see `image_places`).
     """
     details = read_details(record)
     return placed(_payload(trace_id, record, details, severities), details)
@@ -61,7 +62,7 @@ def _payload(
             )
             if text
         ],
-        "timings": details.get("timings") or {},
+        "timings": _seconds(details.get("timings")),
     }
     if transcript is None:
         return {**common, **written_turns(record.messages), "tokens": None}
@@ -73,6 +74,20 @@ def _payload(
     if "advantages" not in transcript.tokens.tracks and isinstance(advantage, (int, float)):
         drawn["tokens"]["row_advantage"] = float(advantage)
     return {**common, **drawn}
+
+
+def _seconds(timings: Any) -> dict[str, Any]:
+    """A rollout's timings by name; of spans their sums by kind, and what was sampled in each turn (`turn/0`, ...)."""
+    if not isinstance(timings, list):
+        return dict(timings) if isinstance(timings, Mapping) else {}
+    spans, _ = checked(timings)
+    sums = as_seconds(spans)
+    sums.pop("start", None)
+    for span in spans:
+        if span["kind"] == "generate" and "turn" in span:
+            name = f"turn/{span['turn']}"
+            sums[name] = sums.get(name, 0.0) + span["end"] - span["start"]
+    return sums
 
 
 def transcript_payload(transcript: Transcript, train_version: int | None) -> dict[str, Any]:

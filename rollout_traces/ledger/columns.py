@@ -106,7 +106,13 @@ COLUMNS = (
     Column("selected_probability", "float", "chance of having been traced"),
     Column("trace_uid", "text", "id of the row's trace in the store; unknown = not traced"),
     Column("sample/*", "float", "one of the trainer's own metrics of a rollout"),
-    Column("timing/*", "float", "seconds of one of the trainer's timings of a rollout"),
+    Column(
+        "timing/*",
+        "float",
+        "seconds of one of the trainer's timings of a rollout, or of its spans of one kind; `timing/start` when it began, "
+        "seconds since the epoch; `timing/score/<name>` the row's part of a reward function's seconds",
+    ),
+    Column("timings", "text", "the rollout's spans of time, packed as below"),
     Column(
         "extra/*",
         "text",

@@ -12,6 +12,7 @@ import numpy as np
 from rollout_traces.ledger.columns import NULL_INT, number_text
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.plain_values import INFINITE
+from rollout_traces.model.spans import Span, as_seconds, most_of_a_row, packed, seconds_of_scoring
 
 SHORT = 200
 """Characters of a text that a column keeps; the trace of a row holds it whole."""
@@ -22,7 +23,7 @@ MAX_NAMES = 32
 
 
 def row_value_columns(batch: PackedBatch) -> dict[str, np.ndarray | None]:
-    """The columns `engine`, `answer`, `ground_truth`, `extra/<name>` and `timing/<name>`.
+    """The columns `engine`, `answer`, `ground_truth`, `extra/<name>`, `timing/<name>` and `timings`.
 
     An extra is a column of numbers where all of its values in the step are numbers (whole ones that no float holds
     are kept as int64), else of texts, in which a number is written as `number_text` writes it.
@@ -38,8 +39,29 @@ def row_value_columns(batch: PackedBatch) -> dict[str, np.ndarray | None]:
         "answer": given_texts(batch, "parsed_answers", short_text),
         "ground_truth": given_texts(batch, "ground_truths", short_text),
     }
-    columns |= {f"extra/{name}": _mixed(values) for name, values in _by_name(batch, "extras").items()}
-    columns |= {f"timing/{name}": _numbers(values) for name, values in _by_name(batch, "timings").items()}
+    extras = _by_name(batch.row_lists.get("extras") or ())
+    columns |= {f"extra/{name}": _mixed(values) for name, values in extras.items()}
+    return columns | _timings(batch)
+
+
+def _timings(batch: PackedBatch) -> dict[str, np.ndarray | None]:
+    """The columns `timing/<name>` in seconds, those of spans too, and `timings`, the spans."""
+    given = batch.row_lists.get("timings") or ()
+    spans: list[list[Span]] = [row if isinstance(row, list) else [] for row in given]
+    seconds = [
+        row if isinstance(row, Mapping) else as_seconds(of) for row, of in zip(given, spans, strict=True)
+    ]
+    columns: dict[str, np.ndarray | None] = {
+        f"timing/{name}": _numbers(values) for name, values in _by_name(seconds, OF_A_TURN).items()
+    }
+    if any(spans):
+        scoring = [
+            {f"score/{name}": value for name, value in row.items() if name}
+            for row in seconds_of_scoring(spans)
+        ]
+        columns |= {f"timing/{name}": _numbers(values) for name, values in _by_name(scoring).items()}
+        most = most_of_a_row(batch.n_rows)
+        columns["timings"] = texts([packed(row, most) for row in spans])
     return columns
 
 
@@ -67,13 +89,14 @@ def short_text(value: Any) -> str:
     return text if len(text) <= SHORT else f"{text[: SHORT - 1]}…"
 
 
-def _by_name(batch: PackedBatch, key: str) -> dict[str, list[Any]]:
-    """Name -> its B values, None in rows without it."""
-    rows = [row if isinstance(row, Mapping) else {} for row in batch.row_lists.get(key) or ()]
-    found = dict.fromkeys(str(name) for row in rows for name in row)
-    names = [name for name in found if key != "timings" or not OF_A_TURN.fullmatch(name)][:MAX_NAMES]
-    plain = [{str(name): value for name, value in row.items()} for row in rows]
-    return {name: [row.get(name) for row in plain] for name in names}
+def _by_name(given: Sequence[Any], left_out: re.Pattern[str] | None = None) -> dict[str, list[Any]]:
+    """Name -> its B values, None in rows without it; names that match `left_out` have none."""
+    rows = [
+        {str(name): value for name, value in row.items()} if isinstance(row, Mapping) else {} for row in given
+    ]
+    found = dict.fromkeys(name for row in rows for name in row)
+    names = [name for name in found if left_out is None or not left_out.fullmatch(name)][:MAX_NAMES]
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _numbers(values: Sequence[Any]) -> np.ndarray:

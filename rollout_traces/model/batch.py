@@ -126,8 +126,10 @@ class RolloutBatch:
             or their bytes; None for a row without. Those of rows that become traces are kept, paths being read
             beside the trainer, so the files have to stay until then.
         ground_truths: B values.
-        timings: B mappings name -> seconds. `turn/0`, `turn/1`, ... are those of the turns that the policy sampled,
-            `tool/0`, ... of the tools' turns, `start` when the row began, on one clock for the rows of an episode.
+        timings: B lists of spans `{kind, start, end, turn, engine, version, name, error}`, see docs/schema.md
+            (`rt.Spans` notes them); or B mappings name -> seconds. There `turn/0`, `turn/1`, ... are those of the
+            turns that the policy sampled, `tool/0`, ... of the tools' turns, `start` when the row began, on one
+            clock for the rows of an episode.
         extras: B mappings of scalars to show beside the row.
         episode_ids: B strings; rows with an equal one are of one run of an environment (branches,
             compactions, sub-agents, retries), and count once in groups and pass rates.

@@ -14,6 +14,7 @@ import orjson
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.model_calls import MergedRow, ModelCall
 from rollout_traces.model.plain_values import INFINITE
+from rollout_traces.model.spans import Span
 from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
 from rollout_traces.sources.chat import messages_of_marked_text
 
@@ -60,7 +61,7 @@ class RolloutRow:
         stop_reason: why sampling stopped.
         discard_reason: why it was not trained on.
         run: name of its run, in a file of several.
-        timings: seconds by name.
+        timings: spans of time, or seconds by name.
         extras: scalars to show beside it.
         known_columns: numbers of the ledger that its tokens would show (`n_sampled`, ...), by column.
         ledger_row: the row of the ledger as it was stored, of a rollout that is copied; empty for all others.
@@ -102,7 +103,7 @@ class RolloutRow:
     stop_reason: str | None = None
     discard_reason: str | None = None
     run: str | None = None
-    timings: dict[str, Any] | None = None
+    timings: Mapping[str, Any] | list[Span] | None = None
     extras: dict[str, Any] = field(default_factory=dict)
     known_columns: dict[str, float] = field(default_factory=dict)
     ledger_row: dict[str, Any] = field(default_factory=dict)

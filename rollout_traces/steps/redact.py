@@ -28,6 +28,7 @@ _LABELS = (
     "parsed_answers",
     "ground_truths",
     "extras",
+    "timings",
 )
 
 

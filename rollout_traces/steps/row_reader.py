@@ -6,6 +6,7 @@ import base64
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.spans import MOST_OF_A_ROW, checked, longest
 from rollout_traces.model.transcript import Transcript
 from rollout_traces.steps.redact import Redact, Redaction
 from rollout_traces.trace.images import TraceImage, image_suffix, read_file
@@ -50,8 +52,29 @@ class RowReader:
         self._redaction = redaction
 
     def label(self, batch: PackedBatch) -> PackedBatch:
-        """A hand-over whose rows' names are redacted."""
+        """A hand-over with spans of time that can be understood, whose rows' names are redacted."""
+        batch = self._with_good_spans(batch)
         return batch if self._redaction is None else self._redaction.labels(batch)
+
+    def _with_good_spans(self, batch: PackedBatch) -> PackedBatch:
+        """Leaves out spans that cannot be understood, and the shortest of too many; both are counted."""
+        given = batch.row_lists.get("timings")
+        if not any(isinstance(row, list) for row in given or ()):
+            return batch
+        timings = []
+        for row, value in enumerate(given or ()):
+            if isinstance(value, list):
+                value, refused = checked(value)
+                if refused:
+                    what = (
+                        f"{len(refused)} of the timings of {batch.uid(row)}, its others go on: {refused[0]}"
+                    )
+                    self._warnings.count("spans_refused", what, len(refused))
+                kept = longest(value, MOST_OF_A_ROW)
+                self._counters["spans_left_out"] += len(value) - len(kept)
+                value = list(kept)
+            timings.append(value)
+        return replace(batch, row_lists={**batch.row_lists, "timings": timings})
 
     def images(self, batch: PackedBatch, row: int) -> Sequence[TraceImage]:
         """The images of a row; redacted images, and files that are no image, are left out with a sentence."""

@@ -15,6 +15,9 @@ from rollout_traces.store.asking import Asking
 from rollout_traces.store.columns.schema import INTERNAL, quoted
 from rollout_traces.store.scope import Scope
 
+LARGE = frozenset({"timings"})
+"""Columns of long texts that no figure is made of: they are asked for by name."""
+
 
 @dataclass(frozen=True)
 class MaskedLedger(Ledger):
@@ -60,7 +63,7 @@ def ledger_of(asking: Asking, scope: Scope, *, from_ledgers: bool) -> Ledger:
         from_ledgers: those; else the rows that traces alone know, as of trainers that keep no ledger.
     """
     asked = asking.asked(scope)
-    names = [name for name in asking.shown_columns() if _is_ledgers(name)]
+    names = [name for name in asking.shown_columns() if name not in LARGE and _is_ledgers(name)]
     found = asking.run(
         f"SELECT {', '.join(map(quoted, names))} FROM {asking.relation({*names, *asked.columns})}"
         f" WHERE {asked.condition.text} AND coalesce(from_ledger, false) = ? AND NOT superseded"

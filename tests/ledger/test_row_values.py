@@ -11,6 +11,7 @@ from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger, concatenate, pack, unpack
 from rollout_traces.ledger.given_values import MAX_NAMES, SHORT
 from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.spans import read_packed, unpacked
 
 
 def ledger_of(n: int = 3, **columns: Any) -> Ledger:
@@ -109,3 +110,28 @@ class TestEqualCompletions:
     def test_a_row_without_sampled_tokens_is_equal_to_none(self):
         ledger = ledger_of(n=2, response_mask=[[1, 1], [0, 0]], group_ids=[0, 0])
         assert [ledger.row(row)["equal_to"] for row in range(2)] == [0, None]
+
+
+class TestSpans:
+    SPANS = (
+        {"kind": "generate", "start": 1000.0, "end": 1002.0, "turn": 0},
+        {"kind": "tool", "start": 1002.0, "end": 1002.5, "turn": 0, "name": "search"},
+        {"kind": "score", "start": 1004.0, "end": 1005.0, "name": "judge"},
+    )
+
+    def test_their_sums_are_columns_and_they_themselves_one_text(self):
+        ledger = ledger_of(timings=[list(self.SPANS), list(self.SPANS[:1]), None])
+        assert ledger.get("timing/generate")[:2].tolist() == [2.0, 2.0]
+        assert ledger.get("timing/tool")[0] == 0.5 and np.isnan(ledger.get("timing/tool")[1])
+        assert ledger.get("timing/start")[0] == 1000.0
+        assert ledger.get("timing/score/judge")[0] == 1.0
+        assert [one["kind"] for one in read_packed(ledger.get("timings")[0])] == ["generate", "tool", "score"]
+        assert ledger.get("timings")[2] is None
+
+    def test_a_step_of_many_rollouts_holds_fewer_of_each(self, monkeypatch):
+        monkeypatch.setattr("rollout_traces.model.spans.MOST_OF_A_STEP", 40)
+        many = [{"kind": "tool", "start": float(at), "end": at + 1.0 + at % 3} for at in range(30)]
+        ledger = ledger_of(timings=[many] * 3)
+        start, n, rows = unpacked(ledger.get("timings")[0])
+        assert (start, n, len(rows)) == (0.0, 30, 16)
+        assert ledger.get("timing/tool")[0] == sum(one["end"] - one["start"] for one in many)

@@ -8,6 +8,7 @@ from typing import Any
 from rollout_traces.errors import FileRefused, extra
 from rollout_traces.ledger.columns import COLUMNS
 from rollout_traces.model.bounded_parquet import batches, read, schema_of
+from rollout_traces.model.spans import Span, read_packed
 from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
 from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions
 from rollout_traces.sources.lines import json_lines, loads
@@ -102,7 +103,7 @@ def row_of(value: Mapping[str, Any], line: int) -> RolloutRow:
         reward_status=value.get("reward_status"),
         stop_reason=value.get("stop_reason"),
         discard_reason=value.get("discard_reason"),
-        timings={k: v for k, v in _under(value, "timing/").items() if isinstance(v, (int, float))} or None,
+        timings=_timings(value),
         extras={k: v for k, v in extras.items() if isinstance(v, (str, int, float))},
         train_version=value.get("train_version"),
         messages_are_given=value.get("decoded_from") == "messages",
@@ -117,6 +118,12 @@ def row_of(value: Mapping[str, Any], line: int) -> RolloutRow:
     if "advantages" not in row.tracks:
         row.advantage = number(value.get("advantage"))
     return row
+
+
+def _timings(value: Mapping[str, Any]) -> list[Span] | dict[str, float] | None:
+    if isinstance(value.get("timings"), str):
+        return read_packed(value["timings"])
+    return {k: v for k, v in _under(value, "timing/").items() if isinstance(v, (int, float))} or None
 
 
 def _under(value: Mapping[str, Any], prefix: str) -> dict[str, Any]:

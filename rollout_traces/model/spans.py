@@ -1,0 +1,227 @@
+"""Spans of time of a rollout: what its turns waited for, sampled, called and were scored by, and when.
+
+A row of `RolloutBatch.timings` is a mapping of names to seconds, or a list of spans
+`{kind, start, end, turn, engine, version, name, error}`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+
+from rollout_traces.model.text import encodable
+
+KINDS = ("queue", "prefill", "generate", "tool", "score")
+"""What a span can be; its place here stands for it where spans are packed."""
+MOST_OF_A_ROW = 10_000
+"""Spans of a rollout that are kept with its trace, the longest ones."""
+MOST_OF_A_STEP = 200_000
+"""Spans of a step that its ledger holds, spread evenly over its rollouts."""
+FEWEST_OF_A_ROW = 16
+"""Spans of a rollout that a ledger holds however many rollouts there are."""
+LATEST = 1e11
+"""Seconds since the epoch above which a time was given in milliseconds."""
+SHORT = 100
+"""Characters of an engine's, tool's or reward function's name."""
+_ORDER = ("kind", "start", "ms", "turn", "version", "name", "engine", "error")
+"""The values of a packed span; those at its end that are unknown are left out."""
+
+Span = dict[str, Any]
+
+
+class Spans:
+    """Notes the spans of one rollout while it is sampled; `timings=[spans.noted, ...]` hands them over.
+
+    spans = Spans()
+    with spans("generate", turn=0, engine="engine-3", version=17):
+        reply = engine.generate(...)
+    with spans("tool", turn=0, name="search"):
+        result = search(...)
+
+    Attributes:
+        noted: the spans so far. What raises inside one is its `error`, and raised on.
+    """
+
+    def __init__(self) -> None:
+        self.noted: list[Span] = []
+
+    @contextmanager
+    def __call__(self, kind: str, **known: Any) -> Iterator[Span]:
+        """Times what runs inside.
+
+        Args:
+            kind: one of `KINDS`.
+            **known: `turn`, `engine`, `version`, `name`, as far as they are known before.
+
+        Yields:
+            The span, to which what is known later can be added.
+        """
+        span: Span = {"kind": kind, "start": time.time(), **known}
+        begun = time.perf_counter()
+        try:
+            yield span
+        except BaseException as error:
+            span["error"] = type(error).__name__
+            raise
+        finally:
+            span["end"] = span["start"] + time.perf_counter() - begun  # also where the clock is set meanwhile
+            self.noted.append(span)
+
+
+def checked(given: Any) -> tuple[list[Span], list[str]]:
+    """The spans of a row that can be understood, by their start, and what was seen of each other one.
+
+    Args:
+        given: what a trainer gave as a row's list.
+    """
+    found, refused = [], []
+    for value in given:
+        why = _refusal(value)
+        if why:
+            refused.append(why)
+        else:
+            found.append(_canonical(value))
+    return sorted(found, key=lambda span: span["start"]), refused
+
+
+def _refusal(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return f"seen {type(value).__name__}, expected a mapping with kind, start and end"
+    if value.get("kind") not in KINDS:
+        return f"kind: seen {str(value.get('kind'))[:40]!r}, expected one of {', '.join(KINDS)}"
+    for key in ("start", "end"):
+        at = value.get(key)
+        if isinstance(at, bool) or not isinstance(at, (int, float)) or not math.isfinite(at):
+            return f"{key}: seen {str(at)[:40]!r}, expected seconds since the epoch"
+        if abs(at) >= LATEST:
+            return f"{key}: seen {at:.6g}, expected seconds since the epoch, not milliseconds"
+    if value["end"] < value["start"]:
+        return f"end: {value['start'] - value['end']:.6g} s before start"
+    return ""
+
+
+def _canonical(value: Mapping[str, Any]) -> Span:
+    span: Span = {"kind": value["kind"], "start": float(value["start"]), "end": float(value["end"])}
+    for key in ("turn", "version"):
+        at = value.get(key)
+        if isinstance(at, int) and not isinstance(at, bool) and abs(at) < 2**53:
+            span[key] = at
+    for key in ("name", "engine", "error"):
+        if value.get(key) is not None:
+            span[key] = encodable(str(value[key])[:SHORT])
+    return span
+
+
+def longest(spans: Sequence[Span], most: int) -> Sequence[Span]:
+    """The longest of some spans, in their order."""
+    if len(spans) <= most:
+        return spans
+    by_length = sorted(range(len(spans)), key=lambda at: spans[at]["start"] - spans[at]["end"])
+    return [spans[at] for at in sorted(by_length[:most])]
+
+
+def as_seconds(spans: Iterable[Span]) -> dict[str, float]:
+    """What spans add up to: seconds by kind, and `start`, when the first began."""
+    found: dict[str, float] = {}
+    starts = []
+    for span in spans:
+        found[span["kind"]] = found.get(span["kind"], 0.0) + span["end"] - span["start"]
+        starts.append(span["start"])
+    return {**found, "start": min(starts)} if starts else found
+
+
+def seconds_of_scoring(rows: Sequence[Sequence[Span]]) -> list[dict[str, float]]:
+    """By reward function, the seconds spent on each row; a call for several rows is split evenly among them."""
+    shared: Counter[tuple[str, float, float]] = Counter(
+        call for spans in rows for call in {_call(span) for span in spans if span["kind"] == "score"}
+    )
+    found = []
+    for spans in rows:
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for name, start, end in {_call(span) for span in spans if span["kind"] == "score"}:
+            seconds[name] += (end - start) / shared[name, start, end]
+        found.append(dict(seconds))
+    return found
+
+
+def _call(span: Span) -> tuple[str, float, float]:
+    return span.get("name", ""), span["start"], span["end"]
+
+
+def most_of_a_row(n_rows: int) -> int:
+    """How many spans of each of so many rollouts a ledger holds."""
+    return max(FEWEST_OF_A_ROW, min(MOST_OF_A_ROW, MOST_OF_A_STEP // max(n_rows, 1)))
+
+
+def packed(spans: Sequence[Span], most: int) -> str | None:
+    """Spans as one text, to the millisecond; the longest ones where there are more than `most`. None for no span."""
+    if not spans:
+        return None
+    start = spans[0]["start"]
+    rows = [
+        _without_unknown(
+            [
+                KINDS.index(span["kind"]),
+                round((span["start"] - start) * 1000),
+                round((span["end"] - span["start"]) * 1000),
+                *(span.get(key) for key in _ORDER[3:]),
+            ]
+        )
+        for span in longest(spans, most)
+    ]
+    return orjson.dumps({"start": start, "n": len(spans), "spans": rows}).decode()
+
+
+def unpacked(text: str) -> tuple[float, int, list[list[Any]]]:
+    """What `packed` made, or nothing where it is something else.
+
+    Returns:
+        When the first span began, how many there were, and of those that are held the values of `_ORDER`: the kind's
+        place in `KINDS`, milliseconds from the first, milliseconds, turn, version, name, engine, error.
+    """
+    try:
+        found = orjson.loads(text)
+        start, n = float(found["start"]), int(found["n"])
+        rows = [row + [None] * (len(_ORDER) - len(row)) for row in found["spans"]]
+        good = [row for row in rows if _is_packed(row)]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return 0.0, 0, []
+    return (start, n, good) if math.isfinite(start) else (0.0, 0, [])
+
+
+def read_packed(text: str) -> list[Span]:
+    """The spans that `packed` holds."""
+    start, _, rows = unpacked(text)
+    return [
+        {
+            "kind": KINDS[kind],
+            "start": start + at / 1000,
+            "end": start + (at + ms) / 1000,
+            **{key: value for key, value in zip(_ORDER[3:], rest, strict=True) if value is not None},
+        }
+        for kind, at, ms, *rest in rows
+    ]
+
+
+def _is_packed(row: list[Any]) -> bool:
+    kind, at, ms, turn, version, *texts = row
+    return (
+        len(row) == len(_ORDER)
+        and all(type(value) is int and abs(value) < 2**53 for value in (kind, at, ms))
+        and 0 <= kind < len(KINDS)
+        and ms >= 0
+        and all(value is None or (type(value) is int and abs(value) < 2**53) for value in (turn, version))
+        and all(value is None or isinstance(value, str) for value in texts)
+    )
+
+
+def _without_unknown(values: list[Any]) -> list[Any]:
+    while values[-1] is None:
+        values.pop()
+    return values

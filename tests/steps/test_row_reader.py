@@ -1,0 +1,70 @@
+"""Spans of time as a hand-over brings them: good ones stay, others are counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+import rollout_traces as rt
+from rollout_traces.capture.host_copy import capture
+from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.spans import read_packed
+from rollout_traces.steps.redact import HIDDEN, Redaction
+from rollout_traces.steps.row_reader import RowReader
+from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
+
+GOOD = {"kind": "generate", "start": 10.0, "end": 12.5, "turn": 0, "engine": "e0", "version": 3}
+
+
+def handed_over(*timings, **more):
+    ones = np.ones((len(timings), 2), int)
+    return capture(
+        [RolloutBatch(input_ids=ones, attention_mask=ones, loss_mask=ones, timings=list(timings), **more)],
+        step=1,
+        split="rollout",
+    )
+
+
+class TestSpans:
+    def test_bad_ones_are_left_out_and_counted_and_mappings_stay(self):
+        counters: Counter[str] = Counter()
+        batch = handed_over([GOOD, {"kind": "generate", "start": 12}], {"generate": 2.0}, [7], None)
+        found = RowReader(None, counters).label(batch).row_lists["timings"]
+        assert found == [[GOOD], {"generate": 2.0}, [], None]
+        assert counters["spans_refused"] == 2
+
+    def test_a_rollout_of_100000_stages_keeps_its_longest(self):
+        counters: Counter[str] = Counter()
+        many = [
+            {"kind": "tool", "start": float(at), "end": at + (2.0 if at % 10 == 0 else 0.1)}
+            for at in range(100_000)
+        ]
+        (found,) = RowReader(None, counters).label(handed_over(many)).row_lists["timings"]
+        assert len(found) == 10_000 and all(span["end"] - span["start"] == 2.0 for span in found)
+        assert counters["spans_left_out"] == 90_000
+
+    def test_names_are_redacted(self):
+        counters: Counter[str] = Counter()
+        redaction = Redaction(lambda message: ["hunter2"] if "hunter2" in str(message) else [], counters)
+        batch = handed_over([{**GOOD, "name": "login hunter2"}])
+        (found,) = RowReader(None, counters, redaction).label(batch).row_lists["timings"]
+        assert found[0]["name"] == f"login {HIDDEN * 7}"
+
+    def test_they_are_stored_of_every_rollout_and_with_the_trace(self, trackio_dir):
+        plan = batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=2, group_size=2, seed=1))
+        timings = [[GOOD, "no span"], [{**GOOD, "start": 11.0}], [GOOD], {"generate": 1.0}]
+        logger = rt.RolloutLogger(project="spans", name="a", tokenizer=tiny_tokenizer(), max_rollout_traces_per_step=1, worker="thread")  # fmt: skip
+        logger.log_rollouts({**plan, "timings": timings}, step=1)
+        assert logger.flush(30) and logger.counters["spans_refused"] == 1
+        logger.finish()
+        store = rt.open_store(project="spans")
+        rows = store.rollouts(columns=["sample", "timings", "timing/generate"]).to_pylist()
+        assert [row["timing/generate"] for row in rows] == [2.5, 1.5, 2.5, 1.0]
+        assert [read_packed(row["timings"]) for row in rows[:3]] == [
+            [GOOD],
+            [{**GOOD, "start": 11.0}],
+            [GOOD],
+        ]
+        assert rows[3]["timings"] is None
+        assert "timings" not in store.ledger().columns
