@@ -56,6 +56,7 @@ READ_COMMANDS = (
     "last",
     "explain",
     "events",
+    "live",
     "prompts",
     "flips",
 )
@@ -102,7 +103,7 @@ WRITE_PATH = (
 )
 """The folders of the write path, whose arrows the architecture page lists."""
 
-MAY_IMPORT_INSPECTOR = ("cli.show", "cli.share", "cli.export", "cli.mcp", "cli.label")
+MAY_IMPORT_INSPECTOR = ("cli.show", "cli.share", "cli.export", "cli.mcp", "cli.label", "cli.live")
 
 TRACKIO_OUTSIDE_THE_SINK = {
     "doctor.storage": {"trackio.utils.TRACKIO_DIR"},

@@ -16,7 +16,9 @@ from rollout_traces.cli.options import expanded
 
 HELPERS = frozenset({"conversation", "dump", "example", "opened", "opening", "options", "tables"})
 """Modules here that are no command."""
-LEAN = frozenset({"delete", "events", "explain", "flips", "get", "label", "last", "list", "prompts", "stats"})
+LEAN = frozenset(
+    {"delete", "events", "explain", "flips", "get", "label", "last", "list", "live", "prompts", "stats"}
+)
 """The commands that never need pandas."""
 
 

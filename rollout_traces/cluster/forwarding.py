@@ -11,6 +11,7 @@ import threading
 import time
 
 from rollout_traces.cluster.connection import NodeAddress, NodeConnection
+from rollout_traces.cluster.live_files import EVERY, LiveTail
 from rollout_traces.cluster.rendezvous import NodeMeeting
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.spool.folder import SpoolReader
@@ -44,7 +45,8 @@ class NodeForwarder:
         self._closing = threading.Event()
         self._refused: dict[str, tuple[float, float]] = {}
         self._waited_for: set[tuple[str, str]] = set()
-        self._alive_at = 0.0
+        self._alive_at = self._looked_live = 0.0
+        self._live = LiveTail(folder.live)
         self._thread = threading.Thread(target=self._run, name="rollout-traces-sender", daemon=True)
 
     def _connect(self) -> NodeConnection:
@@ -88,8 +90,11 @@ class NodeForwarder:
             moved = self._send_waiting(link)
             if time.monotonic() - self._alive_at >= BEAT:
                 self._send_alive(link)
+            if time.monotonic() - self._looked_live >= EVERY:
+                self._send_live(link)
             if not moved:
                 self._ended.wait(PAUSE)
+        self._send_live(link)
         self._send_alive(link)
         link.ask({"kind": "close"})
 
@@ -99,6 +104,13 @@ class NodeForwarder:
         ]
         link.ask({"kind": "alive", "node": self._node, "spools": living})
         self._alive_at = time.monotonic()
+
+    def _send_live(self, link: NodeConnection) -> None:
+        """Sends what is new of the node's rollouts in flight."""
+        for piece in self._live.pieces():
+            answer = link.ask({"kind": "live", "name": piece.name, "at": piece.at}, piece.data)
+            self._live.sent(piece, int(answer.get("size", 0)))
+        self._looked_live = time.monotonic()
 
     def _send_waiting(self, link: NodeConnection) -> bool:
         """Sends the records that wait, oldest first.

@@ -12,8 +12,11 @@ import time
 from typing import Any
 
 from rollout_traces.cluster.connection import NodeConnection, NodeConnectionError, NodeListener
+from rollout_traces.cluster.live_files import LiveCopies, Piece
 from rollout_traces.cluster.rendezvous import NodeMeeting
+from rollout_traces.errors import StoreError
 from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.model.live_lines import LivePlace
 from rollout_traces.spool.folder import SpoolFull, SpoolReader, SpoolWriter
 from rollout_traces.spool.run_folder import RANK_SPOOL, RunFolder, safe_name
 
@@ -31,10 +34,14 @@ class NodeReceiver:
         meeting: where other nodes ask and find the address.
         max_bytes: bytes that may wait in one rank's spool.
         warnings: where what happens is counted.
+        live: where the nodes' live files go.
     """
 
-    def __init__(self, folder: RunFolder, meeting: NodeMeeting, max_bytes: int, warnings: Warnings) -> None:
+    def __init__(
+        self, folder: RunFolder, meeting: NodeMeeting, max_bytes: int, warnings: Warnings, live: LivePlace
+    ) -> None:
         self._folder = folder
+        self._live = LiveCopies(live)
         self._meeting = meeting
         self._max_bytes = max_bytes
         self._warnings = warnings
@@ -178,7 +185,11 @@ class NodeReceiver:
                 if kind == "stored?":
                     return {"stored": self._is_stored(spool, name)}
                 return self._take(spool, name, body, number)
-        raise NodeConnectionError(f"a message of kind {kind!r}: expected alive, record, stored? or close")
+            if kind == "live":
+                return self._take_live(Piece(str(meta["name"]), int(meta["at"]), body))
+        raise NodeConnectionError(
+            f"a message of kind {kind!r}: expected alive, record, stored?, live or close"
+        )
 
     def _keep_only(self, spools: set[str], number: int) -> None:
         for spool in self._fed_by(number) - spools:
@@ -214,6 +225,13 @@ class NodeReceiver:
                 return {"taken": False, "why": str(error)}
             self._warnings.counters["records_received"] += 1
         return {"taken": True}
+
+    def _take_live(self, piece: Piece) -> dict[str, Any]:
+        try:
+            return {"size": self._live.take(piece)}
+        except (StoreError, OSError, ValueError) as error:
+            self._warnings.count("live_errors", error)
+            return {}
 
     def _is_stored(self, spool: str, name: str) -> bool:
         theirs, ours = self._newest.get(spool, ("", ""))

@@ -24,6 +24,7 @@ from rollout_traces.inspector.pages import (
     images,
     incidents,
     labels,
+    live,
     projects,
     prompts,
     raw_record,
@@ -87,6 +88,7 @@ PAGES: tuple[Page, ...] = (
     Page("flips", "Flips", "F", (flips.flip_list, flips.flip_figures, flips.grid)),
     Page("runs", "Runs", "R", (runs.several_runs,)),
     Page("episodes", "Episodes", "8", (episodes.episodes, rollouts.rollout, images.image, cards.population)),
+    Page("live", "Live", "L", (live.live, live.live_rollout)),
     Page("what_if", "What if", "W", (what_if.what_if, rollouts.rollout, images.image, cards.population)),
 )
 """In the order of the tabs; the frame first."""
@@ -99,6 +101,8 @@ READ: dict[str, Function] = {
     "flips": answers.flips,
     "labels": labels.labels,
     "labels/lines": answers.label_lines,
+    "live": live.live,
+    "live/rollout": live.live_rollout,
     "pages/catalog": shell.catalog,
     "pages/compare": compare.compare_two,
     "pages/compare/prompt_history": compare.prompt_history,

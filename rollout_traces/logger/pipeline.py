@@ -24,8 +24,10 @@ from rollout_traces.errors import StoreError
 from rollout_traces.logger.arguments import naming
 from rollout_traces.logger.attempts import Attempts, attempts_of
 from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.model.live_lines import LIVE_FOLDER, LivePlace, live_folder
 from rollout_traces.model.plain_values import plain
 from rollout_traces.settings.logger_options import LoggerOptions
+from rollout_traces.settings.names import file_stem
 from rollout_traces.settings.secrets import without_secrets
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.sink.webhook import ENVIRONMENT, LAST_WAIT, AlertWebhook
@@ -35,7 +37,7 @@ from rollout_traces.spool.folder import SpoolReader, SpoolWriter
 from rollout_traces.spool.memory import MemorySpool
 from rollout_traces.spool.patient_writer import PatientWriter
 from rollout_traces.spool.record import Record
-from rollout_traces.spool.run_folder import RANK_SPOOL, RunFolder, RunManifest, take_run_folder
+from rollout_traces.spool.run_folder import RANK_SPOOL, RunFolder, RunManifest, safe_name, take_run_folder
 from rollout_traces.spool.tokenizer_files import save_tokenizer
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.worker.close_log import CloseLog
@@ -248,6 +250,16 @@ class LoggerPipeline(SpoolClient):
     @property
     def _run_folder(self) -> RunFolder | None:
         return self._folder
+
+    @property
+    def live_place(self) -> LivePlace:
+        """Where what this process says of rollouts in flight goes."""
+        run = self._sink.run
+        return place_of_run(project=run.project, run=run.name, run_id=run.id)
+
+    def announce(self) -> None:
+        """Makes the run known to readers before a step of it is stored."""
+        self._sink.announce()
 
     @property
     def folder(self) -> RunFolder | None:
@@ -488,6 +500,21 @@ class LoggerPipeline(SpoolClient):
                 continue
             token = self._write_token() if left.manifest.remote else {}
             WorkerProcess(left.folder, self._named, token, log.warning).start_once()
+
+
+def place_of_run(project: str, run: str, run_id: str) -> LivePlace:
+    """The live files of a run, beside its project.
+
+    Args:
+        project: Trackio project.
+        run: Trackio run.
+        run_id: Trackio's id of it.
+    """
+    import trackio.utils
+
+    beside = Path(trackio.utils.TRACKIO_DIR)
+    folder = live_folder(beside, file_stem(project), safe_name(run_id))
+    return LivePlace(folder, beside / LIVE_FOLDER, project, run, run_id)
 
 
 def unique() -> str:

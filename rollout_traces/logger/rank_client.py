@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +26,16 @@ from rollout_traces.cluster.rendezvous import (
 )
 from rollout_traces.errors import StoreError
 from rollout_traces.logger.attempts import Attempts, attempts_of
-from rollout_traces.logger.pipeline import LINGER, LoggerPipeline, PipelineOptions, SpoolClient, unique
+from rollout_traces.logger.pipeline import (
+    LINGER,
+    LoggerPipeline,
+    PipelineOptions,
+    SpoolClient,
+    place_of_run,
+    unique,
+)
 from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.model.live_lines import LivePlace
 from rollout_traces.spool.folder import SpoolWriter
 from rollout_traces.spool.run_folder import RunFolder, RunManifest, take_run_folder
 from rollout_traces.spool.tokenizer_files import save_tokenizer
@@ -43,17 +52,25 @@ class RankClient(SpoolClient):
         plan: what is wanted.
         warnings: where what happens is counted.
         attempts: the run's.
+        live: where what this process says of rollouts in flight goes.
     """
 
     kind = "rank 0"
     run: Any = None
 
     def __init__(
-        self, folder: RunFolder, rank: int, plan: PipelineOptions, warnings: Warnings, attempts: Attempts
+        self,
+        folder: RunFolder,
+        rank: int,
+        plan: PipelineOptions,
+        warnings: Warnings,
+        attempts: Attempts,
+        live: LivePlace,
     ) -> None:
         path = folder.writer_folder(rank_spool(rank, unique()))
         super().__init__(SpoolWriter(path, plan.steps.max_spool_bytes), warnings, plan.steps, attempts)
         self._folder = folder
+        self.live_place = live
 
     @property
     def _run_folder(self) -> RunFolder:
@@ -80,6 +97,7 @@ class NodeClient(RankClient):
         plan: what is wanted.
         warnings: where what happens is counted.
         attempts: the run's.
+        live: the node's own, which is sent along.
         meeting: where rank 0 publishes its address.
     """
 
@@ -90,9 +108,10 @@ class NodeClient(RankClient):
         plan: PipelineOptions,
         warnings: Warnings,
         attempts: Attempts,
+        live: LivePlace,
         meeting: NodeMeeting,
     ) -> None:
-        super().__init__(folder, rank, plan, warnings, attempts)
+        super().__init__(folder, rank, plan, warnings, attempts, live)
         self._sender = NodeForwarder(folder, meeting, warnings)
         self._sender.start()
 
@@ -124,21 +143,21 @@ def client_of_rank(ranks: Ranks, key: str, plan: PipelineOptions, warnings: Warn
     announcement = wait_for_announcement(ranks, key)
     if announcement is None:
         return None
+    attempts, manifest = _attempts(announcement), dict(announcement.manifest or {})
     if announcement.folder is not None and announcement.node == ranks.node:
-        return RankClient(
-            RunFolder(Path(announcement.folder)), ranks.rank, plan, warnings, _attempts(announcement)
-        )
+        folder = RunFolder(Path(announcement.folder))
+        return RankClient(folder, ranks.rank, plan, warnings, attempts, place_of_run(**_named(manifest)))
     store = own_store(ranks.store)
     reason = _why_not_sent(announcement, store)
     if reason is not None:
         log.warning("rank %d logs to a separate run: %s", ranks.rank, reason)
         return None
     if not is_first_of_node(ranks, key):
-        folder = wait_for_node_folder(ranks, key)
-        return (
-            None
-            if folder is None
-            else RankClient(RunFolder(folder), ranks.rank, plan, warnings, _attempts(announcement))
+        path = wait_for_node_folder(ranks, key)
+        if path is None:
+            return None
+        return RankClient(
+            RunFolder(path), ranks.rank, plan, warnings, attempts, _place_on_node(RunFolder(path), manifest)
         )
     return _node_client(ranks, key, announcement, plan, warnings, NodeMeeting(store, key))
 
@@ -163,7 +182,9 @@ def share(
     store = own_store(ranks.store)
     if store is not None:
         pipeline.take_from(
-            NodeReceiver(folder, NodeMeeting(store, key), plan.steps.max_spool_bytes, warnings)
+            NodeReceiver(
+                folder, NodeMeeting(store, key), plan.steps.max_spool_bytes, warnings, pipeline.live_place
+            )
         )
     publish_announcement(
         ranks,
@@ -174,6 +195,15 @@ def share(
 
 def _attempts(announcement: Announcement) -> Attempts:
     return attempts_of(str((announcement.manifest or {}).get("run_id", "")), announcement.attempt)
+
+
+def _named(manifest: Mapping[str, Any]) -> dict[str, str]:
+    return {"project": manifest["project"], "run": manifest["run_name"], "run_id": manifest["run_id"]}
+
+
+def _place_on_node(folder: RunFolder, manifest: Mapping[str, Any]) -> LivePlace:
+    """The live files of a node that sends them on."""
+    return LivePlace(folder.live, folder.path, **_named(manifest))
 
 
 def _why_not_sent(announcement: Announcement, store: Any) -> str | None:
@@ -194,7 +224,8 @@ def _node_client(
 ) -> NodeClient | None:
     try:
         folder = _folder_of_node(ranks, announcement, plan)
-        client = NodeClient(folder, ranks.rank, plan, warnings, _attempts(announcement), meeting)
+        live = _place_on_node(folder, announcement.manifest or {})
+        client = NodeClient(folder, ranks.rank, plan, warnings, _attempts(announcement), live, meeting)
     except (OSError, StoreError) as error:
         publish_node_folder(ranks, key, None)
         log.warning(

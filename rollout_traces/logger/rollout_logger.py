@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_traces.capture.device_copy import any_on_gpu
 from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.host_copy import Captured
-from rollout_traces.cluster.rendezvous import current_ranks, first_group_of, next_key
+from rollout_traces.cluster.rendezvous import current_ranks, first_group_of, next_key, node_name
 from rollout_traces.decode.vocabulary import check_tokenizer
 from rollout_traces.errors import BatchError
 from rollout_traces.logger.arguments import (
@@ -32,10 +32,12 @@ from rollout_traces.logger.arguments import (
     naming,
     plain_step,
 )
+from rollout_traces.logger.live import LiveRollout, LiveWriter
 from rollout_traces.logger.pipeline import LoggerPipeline, PipelineOptions
 from rollout_traces.logger.rank_client import RankClient, client_of_rank, share
 from rollout_traces.logger.rollout_handle import Joins, RolloutHandle, warn_of_failure
 from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.model.live_lines import MAX_TEXT
 from rollout_traces.model.plain_values import plain
 from rollout_traces.settings.logger_options import LoggerOptions, default_of
 from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS
@@ -109,6 +111,9 @@ class RolloutLogger:
         self._finished: bool | None = None
         self._announces_closes = asked.announces_closes
         self._finishing = threading.Lock()
+        self._says_texts = redact is None
+        self._beginning = threading.Lock()
+        self._live: LiveWriter | None = None
         ranks = current_ranks()
         self._n_ranks, self._rank = (1, 0) if ranks is None or asked.per_rank else (ranks.n_ranks, ranks.rank)
         suffix, key = "", next_key(project)
@@ -204,6 +209,46 @@ class RolloutLogger:
             self._warnings.count("batches_refused", error)
             return RolloutHandle(None)
         return RolloutHandle(batch_id, captured, self._joins)
+
+    def live(
+        self,
+        prompt: str | None = None,
+        *,
+        step: int | None = None,
+        split: str = "rollout",
+        source: str | None = None,
+        group: str | None = None,
+    ) -> LiveRollout:
+        """Begins a rollout in flight, which the page Live shows while it is sampled.
+
+        It is droppable, and no part of what is stored: rollouts are stored by `log_rollouts`.
+
+        Args:
+            prompt: its beginning is shown.
+            step: the trainer's global step that it is sampled for.
+            split: `rollout` or `eval-rollout`.
+            source: environment or data set.
+            group: what rollouts of one prompt share.
+
+        Returns:
+            What its stages are said to; one that does nothing where this logger can say none.
+        """
+        try:
+            self._check_open()
+            said = prompt[:MAX_TEXT] if isinstance(prompt, str) else None
+            return self._live_writer().begin(
+                {
+                    "prompt": said,
+                    "step": step,
+                    "split": split,
+                    "source": source,
+                    "group": group,
+                    "attempt": self._pipeline.attempts.current,
+                }
+            )
+        except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
+            self._warnings.count("live_refused", error)
+            return LiveRollout("", None)
 
     def log_scalars(self, scalars: Mapping[str, Any], step: int) -> None:
         """Logs numbers at a step.
@@ -303,12 +348,32 @@ class RolloutLogger:
 
     def _finish(self, timeout: float) -> None:
         started = time.monotonic()
+        if self._live is not None:
+            self._live.close()
         self._finished = self._wait("finish", timeout)
         try:
             left = max(float(timeout or 0.0) - (time.monotonic() - started), 1.0)
             self._pipeline.close(left, stored=self._finished)
         except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
             self._warnings.count("finish_errors", error)
+
+    def _live_writer(self) -> LiveWriter:
+        if self._live is None:
+            with self._beginning:
+                self._live = self._live or self._begin_live()
+        return self._live
+
+    def _begin_live(self) -> LiveWriter:
+        if isinstance(self._pipeline, LoggerPipeline):
+            self._pipeline.announce()
+        return LiveWriter(
+            self._pipeline.live_place,
+            node_name(),
+            self._warnings,
+            rank=self._rank,
+            n_ranks=self._n_ranks,
+            says_texts=self._says_texts,
+        )
 
     def _check_open(self) -> None:
         """Raises BatchError when the logger is finished."""

@@ -147,6 +147,10 @@ class TrackioSink:
             run.id = run_id
         return cls(run, owned=True)
 
+    def announce(self) -> None:
+        """Makes the run known to its readers before anything of it is logged: Trackio stores none without an entry."""
+        self.run.log({}, step=0)
+
     def log_scalars(
         self, scalars: Mapping[str, Any], *, step: int, attempt: str = "", again: bool = False
     ) -> list[str]:

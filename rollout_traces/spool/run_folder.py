@@ -9,6 +9,7 @@
     closes.jsonl    which steps were closed with which hand-overs
     worker.log      what the worker said
     waiting.lock    held by those who wait for the worker
+    live/           rollouts in flight, on a node that sends to another
     from-<writer>/  one spool a writer
 ```
 
@@ -110,6 +111,7 @@ class RunFolder:
         self.path = path
         self.tokenizer = path / "tokenizer"
         self.log = path / "worker.log"
+        self.live = path / "live"
         self.closes = path / "closes.jsonl"
         self.worker_lock = FolderLock(path / "worker.lock")
         self.waiters = Waiters(path / "waiting.lock")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout_traces.errors import StoreError
+from rollout_traces.model.live_lines import LIVE_FOLDER
 from rollout_traces.store import source
 from rollout_traces.store.connections import Connections
 from rollout_traces.store.places import (
@@ -119,6 +120,10 @@ class LocalSource(Source):
     def labels_path(self) -> Path:
         """Beside the project, and not in the index, which can be removed."""
         return local_labels_path(self.path)
+
+    def live_folder(self) -> Path | None:
+        """Beside the project."""
+        return self.path.parent / LIVE_FOLDER / self.path.stem
 
     def side_folder(self) -> str:
         """Beside the project, in a folder that Trackio does not look into."""

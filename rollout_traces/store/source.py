@@ -97,6 +97,10 @@ class Source(abc.ABC):
     def side_folder(self) -> str:
         """Where this source's side tables belong: a folder of this machine, or an address."""
 
+    def live_folder(self) -> Path | None:
+        """Where loggers say what is in flight; None where that is on another machine."""
+        return None
+
     def media(self, path: str) -> bytes:
         """A file that Trackio keeps for the project.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from rollout_traces.model.batch import RolloutBatch
     from rollout_traces.store.aggregate import Measure
     from rollout_traces.store.labels import Entry, LabelBook
+    from rollout_traces.store.live import LiveRuns
 
 
 class Filter(TypedDict, total=False):
@@ -145,6 +147,13 @@ class Store(StoreTraces):
     def index_path(self) -> Path:
         """The index's folder."""
         return self._index.folder
+
+    @cached_property
+    def live(self) -> LiveRuns:
+        """The rollouts in flight of its runs, where its files lie on this machine."""
+        from rollout_traces.store.live import LiveRuns
+
+        return LiveRuns(self.source.live_folder())
 
     @property
     def labels(self) -> LabelBook:

@@ -19,19 +19,14 @@ from rollout_traces.cluster.forwarding import NodeForwarder
 from rollout_traces.cluster.receiving import NodeReceiver
 from rollout_traces.cluster.rendezvous import ADDRESS, NodeMeeting, host_and_port, own_store
 from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.model.live_lines import LivePlace
 from rollout_traces.spool.folder import SpoolReader, SpoolWriter
 from rollout_traces.spool.record import Record, encode
 from rollout_traces.spool.run_folder import RunFolder
 from tests.spool.damage import flip_byte
+from tests.until import until
 
 SPOOL = "from-rank-1-7-ab"
-
-
-def until(condition, seconds=30.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -53,7 +48,8 @@ class Nodes:
         warnings = Warnings(self.counters)
         self.meeting = NodeMeeting(own_store(store), "logger")
         there = NodeMeeting(own_store(store), "logger")
-        self.receiver = NodeReceiver(self.there, there, max_bytes, warnings)
+        self.live = LivePlace(tmp_path / "live" / "p" / "run", tmp_path / "live", "p", "run", "run")
+        self.receiver = NodeReceiver(self.there, there, max_bytes, warnings, self.live)
         self.sender = NodeForwarder(self.here, NodeMeeting(own_store(store), "logger"), warnings)
         self.receiver.start()
 
@@ -345,6 +341,53 @@ class TestAWrongKey:
         assert taken
 
 
+class TestRolloutsInFlight:
+    @pytest.fixture
+    def there(self, nodes, monkeypatch):
+        """What rank 0 has of the node's live file."""
+        monkeypatch.setattr(forwarding, "EVERY", 0.1)
+        nodes.here.live.mkdir()
+        copy = nodes.live.folder / "node-1-ab.jsonl"
+        return lambda: copy.read_bytes() if copy.exists() else None
+
+    def test_arrive_as_they_are_said_and_stay_as_they_were_when_the_node_is_gone(self, nodes, there):
+        file = nodes.here.live / "node-1-ab.jsonl"
+        file.write_bytes(b"one\n")
+        nodes.sender.start()
+        until(lambda: there() == b"one\n")
+        with file.open("ab") as more:
+            more.write(b"two\nhal")
+        until(lambda: there() == b"one\ntwo\nhal")
+
+    def test_a_file_that_was_written_anew_takes_the_place_of_the_copy(self, nodes, there):
+        file = nodes.here.live / "node-1-ab.jsonl"
+        file.write_bytes(b"one\ntwo\nthree\n")
+        nodes.sender.start()
+        until(lambda: there() == b"one\ntwo\nthree\n")
+        anew = file.with_suffix(".new")
+        anew.write_bytes(b"three\n")
+        anew.replace(file)
+        until(lambda: there() == b"three\n")
+
+    def test_a_copy_that_lost_its_beginning_is_sent_anew(self, nodes, there):
+        file = nodes.here.live / "node-1-ab.jsonl"
+        file.write_bytes(b"one\n")
+        nodes.sender.start()
+        until(lambda: there() == b"one\n")
+        (nodes.live.folder / file.name).unlink()
+        with file.open("ab") as more:
+            more.write(b"two\n")
+        until(lambda: there() == b"one\ntwo\n")
+
+    @pytest.mark.parametrize("name", ["../away.jsonl", "a/b.jsonl", "manifest.json", ".jsonl", "a.jsonl\n"])
+    def test_a_name_that_is_no_live_files_is_refused_and_counted(self, nodes, name):
+        link = nodes.connect()
+        assert link.ask({"kind": "live", "name": name, "at": 0}, b"x") == {}
+        assert nodes.counters["live_errors"] == 1
+        assert not list(nodes.live.folder.parent.parent.rglob("away*"))
+        link.close()
+
+
 class TestWhereRank0Listens:
     def test_no_port_is_open_until_a_node_asks(self, nodes):
         time.sleep(0.3)
@@ -376,7 +419,8 @@ class TestWhereRank0Listens:
                 raise RuntimeError("broken pipe")
 
         counters = Counter()
-        receiver = NodeReceiver(RunFolder(tmp_path), Gone(), 1, Warnings(counters))
+        place = LivePlace(tmp_path / "live", tmp_path / "live", "p", "run", "run")
+        receiver = NodeReceiver(RunFolder(tmp_path), Gone(), 1, Warnings(counters), place)
         receiver.start()
         until(lambda: counters["nodes_unreachable"] == 1)
         receiver.close(5)

@@ -19,6 +19,8 @@ from rollout_traces.inspector.pages.explore import ColumnsAnswer
 from rollout_traces.inspector.pages.explore import columns as columns_of
 from rollout_traces.inspector.pages.labels import LabelsAnswer, annotate
 from rollout_traces.inspector.pages.labels import labels as labels_of
+from rollout_traces.inspector.pages.live import LiveAnswer
+from rollout_traces.inspector.pages.live import live as live_of
 from rollout_traces.inspector.pages.projects import ProjectsAnswer, places
 from rollout_traces.inspector.view import EvaluationView, ProjectView, SplitView
 from rollout_traces.inspector.visitor import ANYBODY, Visitor, asking
@@ -141,6 +143,10 @@ def build_tools(
         """What differs at a step from the ten before it, with typical rollouts."""
         return answers.explain(of_run(project, run, split), step)
 
+    def in_flight(run: str = "", limit: int = 20, project: str | None = None) -> LiveAnswer:
+        """What a run samples now, the silent and the slowest first; the run begun last where none is named."""
+        return live_of(of(project), run, limit)
+
     def read_rollout(id: str, first_turn: int = 0, project: str | None = None) -> models.RolloutAnswer:
         """One rollout by uid or trace id: metadata, flags, turns with token positions, labels."""
         return answers.rollout(of(project), id, first_turn)
@@ -192,7 +198,19 @@ def build_tools(
         {"project": "gsm8k", "tab": "rollouts", "id": "..."}; it moves where the person allows it."""
         return open_elsewhere(str(inspector), token, state)
 
-    for function in (projects, runs, columns, query, report, explain, read_rollout, compare, flips, events):
+    for function in (
+        projects,
+        runs,
+        columns,
+        query,
+        report,
+        explain,
+        in_flight,
+        read_rollout,
+        compare,
+        flips,
+        events,
+    ):
         tool(function)
     tool(check_citations)
     tool(labels)

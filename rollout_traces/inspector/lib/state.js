@@ -42,6 +42,7 @@ export const KEYS = [
   "mark",
   "at",
   "viewer",
+  "live",
 ];
 
 // Names that differ in the address, because Gradio reads `page` and `view` itself.
@@ -85,8 +86,9 @@ const BELOW = {
     "against",
     "steps",
     "evals",
+    "live",
   ],
-  run: ["id", "a", "b", "token", "episode"],
+  run: ["id", "a", "b", "token", "episode", "live"],
   split: ["id", "a", "b", "token", "episode"],
   step: ["group", "sample", "id", "token", "episode", "steps"],
   group: ["sample", "id", "token"],

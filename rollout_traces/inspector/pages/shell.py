@@ -107,10 +107,15 @@ def _runs(store: Store) -> list[ListedRun]:
             n_rollouts=run.n_rollouts,
             splits=[_split(store, run.id, split) for split in run.splits],
             note=_note(store, run),
-            without=[] if store.count(run.id, where="episode is not null", rows="all") else ["episodes"],
+            without=_without(store, run.id),
         )
         for run in reversed(found)
     ]
+
+
+def _without(store: Store, run_id: str) -> list[str]:
+    has_episodes = store.count(run_id, where="episode is not null", rows="all")
+    return [*([] if has_episodes else ["episodes"]), *([] if store.live.knows(run_id) else ["live"])]
 
 
 def _note(store: Store, run: RunInfo) -> str:

@@ -1,0 +1,58 @@
+"""`rollout-traces live`: what a run samples now."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rollout_traces.cli import options
+from rollout_traces.cli.tables import print_json, print_table
+
+
+def live(
+    run: Annotated[str | None, typer.Argument(help="A run; the one that was begun last by default.")] = None,
+    *,
+    source: options.From,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="Most rollouts shown.")] = 20,
+    as_json: options.AsJson = False,
+) -> None:
+    """List the rollouts in flight, the silent and the slowest first: stage, turns, tokens, time, last words.
+
+    Example: rollout-traces live my-run
+    """
+    from rollout_traces.inspector.asking import as_plain
+    from rollout_traces.inspector.pages.live import landed_of, said_of
+
+    store = source.open()
+    look = store.live.look(run)
+    found = said_of(look, {} if look is None else landed_of(store, look), limit)
+    if as_json:
+        print_json(as_plain(found))
+        return
+    if look is None:
+        typer.echo("Nothing says what is in flight. A training loop says it by `logger.live(...)`.")
+        return
+    names = ["rollout", "step", "stage", "s", "in stage", "silent", "turns", "tokens", "source", "last words"]
+    rows = [
+        [
+            each.id,
+            each.step,
+            f"{'was ' if each.fate == 'lost' else ''}{each.stage}{f' {each.detail}' if each.detail else ''}",
+            *(round(value, 1) for value in (each.seconds, each.in_stage, each.silent)),
+            each.turns,
+            each.tokens,
+            each.source,
+            each.words or each.prompt,
+        ]
+        for each in found.rollouts
+    ]
+    ended = f", {found.n_ended} ended" if found.n_ended else ""
+    was = f", {found.n_lost} were running" if found.n_lost else ""
+    print_table(
+        names, rows, title=f"{found.run}: {found.n_running} in flight, {found.n_silent} silent{was}{ended}"
+    )
+    if found.n_left_out:
+        typer.echo(f"{found.n_left_out:,} more: --limit {min(found.n_left_out + len(rows), 500)}")
+    for remark in found.remarks:
+        typer.echo(remark)

@@ -1,0 +1,62 @@
+// One rollout in flight: its stages so far, the words of each, the newest last.
+
+import { button, h, replace } from "../../lib/dom.js";
+import { number, plural } from "../../lib/format.js";
+import * as state from "../../lib/state.js";
+import { inert } from "../../lib/text.js";
+import { duration } from "./duration.js";
+import { landed } from "./landed.js";
+
+const FATES = { running: "in flight", lost: "was running", done: "done", aborted: "aborted" };
+
+export function opened(side, { rollout, stages, n_gone }) {
+  if (!side) return;
+  const atEnd = side.scrollHeight - side.scrollTop - side.clientHeight < 40;
+  const keep = side.scrollTop;
+  replace(
+    side,
+    h(
+      "header",
+      { class: "rt-flight-opened-head" },
+      h("h2", null, `${FATES[rollout.fate]} · ${duration(rollout.seconds)}`),
+      rollout.is_stored ? landed(rollout) : null,
+      button("×", () => state.set({ live: null }), { class: "rt-ghost", "aria-label": "Close" }),
+    ),
+    h("p", { class: "rt-faint" }, facts(rollout)),
+    h("pre", { class: "rt-flight-text" }, inert(rollout.prompt || "")),
+    n_gone ? h("p", { class: "rt-faint" }, `${plural(n_gone, "earlier stage")} not kept`) : null,
+    h(
+      "ol",
+      { class: "rt-flight-stages" },
+      stages.map((each, at) => stage(each, at === stages.length - 1 && rollout.fate === "running")),
+    ),
+  );
+  side.scrollTop = atEnd ? side.scrollHeight : keep;
+}
+
+const facts = each =>
+  [
+    each.step === null ? null : `step ${number(each.step)}`,
+    each.split && inert(each.split),
+    each.source && inert(each.source),
+    each.group && `group ${inert(each.group)}`,
+    each.turns === null ? null : plural(each.turns, "turn"),
+    each.tokens === null ? null : plural(each.tokens, "token"),
+    `rank ${each.rank} on ${inert(each.node)}`,
+    each.fate === "running" ? `last word ${duration(each.silent)} ago` : null,
+    each.id,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+
+function stage(each, isNow) {
+  return h(
+    "li",
+    { class: isNow ? "rt-flight-now" : null },
+    h("b", null, each.stage),
+    each.detail ? ` ${inert(each.detail)}` : "",
+    h("span", { class: "rt-faint" }, ` at ${duration(each.began)} for ${duration(each.seconds)}`),
+    each.tokens === null ? null : h("span", { class: "rt-faint" }, ` · ${plural(each.tokens, "token")} by then`),
+    each.words ? h("pre", { class: "rt-flight-text" }, inert(each.words)) : null,
+  );
+}

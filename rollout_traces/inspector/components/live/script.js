@@ -1,0 +1,207 @@
+// Live: the rollouts in flight, the silent and the slowest first, and one of them while it grows.
+
+import { h, notice, replace, table } from "../../lib/dom.js";
+import { number } from "../../lib/format.js";
+import { register, setPopulation } from "../../lib/pages.js";
+import { latest, remote } from "../../lib/remote.js";
+import * as state from "../../lib/state.js";
+import { firstWords, inert } from "../../lib/text.js";
+import { duration } from "./duration.js";
+import { landed } from "./landed.js";
+import { opened } from "./opened.js";
+
+const REFRESH = 1000;
+const NUMBERS = ["time", "silent", "turns", "tokens"];
+
+let call;
+let root;
+let shownFor = "";
+let list = null;
+let timer = 0;
+const newest = latest();
+const newestOpened = latest();
+const slot = () => root.querySelector(".rt-flight");
+
+export function mount(element, server) {
+  root = element.closest(".rt-view") || element;
+  call = remote(server);
+  register("live", { element: root, update, news() {} });
+  document.addEventListener("visibilitychange", again);
+}
+
+function update(now) {
+  const wanted = JSON.stringify([now.project, now.run ?? null]);
+  if (wanted !== shownFor) list = null;
+  shownFor = wanted;
+  load(now);
+}
+
+// A page that nobody sees asks for nothing.
+function again() {
+  clearTimeout(timer);
+  timer = 0;
+  if (document.hidden || state.get().page !== "live") return;
+  timer = setTimeout(() => load(state.get()), REFRESH);
+}
+
+function load(now) {
+  const place = { project: now.project, run: now.run || "" };
+  newest(
+    call("live", place),
+    answer => {
+      draw(answer, now);
+      again();
+    },
+    error => {
+      list = null;
+      setPopulation("live");
+      replace(slot(), notice("info", "Nothing in flight to show", error.message));
+      again();
+    },
+  );
+  if (now.live)
+    newestOpened(
+      call("live_rollout", { ...place, id: now.live }),
+      answer => opened(list?.side, answer),
+      error => list && replace(list.side, notice("info", "Not in flight", inert(error.message))),
+    );
+}
+
+function draw(answer, now) {
+  if (!answer.run) {
+    list = null;
+    setPopulation("live");
+    replace(
+      slot(),
+      notice(
+        "info",
+        "Nothing says what is in flight",
+        'A training loop says it: with logger.live(prompt, step=step) as rollout: rollout.stage("sampling", turns=1, tokens=40, words=text).',
+        "What is shown here is no part of what is stored: it is dropped where there is no room, and the oldest go.",
+      ),
+    );
+    return;
+  }
+  setPopulation(
+    "live",
+    h("b", null, `${number(answer.n_running)} in flight`),
+    answer.n_silent ? ` · ${number(answer.n_silent)} silent for a minute or longer` : "",
+    answer.n_lost ? ` · ${number(answer.n_lost)} were running` : "",
+    answer.n_ended ? ` · ${number(answer.n_ended)} ended` : "",
+    answer.n_left_out ? ` · ${number(answer.n_left_out)} faster ones are not listed` : "",
+  );
+  if (!list) frame();
+  list.side.hidden = !now.live;
+  slot().classList.toggle("rt-flight-open", Boolean(now.live));
+  replace(
+    list.head,
+    Object.entries(answer.stages).map(([stage, n]) => h("span", { class: "rt-chip" }, `${stage} ${number(n)}`)),
+  );
+  replace(
+    list.remarks,
+    answer.remarks.map(text => h("p", { class: "rt-flight-remark" }, inert(text))),
+  );
+  fill(list.going, answer.rollouts, now);
+  fill(list.ended, answer.ended, now);
+  list.endedTitle.hidden = !answer.ended.length;
+  list.ended.node.hidden = !answer.ended.length;
+  list.none.hidden = Boolean(answer.rollouts.length);
+}
+
+function frame() {
+  const made = title => {
+    const body = h("tbody");
+    const node = table(
+      { class: "rt-flight-table", "aria-label": title },
+      ["rollout", "stage", ...NUMBERS, "last words", "where"].map(name =>
+        h("th", { class: NUMBERS.includes(name) ? "rt-num" : null }, name),
+      ),
+      [],
+    );
+    node.querySelector("tbody").replaceWith(body);
+    return { node, body, rows: new Map() };
+  };
+  list = {
+    head: h("div", { class: "rt-flight-head", testid: "flight-stages" }),
+    remarks: h("div", { testid: "flight-remarks" }),
+    going: made("In flight"),
+    ended: made("Ended"),
+    endedTitle: h("h2", null, "Ended last"),
+    none: h("p", { class: "rt-empty" }, "Nothing is in flight."),
+    side: h("aside", { class: "rt-flight-side rt-scroll", testid: "flight-opened", hidden: true }),
+  };
+  list.going.node.setAttribute("data-testid", "flight-going");
+  list.ended.node.setAttribute("data-testid", "flight-ended");
+  const scroll = (label, node) =>
+    h("div", { class: "rt-table-scroll rt-flight-scroll", tabindex: "0", role: "region", "aria-label": label }, node);
+  replace(
+    slot(),
+    h(
+      "div",
+      { class: "rt-flight-list" },
+      list.head,
+      list.remarks,
+      list.none,
+      scroll("In flight", list.going.node),
+      list.endedTitle,
+      scroll("Ended last", list.ended.node),
+    ),
+    list.side,
+  );
+}
+
+// Rows are kept by id, so that what is read, chosen or focused stays where it is: a refresh changes texts alone.
+function fill(made, rollouts, now) {
+  const rows = new Map();
+  rollouts.forEach((each, at) => {
+    const row = made.rows.get(each.id) || newRow(each);
+    tell(row, each, now);
+    rows.set(each.id, row);
+    if (made.body.children[at] !== row.node) made.body.insertBefore(row.node, made.body.children[at] || null);
+  });
+  for (const [id, row] of made.rows) if (!rows.has(id)) row.node.remove();
+  made.rows = rows;
+}
+
+function newRow(each) {
+  const cells = Array.from({ length: 8 }, (_, at) => h("td", { class: at >= 2 && at <= 5 ? "rt-num" : null }));
+  const open = h(
+    "button",
+    { type: "button", class: "rt-flight-name", onclick: () => state.set({ live: each.id }) },
+    firstWords(each.prompt || "", 60) || each.id,
+  );
+  cells[0].append(open);
+  cells[0].className = "rt-flight-prompt";
+  cells[6].className = "rt-flight-words";
+  return { node: h("tr", { testid: "flight-row", dataset: { id: each.id } }, cells), cells, told: [] };
+}
+
+function tell(row, each, now) {
+  const stage = each.detail ? `${each.stage} ${each.detail}` : each.stage;
+  const texts = [
+    each.is_stored ? "stored" : "",
+    `${each.fate === "lost" ? "was " : ""}${inert(stage)}${["running", "lost"].includes(each.fate) ? ` · ${duration(each.in_stage)}` : ""}`,
+    duration(each.seconds),
+    each.fate === "running" ? duration(each.silent) : "",
+    number(each.turns),
+    number(each.tokens),
+    firstWords(each.words || "", 90),
+    [
+      each.step === null ? "" : `step ${each.step}`,
+      each.source && inert(each.source),
+      `${inert(each.node)}:${each.rank}`,
+    ]
+      .filter(Boolean)
+      .join(" · "),
+  ];
+  const chosen = each.id === now.live;
+  row.node.className = [chosen && "rt-here", each.is_silent && "rt-flight-silent", `rt-flight-${each.fate}`]
+    .filter(Boolean)
+    .join(" ");
+  texts.forEach((text, at) => {
+    if (row.told[at] === text) return;
+    if (at) row.cells[at].textContent = text;
+    else if (text) row.cells[0].append(" ", landed(each));
+  });
+  row.told = texts;
+}

@@ -1,0 +1,288 @@
+"""Live: what a run samples now, the slowest and the silent first, and where each rollout landed that is stored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rollout_traces.errors import StoreError
+from rollout_traces.inspector.view import ProjectView
+from rollout_traces.model.live_lines import STAGES
+from rollout_traces.model.text import NOTICE, quoted
+from rollout_traces.store import Store
+from rollout_traces.store.live import LiveLook, LiveRow, LiveWriterSeen
+
+SILENT = 60.0
+"""Seconds without a word after which a rollout is silent."""
+MOST_ROWS = 500
+MOST_ENDED = 50
+"""Ended rollouts that are shown, the newest ones."""
+LIVE_COLUMN = "extra/live"
+"""The column of stored rollouts that says which rollout in flight each was."""
+MOST_LANDED = 10_000
+"""Stored rollouts that are looked through, of the newest steps."""
+
+
+@dataclass(frozen=True)
+class LiveRolloutShown:
+    """A rollout in flight, or one that ended.
+
+    Attributes:
+        fate: `running`, `lost` (was running when its writer was last heard), `done` or `aborted`.
+        detail: what the stage is about: a tool's name, why it was aborted.
+        seconds: since it began, until it ended or its writer was last heard.
+        in_stage: the same of its stage.
+        silent: seconds since the last word of it.
+        is_silent: it runs, and nothing was said of it for `SILENT` seconds.
+        trace: the trace of the stored rollout; None where it is not stored, or has no trace.
+        is_stored: the rollout was stored.
+    """
+
+    id: str
+    fate: str
+    stage: str
+    detail: str | None
+    step: int | None
+    split: str | None
+    group: str | None
+    source: str | None
+    attempt: str | None
+    turns: int | None
+    tokens: int | None
+    seconds: float
+    in_stage: float
+    silent: float
+    is_silent: bool
+    prompt: str | None
+    words: str | None
+    n_stages: int
+    node: str
+    rank: int
+    trace: str | None = None
+    is_stored: bool = False
+
+
+@dataclass(frozen=True)
+class LiveAnswer:
+    """What a run samples now.
+
+    Attributes:
+        run: the run's name; empty where nothing was ever said of it.
+        n_running: rollouts in flight.
+        n_silent: those of them that are silent.
+        n_lost: rollouts that were running when their writer was last heard.
+        n_ended: rollouts that ended and are still in the files.
+        stages: how many are in each stage, of those that run.
+        rollouts: those that run and were running, the silent and the slowest first.
+        n_left_out: those that are not listed.
+        ended: the newest that ended.
+        remarks: what a reader should know of clocks, processes and files.
+        notice: what its values are.
+    """
+
+    run: str
+    n_running: int
+    n_silent: int
+    n_lost: int
+    n_ended: int
+    stages: dict[str, int]
+    rollouts: list[LiveRolloutShown]
+    n_left_out: int
+    ended: list[LiveRolloutShown]
+    remarks: list[str]
+    notice: str = NOTICE
+
+
+@dataclass(frozen=True)
+class LiveStage:
+    """A stage of a rollout, as far as it was followed.
+
+    Attributes:
+        began: seconds since the rollout began.
+        seconds: how long it took, or takes so far.
+        words: what was written last in it.
+    """
+
+    stage: str
+    detail: str | None
+    began: float
+    seconds: float
+    turns: int | None
+    tokens: int | None
+    words: str | None
+
+
+@dataclass(frozen=True)
+class LiveRolloutAnswer:
+    """One rollout in flight with its stages, oldest first.
+
+    Attributes:
+        n_gone: earlier stages that are kept no more.
+        notice: what its values are.
+    """
+
+    rollout: LiveRolloutShown
+    stages: list[LiveStage]
+    n_gone: int
+    notice: str = NOTICE
+
+
+def live(view: ProjectView, run: str = "", limit: int = 200) -> LiveAnswer:
+    """What a run samples now; the run that was begun last where none is named.
+
+    Raises:
+        StoreError: the project's files are on another machine, or `limit` is not from 1 to `MOST_ROWS`.
+    """
+    look = view.store.live.look(run or None)
+    landed = (
+        {} if look is None else view.remembered(("live", look.run_id), lambda: landed_of(view.store, look))
+    )
+    return said_of(look, landed, limit)
+
+
+def live_rollout(view: ProjectView, id: str, run: str = "") -> LiveRolloutAnswer:
+    """One rollout in flight with its stages.
+
+    Raises:
+        StoreError: the run says nothing of it, or no more.
+    """
+    look = view.store.live.look(run or None)
+    for row in [] if look is None else look.rows:
+        if row.rollout.id == id:
+            landed = (
+                view.remembered(("live", look.run_id), lambda: landed_of(view.store, look)) if look else {}
+            )
+            return LiveRolloutAnswer(
+                _shown(row, landed), _stages(row), row.rollout.n_stages - len(row.rollout.stages)
+            )
+    raise StoreError(f"live: no rollout {quoted(id)} in flight. It ended, and its file keeps it no more.")
+
+
+def landed_of(store: Store, look: LiveLook) -> dict[str, str | None]:
+    """Rollout in flight -> the trace of the stored rollout, None where it has none, for those that are stored."""
+    runs = [each.id for each in store.runs() if each.id == look.run_id]
+    if not runs or LIVE_COLUMN not in {column.name for column in store.columns("all")}:
+        return {}
+    found = store.rollouts(
+        f"{LIVE_COLUMN} is not null", [LIVE_COLUMN, "id"], runs, limit=MOST_LANDED, order_by="-step"
+    )
+    return dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+
+def said_of(look: LiveLook | None, landed: Mapping[str, str | None], limit: int) -> LiveAnswer:
+    """A look as it is shown.
+
+    Args:
+        look: what is in flight; None where nothing was ever said of the run.
+        landed: see `landed_of`.
+        limit: rollouts that are listed at most.
+
+    Raises:
+        StoreError: `limit` is not from 1 to `MOST_ROWS`.
+    """
+    if not 1 <= limit <= MOST_ROWS:
+        raise StoreError(f"limit: 1 to {MOST_ROWS}. Seen {limit}.")
+    if look is None:
+        return LiveAnswer("", 0, 0, 0, 0, {}, [], 0, [], [])
+    by_fate = Counter(row.fate for row in look.rows)
+    stages = Counter(row.rollout.stage for row in look.rows if row.fate == "running")
+    going = sorted((row for row in look.rows if row.fate in ("running", "lost")), key=_first)
+    ended = sorted((row for row in look.rows if row.rollout.has_ended), key=lambda row: -row.rollout.at)
+    return LiveAnswer(
+        run=look.run,
+        n_running=by_fate["running"],
+        n_silent=sum(map(_is_silent, look.rows)),
+        n_lost=by_fate["lost"],
+        n_ended=len(ended),
+        stages={stage: stages[stage] for stage in STAGES if stages[stage]},
+        rollouts=[_shown(row, landed) for row in going[:limit]],
+        n_left_out=max(len(going) - limit, 0),
+        ended=[_shown(row, landed) for row in ended[:MOST_ENDED]],
+        remarks=[sentence for writer in look.writers for sentence in _remarks(writer, look)],
+    )
+
+
+def _first(row: LiveRow) -> tuple[bool, bool, float]:
+    """What runs before what was running; the silent before the others; the slowest first."""
+    return row.fate != "running", not _is_silent(row), -row.seconds
+
+
+def _is_silent(row: LiveRow) -> bool:
+    return row.fate == "running" and row.silent >= SILENT
+
+
+def _shown(row: LiveRow, landed: Mapping[str, str | None]) -> LiveRolloutShown:
+    said = row.rollout
+    return LiveRolloutShown(
+        id=said.id,
+        fate=row.fate,
+        stage=said.stage,
+        detail=said.detail,
+        step=said.step,
+        split=said.split,
+        group=said.group,
+        source=said.source,
+        attempt=said.attempt,
+        turns=said.turns,
+        tokens=said.tokens,
+        seconds=round(row.seconds, 3),
+        in_stage=round(row.in_stage, 3),
+        silent=round(row.silent, 3),
+        is_silent=_is_silent(row),
+        prompt=said.prompt,
+        words=said.words,
+        n_stages=said.n_stages,
+        node=row.writer.node,
+        rank=row.writer.rank,
+        trace=landed.get(said.id),
+        is_stored=said.id in landed,
+    )
+
+
+def _stages(row: LiveRow) -> list[LiveStage]:
+    stages = list(row.rollout.stages)
+    ends = [each.at for each in stages[1:]]
+    if stages:
+        ends.append(stages[-1].at + (0.0 if row.rollout.has_ended else row.in_stage))
+    return [
+        LiveStage(
+            each.stage,
+            each.detail,
+            round(max(each.at - row.rollout.begun, 0.0), 3),
+            round(max(end - each.at, 0.0), 3),
+            each.turns,
+            each.tokens,
+            each.words,
+        )
+        for each, end in zip(stages, ends, strict=True)
+    ]
+
+
+def _remarks(writer: LiveWriterSeen, look: LiveLook) -> list[str]:
+    who = f"Rank {writer.rank} on {quoted(writer.node)}"
+    n_lost = sum(row.fate == "lost" for row in look.rows if row.writer is writer)
+    found = []
+    if writer.clock:
+        way = "behind" if writer.clock > 0 else "ahead of"
+        found.append(
+            f"{who}: its clock is {_duration(abs(writer.clock))} {way} that of the files; its times are put right by that."
+        )
+    if n_lost and writer.is_finished:
+        found.append(f"{who} finished while {n_lost} of its rollouts were running.")
+    elif n_lost:
+        found.append(
+            f"{who} was last heard {_duration(writer.heard)} ago: {n_lost} of its rollouts were running then."
+        )
+    if not writer.texts:
+        found.append(f"{who} says no prompts and words, since the run redacts.")
+    if writer.n_unreadable:
+        found.append(f"{who}: {writer.n_unreadable} lines of its file cannot be read, and are passed over.")
+    return found
+
+
+def _duration(seconds: float) -> str:
+    for unit, name in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,267 @@
+"""Rollouts in flight, read from the files that loggers append to while they sample.
+
+A file is followed: each look reads what is new of it. Times are put on the clock of the machine that keeps the files:
+what a writer's clock said when it wrote last is compared with when the file was written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rollout_traces.errors import StoreError
+from rollout_traces.model.live_lines import MAX_BYTES, MAX_LINE, SUFFIX, InFlight, LiveFile
+from rollout_traces.model.private_files import why_not_believed
+
+HEARD_WITHIN = 15.0
+"""Seconds since its last word after which a writer is taken for gone, and its rollouts for lost."""
+CLOCKS_AGREE = 3.0
+"""Seconds by which a writer's clock may seem to differ from the files': it writes a moment after it looked."""
+MOST_FOLLOWED = 4
+"""Runs whose files are followed at once."""
+MOST_FILES = 1000
+"""Files of one run that are followed, the newest ones."""
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+Fate = Literal["running", "lost", "done", "aborted"]
+"""What became of a rollout; `lost` was running when its writer was last heard."""
+
+
+@dataclass(frozen=True)
+class LiveWriterSeen:
+    """A process that says what is in flight.
+
+    Attributes:
+        node: its node.
+        rank: its rank.
+        heard: seconds since its last word.
+        is_finished: it ended, and said so.
+        is_gone: it said nothing for longer than a process that samples does.
+        clock: seconds by which its clock is behind the files'; 0 where they agree.
+        n_unreadable: lines of its file that are none.
+        texts: whether it says prompts and words.
+    """
+
+    node: str
+    rank: int
+    heard: float
+    is_finished: bool
+    is_gone: bool
+    clock: float
+    n_unreadable: int
+    texts: bool
+
+
+@dataclass(frozen=True)
+class LiveRow:
+    """A rollout, and what is known of it at the time of the look.
+
+    Attributes:
+        rollout: what was said of it; its times are the writer's.
+        writer: who said it.
+        fate: what became of it.
+        seconds: since it began, until it ended or was last heard.
+        in_stage: the same of its stage.
+        silent: seconds since the last word of it.
+    """
+
+    rollout: InFlight
+    writer: LiveWriterSeen
+    fate: Fate
+    seconds: float
+    in_stage: float
+    silent: float
+
+
+@dataclass(frozen=True)
+class LiveLook:
+    """A run's rollouts in flight, and those that ended and are still in the files.
+
+    Attributes:
+        run: the run's name.
+        run_id: Trackio's id of it.
+        rows: in no order.
+        writers: the processes.
+    """
+
+    run: str
+    run_id: str
+    rows: list[LiveRow]
+    writers: list[LiveWriterSeen]
+
+
+class LiveRuns:
+    """The live files of a project.
+
+    Args:
+        folder: where they are; None for a project whose files are elsewhere.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._followed: dict[Path, _FollowedRun] = {}
+        self._known: dict[Path, tuple[str, str]] = {}
+        self._lock = threading.Lock()
+
+    def look(self, run: str | None = None) -> LiveLook | None:
+        """What is in flight now.
+
+        Args:
+            run: a run's name or id; the one that was heard last when None.
+
+        Returns:
+            None where nothing was ever said of the run.
+
+        Raises:
+            StoreError: the files are elsewhere, or another user may have written them.
+        """
+        if self._folder is None:
+            raise StoreError(
+                "rollouts in flight are shown on the machine that holds the project's files alone. "
+                "Start the inspector there."
+            )
+        with self._lock:
+            for folder in _newest_first(self._folder):
+                if run is None or run in (folder.name, *self._names(folder)):
+                    known = self._followed.pop(folder) if folder in self._followed else None
+                    self._followed[folder] = known or _FollowedRun(folder)
+                    for old in list(self._followed)[:-MOST_FOLLOWED]:
+                        del self._followed[old]
+                    return self._followed[folder].look()
+        return None
+
+    def knows(self, run_id: str) -> bool:
+        """Whether anything was ever said of what a run has in flight."""
+        return self._folder is not None and (self._folder / run_id).is_dir()
+
+    def _names(self, folder: Path) -> tuple[str, str]:
+        """A run's name and id, as one of its files says."""
+        if folder not in self._known:
+            files = sorted(folder.glob(f"*{SUFFIX}"))[:1] if _is_believed(folder) else []
+            heads = [_FollowedFile(path).head() for path in files]
+            self._known[folder] = _named(heads, "run"), _named(heads, "run_id")
+        return self._known[folder]
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    """The folders of a project's runs, the one that was begun last first."""
+    if not folder.is_dir():
+        return []
+    if reason := why_not_believed(folder, folder.parent):
+        raise StoreError(reason)
+    with os.scandir(folder) as entries:
+        found = [(each.stat(follow_symlinks=False), each.path) for each in entries]
+    runs = [(at.st_mtime_ns, path) for at, path in found if stat.S_ISDIR(at.st_mode)]
+    return [Path(path) for _, path in sorted(runs, reverse=True)]
+
+
+def _is_believed(folder: Path) -> bool:
+    return why_not_believed(folder, folder) is None
+
+
+class _FollowedRun:
+    """The live files of one run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[str, _FollowedFile] = {}
+
+    def look(self) -> LiveLook:
+        if reason := why_not_believed(self.folder, self.folder):
+            raise StoreError(reason)
+        with os.scandir(self.folder) as entries:
+            stats = {each.name: each.stat(follow_symlinks=False) for each in entries}
+        mine = {
+            name: found
+            for name, found in stats.items()
+            if name.endswith(SUFFIX) and stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+        }
+        newest = sorted(mine, key=lambda name: -mine[name].st_mtime_ns)[:MOST_FILES]
+        self._files = {name: self._files.get(name) or _FollowedFile(self.folder / name) for name in newest}
+        for followed in self._files.values():
+            followed.follow()
+        now = max([time.time(), *(each.written for each in self._files.values())])
+        heads = [each.said.head for each in self._files.values()]
+        look = LiveLook(_named(heads, "run"), _named(heads, "run_id"), [], [])
+        for followed in self._files.values():
+            writer = followed.writer(now)
+            look.writers.append(writer)
+            look.rows.extend(_row(rollout, writer, now) for rollout in followed.said.rollouts.values())
+        return look
+
+
+class _FollowedFile:
+    """One file, as far as it was read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._inode = self._at = 0
+        self.written = 0.0
+        self.said = LiveFile()
+
+    def follow(self) -> None:
+        """Reads what is new; a file that was written anew is read from its beginning."""
+        try:
+            fd = os.open(self._path, _FLAGS)
+        except OSError:
+            return
+        with os.fdopen(fd, "rb", buffering=0) as file:
+            found = os.fstat(fd)
+            if found.st_ino != self._inode or found.st_size < self._at:
+                self._inode, self._at, self.said = found.st_ino, 0, LiveFile()
+            file.seek(self._at)
+            data = file.read(max(2 * MAX_BYTES - self._at, 0))
+            self._at += len(data)
+            self.said.feed(data)
+            self.written = os.fstat(fd).st_mtime
+
+    def head(self) -> dict[str, object]:
+        """What the file says of its writer, without reading the rest."""
+        with contextlib.suppress(OSError), os.fdopen(os.open(self._path, _FLAGS), "rb") as file:
+            first = LiveFile()
+            first.feed(file.readline(MAX_LINE))
+            return first.head
+        return {}
+
+    def writer(self, now: float) -> LiveWriterSeen:
+        """Whose it is, and when that was heard last."""
+        said, head = self.said, self.said.head
+        behind = 0.0 if said.beat is None else self.written - said.beat
+        heard = max(now - self.written, 0.0)
+        rank = head.get("rank")
+        return LiveWriterSeen(
+            node=str(head.get("node", "unknown"))[:100],
+            rank=rank if isinstance(rank, int) else 0,
+            heard=heard,
+            is_finished=said.is_finished,
+            is_gone=said.is_finished or heard > HEARD_WITHIN,
+            clock=0.0 if abs(behind) <= CLOCKS_AGREE else behind,
+            n_unreadable=said.n_unreadable,
+            texts=head.get("texts") is not False,
+        )
+
+
+def _row(rollout: InFlight, writer: LiveWriterSeen, now: float) -> LiveRow:
+    if rollout.has_ended:
+        fate: Fate = "done" if rollout.stage == "done" else "aborted"
+        until = rollout.at + writer.clock
+    else:
+        fate = "lost" if writer.is_gone else "running"
+        until = now - writer.heard if writer.is_gone else now
+    return LiveRow(
+        rollout,
+        writer,
+        fate,
+        seconds=max(until - rollout.begun - writer.clock, 0.0),
+        in_stage=max(until - rollout.since - writer.clock, 0.0),
+        silent=max(until - rollout.at - writer.clock, 0.0),
+    )
+
+
+def _named(heads: list[dict[str, object]], key: str) -> str:
+    return next((str(head[key])[:200] for head in heads if isinstance(head.get(key), str)), "")
