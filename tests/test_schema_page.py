@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rollout_traces.ledger import columns as ledger
+from rollout_traces.model import live_lines as live
 from rollout_traces.model import spans, transcript
 from rollout_traces.trace import conversion as trace
 
@@ -78,6 +79,22 @@ Unknown is null, and NaN is unknown. **An infinite number is a number**: it is o
 """
 
 
+LIVE = f"""
+## Live files
+
+What a run has in flight, apart from all that is stored ([live.md](live.md)): `{live.LIVE_FOLDER}/<project>/<run id>/<node>-<rank>-<token>.jsonl`, JSON lines of at most {live.MAX_LINE:,} bytes, {live.MAX_BYTES >> 20} MB a run. Times are seconds since the epoch by the writer's clock. A line of another kind is passed over and counted.
+
+| line | keys |
+| --- | --- |
+| the first | `live` (1), `project`, `run`, `run_id`, `node`, `rank`, `pid`, `texts` (false: prompts and words are left out) |
+| an update | `id` (unique in the run), `at`, and what is new: `stage` ({", ".join(live.STAGES)}), `detail` (a tool's name, why it was aborted), `turns`, `tokens`, `words` (the last {live.MAX_TEXT} characters) |
+| a rollout's first | also `begun`, `prompt` (its first {live.MAX_TEXT} characters), `source`, `group`, `step`, `split`, `attempt`; in a file that was written anew also `since` (when its stage began) and `n_stages` |
+| a beat | `beat` (the writer's clock when it wrote), `finished` (true: the writer ended) |
+
+A stored rollout that was one in flight says so in the column `extra/live`, where the batch's `extras` have its id under `live`.
+"""
+
+
 def schema_page() -> str:
     """The text of docs/schema.md."""
     lines = [
@@ -102,6 +119,7 @@ def schema_page() -> str:
         f"{', '.join(f'`{name}`' for name in (*transcript.INT_TRACKS, *transcript.FLOAT_TRACKS))}.",
         SPANS.rstrip("\n"),
         READING.rstrip("\n"),
+        LIVE.rstrip("\n"),
     ]
     return "\n".join(lines) + "\n"
 

@@ -189,5 +189,6 @@ def _carry_out(store: Store, plan: RemovalPlan, spooled: list[Left]) -> None:
     if not removal.shrink(plan.project):
         typer.echo("Somebody is writing: the file shrinks at the next deletion.", err=True)
     remove_rows(Path(store.side_folder), plan.traces)
+    store.live.forget(plan.runs)
     store.index_anew()
     store.labels.log.forget(plan.labels.keys())

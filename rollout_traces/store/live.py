@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -137,7 +139,18 @@ class LiveRuns:
 
     def knows(self, run_id: str) -> bool:
         """Whether anything was ever said of what a run has in flight."""
-        return self._folder is not None and (self._folder / run_id).is_dir()
+        return self._of(run_id) is not None
+
+    def forget(self, run_ids: Collection[str]) -> None:
+        """Removes the live files of runs."""
+        for folder in filter(None, map(self._of, run_ids)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _of(self, run_id: str) -> Path | None:
+        """The folder of a run, among those that are there: an id that a file says may lead anywhere."""
+        if self._folder is None or not self._folder.is_dir():
+            return None
+        return next((each for each in self._folder.iterdir() if each.name == run_id and each.is_dir()), None)
 
     def _names(self, folder: Path) -> tuple[str, str]:
         """A run's name and id, as one of its files says."""

@@ -88,6 +88,18 @@ class TestDelete:
         assert [info.name for info in store.runs()] == [RUN]
         assert len(kept()) == 12 and store.metrics(RUN)["train/loss"][0] == [0, 1, 2]
 
+    def test_a_run_goes_with_what_it_had_in_flight_and_another_stays(
+        self, delete: Callable[..., Result], project: Path
+    ) -> None:
+        folder = project / "rollout-live" / PROJECT
+        for run_id in ("1" * 32, "2" * 32):
+            (folder / run_id).mkdir(parents=True)
+            (folder / run_id / "node-0-ab.jsonl").write_text(SECRET)
+        delete("run-002", "--steps", "1", "--yes")
+        assert len(list(folder.iterdir())) == 2
+        delete("run-002", "--yes")
+        assert [each.name for each in folder.iterdir()] == ["1" * 32]
+
     def test_steps_go_and_the_curves_stay(self, delete: Callable[..., Result]) -> None:
         assert delete(RUN, "--steps", ":1", "--yes").exit_code == 0
         store = open_store(PROJECT)

@@ -40,12 +40,14 @@ class RunPlan:
     agent: bool = False
     episodes: bool = False
     """Each step is of episodes of several rows."""
+    in_flight: bool = False
+    """Rollouts are in flight when the logger finishes, some of them with hostile text."""
     pictures: bool = False
     """Each step has rollouts with images, one of them no image."""
 
 
 STANDARD = (
-    RunPlan(),
+    RunPlan(in_flight=True),
     RunPlan(run="run-b", steps=2, eval_every=0),
     RunPlan(project="hostile", steps=1, groups=2, eval_every=0, hostile=True, agent=True),
     RunPlan(project="agents", steps=2, eval_every=0, episodes=True),
@@ -91,6 +93,8 @@ def log_run(plan: RunPlan) -> None:
         reward_range=(0.0, 1.0),
         worker="thread",
     )
+    if plan.in_flight:
+        say_in_flight(logger)
     if plan.hostile:
         log_hostile()
     if plan.agent:
@@ -114,6 +118,17 @@ def log_run(plan: RunPlan) -> None:
             {"train/loss": 1.0 / step, "time/update": 2.0 + 0.1 * step, "time/rollout": 5.0}, step=step
         )
     logger.finish()
+
+
+def say_in_flight(logger: Any) -> None:
+    """Three rollouts that are in flight, one that ended, one that was aborted."""
+    for n, (stage, detail) in enumerate((("sampling", None), ("tool", "browse"), ("tool", HOSTILE))):
+        rollout = logger.live(f"{n} + {n} {HOSTILE * (n == 2)}", step=7, source="math", group=str(n))
+        rollout.stage("sampling", turns=n, tokens=10 * n, words="let me see")
+        rollout.stage(stage, detail, words=HOSTILE if n == 2 else "and then")
+    with logger.live("1 + 1", step=6) as ended:
+        ended.stage("sampling", turns=1, tokens=9, words="it is 2")
+    logger.live("2 + 2", step=6).stage("aborted", "TimeoutError")
 
 
 def step_batch(tokenizer: Any, plan: Any) -> Any:

@@ -25,6 +25,7 @@ PAGES = {
     "prompts": ({}, "prompt-row"),
     "flips": ({}, "grid-cell"),
     "runs": ({"other": "run-b"}, "runs-card"),
+    "live": ({}, "flight-row"),
 }
 
 

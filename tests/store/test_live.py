@@ -146,6 +146,19 @@ class TestWhichRun:
         assert LiveRuns(tmp_path / "none").look() is None
 
 
+class TestForgetting:
+    def test_a_run_is_its_folder_and_an_id_that_leads_elsewhere_is_none(self, files, tmp_path):
+        files.write(said())
+        (tmp_path / "away").mkdir()
+        runs = LiveRuns(files.folder)
+        for run_id in ("../away", ".", "..", "", str(tmp_path / "away"), "none"):
+            assert not runs.knows(run_id)
+            runs.forget([run_id])
+        assert runs.knows("a1") and (tmp_path / "away").is_dir()
+        runs.forget(["a1"])
+        assert not runs.knows("a1")
+
+
 class TestFilesOfOthers:
     def test_a_folder_that_others_may_write_is_not_believed(self, files):
         files.write(said())
