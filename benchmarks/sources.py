@@ -76,7 +76,7 @@ def main() -> None:
             f"recognising a file: {(time.perf_counter() - began) * 1e3:.1f} ms with the formats' modules loaded"
         )
         baseline = parse_alone(folder)
-        print(f"reading and parsing alone: {baseline:.1f} s of processor time")
+        print(f"reading the lines and parsing their JSON alone: {baseline * 1e3:.0f} ms of processor time")
         before, began = used(), time.perf_counter()
         report = import_rollouts(
             folder, "bench", max_traces_per_step=ROWS_PER_STEP // 10, selection="random", worker=asked.worker
@@ -90,7 +90,7 @@ def main() -> None:
             f"import: {report.rows:,} rows in {report.runs[0].steps} steps, stored: {report.runs[0].stored}"
         )
         print(
-            f"  {wall:.0f} s, {own:.0f} s of processor time here ({own / baseline:.1f} x parsing), {worker:.0f} s in the "
+            f"  {wall:.0f} s, {own:.1f} s of processor time here ({size / own / 1e6:.1f} MB a second), {worker:.1f} s in the "
             f"worker, {(own + worker) / report.rows * 1e3:.2f} ms a row"
         )
         print(f"  largest process: {peak / 1024:.0f} MB")

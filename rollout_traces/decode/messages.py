@@ -92,7 +92,7 @@ def transcript_of_messages(
     )
     return Transcript(
         turns=turns,
-        tokens=_no_tokens(),
+        tokens=TokenTrack.empty(),
         source="messages",
         warnings=warnings,
         tools=tuple(tool for tool in tools if isinstance(tool, Mapping)),
@@ -185,8 +185,3 @@ def _text(content: Any) -> str:
 def _grammars() -> tuple[Grammar, ...]:
     """Families whose markers are unmistakable: which template wrote the text is not known."""
     return grammars_for(None)
-
-
-def _no_tokens() -> TokenTrack:
-    ints, bools = np.zeros(0, np.int64), np.zeros(0, bool)
-    return TokenTrack(ints, bools, bools, ints, ints, bools)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         flag_population,
         flag_row,
         off_flags,
+        row_detectors,
     )
     from rollout_traces.flags.flag import Alert, Flag
     from rollout_traces.flags.inputs import Population, TracedRow
@@ -57,6 +58,7 @@ __all__ = [
     "off_flags",
     "parameters_of_run",
     "population_flag",
+    "row_detectors",
     "row_flag",
 ]
 

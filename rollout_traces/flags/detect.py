@@ -68,50 +68,80 @@ def flag_population(
         return [(int(row), _flags_only(flags)) for row, flags in by_row]
 
     specs = wanted(batch.split, only, population.parameters)
-    forms = [(spec, spec.population) for spec in specs]
     present = present_inputs(batch, population.parameters, None)
+    ready = _ready([(spec, spec.population) for spec in specs], present, population.parameters)
     found: dict[int, list[Flag]] = {}
-    for by_row in _each(forms, present, population.parameters, errors, run):
+    for by_row in _each(ready, errors, run):
         for row, flags in by_row:
             found.setdefault(row, []).extend(flags)
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class ReadyDetector:
+    """A detector whose inputs are there, with the thresholds that were set."""
+
+    name: str
+    detector: Detector
+    thresholds: Mapping[str, Any]
+
+
+def row_detectors(
+    batch: PackedBatch, parameters: Mapping[str, Any], tokenizer: Any, only: Collection[str] | None = None
+) -> Sequence[ReadyDetector]:
+    """The detectors that can look at the decoded rows of a hand-over; arguments as of `off_flags`."""
+    specs = wanted(batch.split, only, parameters)
+    present = present_inputs(batch, parameters, tokenizer)
+    return _ready([(spec, spec.row) for spec in specs], present, parameters)
+
+
 def flag_row(
-    row: TracedRow, *, only: Collection[str] | None = None, errors: FlagErrors | None = None
+    row: TracedRow,
+    *,
+    only: Collection[str] | None = None,
+    errors: FlagErrors | None = None,
+    ready: Sequence[ReadyDetector] | None = None,
 ) -> list[Flag]:
     """Finds the flags of one decoded rollout that need its text; arguments as of `flag_population`.
+
+    Args:
+        ready: what `row_detectors` gave for the row's hand-over, where many of its rows are looked at.
 
     Returns:
         Its flags, in order of registration.
     """
-    specs = wanted(row.batch.split, only, row.parameters)
-    present = present_inputs(row.batch, row.parameters, row.tokenizer)
 
     def run(detector: Detector, thresholds: Mapping[str, Any]) -> list[Flag]:
         return _flags_only(detector.find(row, **thresholds))
 
-    found = _each([(spec, spec.row) for spec in specs], present, row.parameters, errors, run)
-    return [flag for flags in found for flag in flags]
+    ready = row_detectors(row.batch, row.parameters, row.tokenizer, only) if ready is None else ready
+    return [flag for flags in _each(ready, errors, run) for flag in flags]
+
+
+def _ready(
+    forms: Sequence[tuple[FlagSpec, Detector | None]], present: Collection[str], parameters: Mapping[str, Any]
+) -> list[ReadyDetector]:
+    ready = []
+    for spec, form in forms:
+        if form is not None and not form.missing(present):
+            names = {f"{spec.name}.{parameter.name}": parameter.name for parameter in form.parameters}
+            thresholds = {names[key]: value for key, value in parameters.items() if key in names}
+            ready.append(ReadyDetector(spec.name, form, thresholds))
+    return ready
 
 
 def _each(
-    forms: Sequence[tuple[FlagSpec, Detector | None]],
-    present: Collection[str],
-    parameters: Mapping[str, Any],
+    ready: Sequence[ReadyDetector],
     errors: FlagErrors | None,
     run: Callable[[Detector, Mapping[str, Any]], Found],
 ) -> Iterable[Found]:
-    """Runs the detectors that can, with the thresholds that were set; one that raises is counted."""
+    """Runs detectors; one that raises is counted."""
     errors = FlagErrors() if errors is None else errors
-    for spec, form in forms:
-        if form is None or form.missing(present):
-            continue
-        names = {f"{spec.name}.{parameter.name}": parameter.name for parameter in form.parameters}
+    for each in ready:
         try:
-            yield run(form, {names[key]: value for key, value in parameters.items() if key in names})
+            yield run(each.detector, each.thresholds)
         except Exception as error:  # noqa: BLE001 - counted and logged; the other flags go on
-            errors.add(spec.name, error)
+            errors.add(each.name, error)
 
 
 def combine(

@@ -125,6 +125,8 @@ def _decompressed(data: bytes) -> bytes:
 
 
 def _planes(values: np.ndarray) -> bytes:
+    if values.dtype.itemsize == 1:
+        return values.tobytes()
     little = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False))
     return little.view(np.uint8).reshape(len(values), little.dtype.itemsize).T.tobytes()
 

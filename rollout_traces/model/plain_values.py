@@ -33,12 +33,19 @@ def plain(value: Any, depth: int = 0) -> Any:
     Returns:
         str, int, float, bool, None, or lists and dicts of them with string keys.
     """
+    kind = type(value)  # what nearly every value is comes first: tests for any mapping or number are slow
+    if kind is str:
+        return value if value.isascii() else encodable(value)
+    if kind is dict and depth < MAX_DEPTH:
+        return {_key(key): plain(item, depth + 1) for key, item in value.items()}
+    if kind is list and depth < MAX_DEPTH:
+        return [plain(item, depth + 1) for item in value]
+    if kind is float:
+        return value if math.isfinite(value) else _not_finite(value)
+    if value is None or kind is bool:
+        return value
     if isinstance(value, str):
         return encodable(value)
-    if type(value) is float:
-        return value if math.isfinite(value) else _not_finite(value)
-    if value is None or isinstance(value, bool):
-        return value
     if isinstance(value, (int, np.integer)):
         return int(value) if INT64_MIN <= int(value) <= INT64_MAX else str(int(value))
     if isinstance(value, (float, np.floating)):
@@ -47,8 +54,8 @@ def plain(value: Any, depth: int = 0) -> Any:
         return bool(value)
     if depth >= MAX_DEPTH:
         return encodable(text_of(value))
-    if isinstance(value, (dict, Mapping)):  # dict first: the test for any mapping is slow
-        return {encodable(str(key)): plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, Mapping):
+        return {_key(key): plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(item, depth + 1) for item in value]
     if hasattr(value, "tolist"):
@@ -59,6 +66,10 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, (bytes, bytearray)):
         return encodable(bytes(value).decode("utf-8", "replace"))
     return encodable(text_of(value))
+
+
+def _key(key: Any) -> str:
+    return key if type(key) is str and key.isascii() else encodable(str(key))
 
 
 def _not_finite(value: float) -> str | None:

@@ -135,6 +135,12 @@ class TokenTrack:
     special: np.ndarray
     tracks: Mapping[str, np.ndarray] = field(default_factory=dict)
 
+    @classmethod
+    def empty(cls) -> TokenTrack:
+        """The track of a rollout whose tokens are not known."""
+        ints, bools = np.zeros(0, np.int64), np.zeros(0, bool)
+        return cls(ints, bools, bools, ints, ints, bools)
+
     def __len__(self) -> int:
         """Number of tokens."""
         return len(self.input_ids)

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,6 @@ QUEUE_BYTES = 16 << 20
 """Bytes that may wait in Trackio's own queue before we wait for its sender."""
 QUEUE_CALLS = 2000
 """Log calls that may, however small."""
-NUMBER = 8
-"""Bytes that a number is counted as."""
 LONGEST_SEND = 0.5
 """Seconds that one batch of Trackio's sender is waited for at most."""
 EARLIER_KEPT = 50
@@ -326,20 +325,21 @@ def _is_asked_for(run: Any, project: str, name: str | None) -> bool:
     return bool(run.project == project and name in (None, run.name))
 
 
-def _n_bytes(value: Any) -> int:
-    """About how many bytes a value takes in Trackio's queue; lists are taken to hold what their first item is."""
-    if isinstance(value, (int, float)):
-        return NUMBER
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, dict):
-        return sum(map(len, value)) + sum(map(_n_bytes, value.values()))
-    if isinstance(value, list):
-        are_numbers = bool(value) and isinstance(value[0], (int, float))
-        return NUMBER * len(value) if are_numbers else sum(map(_n_bytes, value))
-    if hasattr(value, "messages"):
-        return _n_bytes(value.messages) + _n_bytes(value.metadata) + _n_bytes(value.spans)
-    return NUMBER
+def _n_bytes(values: Mapping[str, Any]) -> int:
+    """About how many bytes values take in Trackio's queue."""
+    return sum(
+        len(orjson.dumps(item, default=_written)) for value in values.values() for item in _each(value)
+    )
+
+
+def _each(value: Any) -> Sequence[Any]:
+    """The items of a list, one by one, so that no long text of all of them is made."""
+    return value if isinstance(value, list) else (value,)
+
+
+def _written(value: Any) -> Any:
+    """What of a trace takes room in the queue; of media their paths do."""
+    return (value.messages, value.metadata, value.spans) if hasattr(value, "messages") else None
 
 
 def _as_histogram(values: np.ndarray) -> Any:
@@ -356,7 +356,25 @@ def _as_trace(record: TraceRecord, images: Sequence[Any]) -> Any:
     spans = plain(record.spans)
     if images:
         next(span[DETAILS_KEY] for span in spans if DETAILS_KEY in span)[IMAGES_KEY] = list(images)
-    return trackio.Trace(messages=plain(record.messages), metadata=plain(record.metadata), spans=spans)
+    made = trackio.Trace if images else _plain_trace()
+    return made(messages=plain(record.messages), metadata=plain(record.metadata), spans=spans)
+
+
+@cache
+def _plain_trace() -> type[Any]:
+    """A `trackio.Trace` without media, which Trackio need not search every value for."""
+    import trackio
+
+    class PlainTrace(trackio.Trace):
+        def _to_dict(self, project: str, run: str, step: int = 0) -> dict[str, Any]:
+            return {
+                "_type": self.TYPE,
+                "messages": self.messages,
+                "metadata": self.metadata,
+                "spans": self.spans,
+            }
+
+    return PlainTrace
 
 
 def with_earlier(config: dict[str, Any], project: str, name: str | None) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from rollout_traces.flags import (
     curves,
     flag_population,
     flag_row,
+    row_detectors,
 )
 from rollout_traces.flags.flag import as_arrays
 from rollout_traces.ledger.build import complete_from_transcripts
@@ -186,7 +187,7 @@ class Judge:
         if not chosen:
             return judged, []
         transcripts = {row: transcript for row, (transcript, _) in read.items()}
-        row_flags = {row: self._row_flags(transcript, batch, row) for row, transcript in transcripts.items()}
+        row_flags = self._row_flags(transcripts, batch)
         self.checkpoint()
         copied = CopiedRows(batch)
         flags = copied.flags(
@@ -198,13 +199,15 @@ class Judge:
         chosen = [copied.chosen(item) for item in chosen]
         ledger = complete_from_transcripts(judged.ledger, transcripts)
         ledger = copied.ledger(_with_selection(ledger, chosen, flags))
+        groups = ledger.get("group").tolist()
+        sizes = Counter(groups)
         traces = [
             rollout_trace(
                 transcripts[item.row],
                 ledger,
                 item.row,
                 flags=flags[item.row],
-                extra=read[item.row][1](extra_metadata(batch, ledger, item.row)),
+                extra=read[item.row][1](extra_metadata(batch, sizes[groups[item.row]], item.row)),
                 details=read[item.row][1](details_of(batch, item.row)),
                 images=self.reader.images(batch, item.row),
             )
@@ -218,10 +221,15 @@ class Judge:
         self.checkpoint()
         return self.reader.read(batch, [row])
 
-    def _row_flags(self, transcript: Transcript, batch: PackedBatch, row: int) -> list[Flag]:
-        self.checkpoint()
-        traced = TracedRow(transcript, batch, row, self.options.flag_parameters, self.reader.tokenizer)
-        return flag_row(traced, errors=self.flag_errors)
+    def _row_flags(self, transcripts: Mapping[int, Transcript], batch: PackedBatch) -> dict[int, list[Flag]]:
+        parameters, tokenizer = self.options.flag_parameters, self.reader.tokenizer
+        ready = row_detectors(batch, parameters, tokenizer)
+        found = {}
+        for row, transcript in transcripts.items():
+            self.checkpoint()
+            traced = TracedRow(transcript, batch, row, parameters, tokenizer)
+            found[row] = flag_row(traced, errors=self.flag_errors, ready=ready)
+        return found
 
     def _scalars(self, judged: JudgedStep, state: RunState) -> dict[str, float]:
         def compute() -> dict[str, float]:

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rollout_traces.ledger.columns import Ledger
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.spans import MOST_OF_A_ROW, checked, longest
@@ -116,16 +115,15 @@ def as_it_is(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     return fields
 
 
-def extra_metadata(batch: PackedBatch, ledger: Ledger, row: int) -> dict[str, Any]:
-    """Metadata of a row that its ledger lacks."""
-    group = ledger.get("group")
+def extra_metadata(batch: PackedBatch, group_size: int, row: int) -> dict[str, Any]:
+    """Metadata of a row that its ledger lacks; `group_size` rows of the step are of its group."""
     extras = batch.row_value("extras", row)
     extras = dict(extras) if isinstance(extras, Mapping) else {}
     came_without_tokens = not batch.has_tokens[row] and not batch.n_tokens[row]
     return {
         "n_tokens": None if came_without_tokens else int(batch.n_tokens[row]),
         "ids_from": "unobserved" if came_without_tokens else extras.pop("ids_from", None),
-        "group_size": int((group == group[row]).sum()),
+        "group_size": group_size,
         "train_version": batch.train_version,
         "response_mask_from": None if came_without_tokens else batch.response_mask_source,
         "population": batch.n_rows,

@@ -41,21 +41,10 @@ def pack_transcript(transcript: Transcript, messages: Sequence[Mapping[str, Any]
     Returns:
         ASCII text that `unpack_transcript` reads together with the same messages.
     """
-    tokens = transcript.tokens
-    lengths = tokens.char_stops - tokens.char_starts
-    arrays = {"lengths": _narrow(lengths), **_packed_ids(transcript)}
-    if not np.array_equal(tokens.char_starts, np.cumsum(lengths) - lengths):
-        arrays["char_starts"] = _narrow(tokens.char_starts)
-    for name in MASKS:
-        arrays[name] = np.packbits(getattr(tokens, name).astype(bool))
     outside: dict[str, float | None] = {}
-    for name, values in tokens.tracks.items():
-        if name in INT_TRACKS:
-            arrays[name] = _packed_runs(values)
-        else:
-            arrays[name] = _packed_floats(name, values, tokens.response_mask, outside)
+    arrays = _packed_tokens(transcript, outside) if len(transcript.tokens) else {}
     head = {
-        "n": len(tokens),
+        "n": len(transcript.tokens),
         "source": transcript.source,
         "warnings": list(transcript.warnings),
         "tools": plain(transcript.tools),
@@ -233,6 +222,23 @@ def _check_pieces(pieces: Sequence[Any], source: str) -> None:
     check_count(referred, 2 * len(source))
 
 
+def _packed_tokens(transcript: Transcript, outside: dict[str, float | None]) -> dict[str, np.ndarray]:
+    """The token track's arrays; `outside` is filled as by `_packed_floats`."""
+    tokens = transcript.tokens
+    lengths = tokens.char_stops - tokens.char_starts
+    arrays = {"lengths": _narrow(lengths), **_packed_ids(transcript)}
+    if not np.array_equal(tokens.char_starts, np.cumsum(lengths) - lengths):
+        arrays["char_starts"] = _narrow(tokens.char_starts)
+    for name in MASKS:
+        arrays[name] = np.packbits(getattr(tokens, name).astype(bool))
+    for name, values in tokens.tracks.items():
+        if name in INT_TRACKS:
+            arrays[name] = _packed_runs(values)
+        else:
+            arrays[name] = _packed_floats(name, values, tokens.response_mask, outside)
+    return arrays
+
+
 def _packed_ids(transcript: Transcript) -> dict[str, np.ndarray]:
     """One id per different token text, and the tokens that differ from it."""
     ids = transcript.tokens.input_ids.tolist()
@@ -270,6 +276,8 @@ def _packed_floats(
 def _unpack_tokens(
     n: int, arrays: Mapping[str, np.ndarray], outside: Mapping[str, float | None], raw: str
 ) -> TokenTrack:
+    if not n:
+        return TokenTrack.empty()
     check_count(n * len(arrays), MOST_VALUES)
     lengths = arrays["lengths"].astype(np.int64)
     starts = (
