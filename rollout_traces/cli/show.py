@@ -41,6 +41,7 @@ def show(
             help="Project to open, or where an export lies (a folder, s3://…, hf://…); all on this machine by default.",
         ),
     ] = None,
+    run: Annotated[str | None, typer.Option("--run", help="Open this run of the project.")] = None,
     example: Annotated[
         bool,
         typer.Option(
@@ -92,7 +93,7 @@ def show(
     The printed address holds a token; keep it to yourself. Trackio's own dashboard is at /trackio/.
 
     Example: rollout-traces show --example
-    Example: rollout-traces show --project gsm8k
+    Example: rollout-traces show --project gsm8k --run run-1
     Example: rollout-traces show ./outputs/rollout_data
     """
     from rollout_traces.errors import ConfigError, RolloutTracesError
@@ -105,6 +106,10 @@ def show(
                 raise ConfigError(
                     f"{what} is a project of its own. Leave {others}--project, --server-url and --space out."
                 )
+            if run is not None:
+                if not project:
+                    raise ConfigError("--run without --project: a run is one of a project.")
+                state = {"tab": "run", "run": run}
             if example:
                 from rollout_traces.cli.example import FIRST_PAGE, example_home
 

@@ -36,6 +36,7 @@ from rollout_traces.logger.live import LiveRollout, LiveWriter
 from rollout_traces.logger.pipeline import LoggerPipeline, PipelineOptions
 from rollout_traces.logger.rank_client import RankClient, client_of_rank, share
 from rollout_traces.logger.rollout_handle import Joins, RolloutHandle, warn_of_failure
+from rollout_traces.logger.where_to_open import say_where_to_open
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.live_lines import MAX_TEXT
 from rollout_traces.model.plain_values import plain
@@ -78,7 +79,7 @@ class RolloutLogger:
             `ledger`, `run_settings`, `reward_range`, `metric_ranges`, `metric_keys`, `flag_parameters`,
             `all_rows_folder`, `alert_webhook`, `max_disk_gb`, `chat_template`, `chat_template_kwargs`,
             `worker`, `per_rank`, `max_bytes_per_step`, `max_spool_bytes`, `write_seconds`,
-            `max_step_bytes`, `quiet_seconds`, `join_seconds`, `announces_closes`, `not_secret`.
+            `max_step_bytes`, `quiet_seconds`, `join_seconds`, `announces_closes`, `not_secret`, `quiet`.
 
     Raises:
         ConfigError: a setting cannot be understood, or fails; the text names it.
@@ -144,6 +145,8 @@ class RolloutLogger:
                 self._pipeline = pipeline = LoggerPipeline(sink, plan, self._warnings, shared)
             if shared is not None:
                 share(pipeline, shared, key, plan, self._warnings)
+            if not asked.quiet and (ranks is None or ranks.rank == 0):
+                say_where_to_open(sink.run)
         self._joins = Joins(self._pipeline.hand_over, self._warnings, self._check_open)
         _finish_at_exit(self)
 

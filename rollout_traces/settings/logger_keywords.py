@@ -39,3 +39,4 @@ class LoggerKeywords(TypedDict, total=False):
     join_seconds: float | None
     announces_closes: bool | None
     not_secret: list[str] | None
+    quiet: bool | None

@@ -63,6 +63,7 @@ class LoggerOptions:
             For asynchronous trainers, whose steps overlap, and for hooks.
         not_secret: names of the config whose values are stored as they are though they look like secrets, which are
             stored as `***`: `token`, or `data.token` for one place (docs/logging.md).
+        quiet: no line says where the run can be opened.
     """
 
     project: str | None = field(default=None, metadata=HERE)
@@ -94,6 +95,7 @@ class LoggerOptions:
     join_seconds: float = 600.0
     announces_closes: bool = field(default=False, metadata=HERE)
     not_secret: list[str] = field(default_factory=list, metadata=HERE)
+    quiet: bool = field(default=False, metadata=HERE)
 
     @classmethod
     def of(cls: type[Options], **given: Any) -> Options:

@@ -49,6 +49,7 @@ GIVEN = {
     "write_seconds": 1.5,
     "announces_closes": True,
     "not_secret": ["token"],
+    "quiet": True,
 }
 """A value for every option that is not its default."""
 LEARNT_OTHERWISE = {
@@ -66,6 +67,7 @@ LEARNT_OTHERWISE = {
             "announces_closes",
             "not_secret",
             "write_seconds",
+            "quiet",
         ),
         "the logger alone",
     ),
