@@ -21,7 +21,7 @@ def logged_series(relations: Relations, run: str) -> list[Series]:
     query = """
         select coalesce(split, '') as split, key, step,
             arg_max(coalesce(cast(value as double), 'nan'), coalesce(attempt, '')) as value
-        from metrics where run = ? and step is not null and not coalesce(superseded, false)
+        from metrics where run = ? and step is not null and not coalesce(superseded, false) and key not like 'phase/%'
         group by 1, 2, 3 order by 1, 2, 3"""
     found = as_arrays(relations.sql(query, [run]))
     if not len(found["step"]):

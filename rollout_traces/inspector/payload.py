@@ -38,7 +38,7 @@ def rollout_payload(trace_id: str, record: TraceRecord, severities: Mapping[str,
 
     Returns:
         Plain values: `metadata`, `flags`, `turns`, `raw`, `tokens` (None without a token track),
-        `warnings`, `timings` in seconds by name; `images` where it has any (see `image_places`).
+        `warnings`, `timings` in seconds by name, `n_spans`; `images` where it has any (see `image_places`).
     """
     details = read_details(record)
     return placed(_payload(trace_id, record, details, severities), details)
@@ -63,6 +63,7 @@ def _payload(
             if text
         ],
         "timings": _seconds(details.get("timings")),
+        "n_spans": len(spans) if isinstance(spans := details.get("timings"), list) else 0,
     }
     if transcript is None:
         return {**common, **written_turns(record.messages), "tokens": None}

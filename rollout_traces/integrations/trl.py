@@ -33,6 +33,7 @@ from rollout_traces.integrations.base import (
 from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
 from rollout_traces.integrations.trl_batch import ScoredCompletions, batches_from
+from rollout_traces.integrations.trl_spans import TrlSpans
 from rollout_traces.integrations.trl_steps import align_steps, at_global_step
 from rollout_traces.logger.rollout_logger import RolloutLogger
 
@@ -65,6 +66,8 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
     trainer._rollout_traces = observer
     if hasattr(trainer, "_generate"):
         trainer._generate = observer.remember_lengths(trainer._generate)
+    if hasattr(trainer, "_generate_single_turn"):
+        trainer._generate_single_turn = observer.spans.around_sampling(trainer._generate_single_turn)
     trainer._calculate_rewards = observer.remember_rewards(trainer._calculate_rewards)
     trainer.log = at_global_step(trainer, trainer.log)
     trainer._generate_and_score_completions = observer.hand_over(trainer._generate_and_score_completions)
@@ -130,6 +133,7 @@ class _TrlObserver(TrainerCallback):
         self.hook = HookLogger(
             "trl", logger, HookSettings.from_environment().over(options), self._said_by_trainer
         )
+        self.spans = TrlSpans(trainer)
         self.generated: list[_Generated] = []
         self.rewarded: _Rewarded | None = None
         self._groups: dict[str, tuple[int, int]] = {}
@@ -150,7 +154,9 @@ class _TrlObserver(TrainerCallback):
 
         @functools.wraps(calculate)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            rewards = calculate(*args, **kwargs)
+            names = contained("trl")(_unique)(self.trainer.reward_func_names) or []
+            with self.spans.scoring(names):
+                rewards = calculate(*args, **kwargs)
             self.rewarded = contained("trl")(self._rewarded)(arguments_of(calculate, args, kwargs), rewards)
             return rewards
 
@@ -162,6 +168,7 @@ class _TrlObserver(TrainerCallback):
         @functools.wraps(score)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             self.generated, self.rewarded = [], None
+            self.spans.begin()
             output = score(*args, **kwargs)
             contained("trl")(self._log)(arguments_of(score, args, kwargs), output)
             return output
@@ -255,6 +262,7 @@ class _TrlObserver(TrainerCallback):
             group_ids=[first_group + (rank * n + row) // group_size for row in range(n)],
             global_step=int(trainer.state.global_step),
             messages=self._messages(rewarded),
+            spans=self.spans.noted,
             columns={**columns, **rewarded.extras},
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rollout_traces.errors import BatchError
 from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.spans import Span
 
 GROUND_TRUTH_COLUMNS = ("answer", "ground_truth", "solution", "target")
 
@@ -28,6 +29,7 @@ class ScoredCompletions:
         group_ids: B group numbers.
         global_step: the trainer's `state.global_step`.
         messages: B conversations as TRL structured them, or None.
+        spans: when the batch was sampled and scored, the same for all rows.
         columns: data set columns and extra log columns -> B values.
     """
 
@@ -40,6 +42,7 @@ class ScoredCompletions:
     group_ids: Sequence[int] | None = None
     global_step: int = 0
     messages: Sequence[Any] | None = None
+    spans: Sequence[Span] = ()
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
 
@@ -93,6 +96,7 @@ def batches_from(scored: ScoredCompletions, /) -> list[RolloutBatch]:
             group_ids=scored.group_ids,
             stop_reasons=scored.stop_reasons,
             messages=scored.messages,
+            timings=[list(scored.spans)] * len(prompt_mask) if scored.spans else None,
             ground_truths=next(
                 (scored.columns[name] for name in GROUND_TRUTH_COLUMNS if name in scored.columns), None
             ),

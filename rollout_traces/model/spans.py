@@ -27,11 +27,14 @@ FEWEST_OF_A_ROW = 16
 """Spans of a rollout that a ledger holds however many rollouts there are."""
 LATEST = 1e11
 """Seconds since the epoch above which a time was given in milliseconds."""
+LARGEST = 2**53
+"""Whole numbers below which a page reads every one exactly."""
 SHORT = 100
 """Characters of an engine's, tool's or reward function's name."""
 _ORDER = ("kind", "start", "ms", "turn", "version", "name", "engine", "error")
 """The values of a packed span; those at its end that are unknown are left out."""
 
+_UNKNOWN = [None] * len(_ORDER)
 Span = dict[str, Any]
 
 
@@ -110,7 +113,7 @@ def _canonical(value: Mapping[str, Any]) -> Span:
     span: Span = {"kind": value["kind"], "start": float(value["start"]), "end": float(value["end"])}
     for key in ("turn", "version"):
         at = value.get(key)
-        if isinstance(at, int) and not isinstance(at, bool) and abs(at) < 2**53:
+        if isinstance(at, int) and not isinstance(at, bool) and abs(at) < LARGEST:
             span[key] = at
     for key in ("name", "engine", "error"):
         if value.get(key) is not None:
@@ -188,7 +191,7 @@ def unpacked(text: str) -> tuple[float, int, list[list[Any]]]:
     try:
         found = orjson.loads(text)
         start, n = float(found["start"]), int(found["n"])
-        rows = [row + [None] * (len(_ORDER) - len(row)) for row in found["spans"]]
+        rows = [row + _UNKNOWN[len(row) :] for row in found["spans"]]
         good = [row for row in rows if _is_packed(row)]
     except (ValueError, TypeError, KeyError, AttributeError):
         return 0.0, 0, []
@@ -210,14 +213,21 @@ def read_packed(text: str) -> list[Span]:
 
 
 def _is_packed(row: list[Any]) -> bool:
-    kind, at, ms, turn, version, *texts = row
+    if len(row) != len(_ORDER):
+        return False
+    kind, at, ms, turn, version, name, engine, error = row
     return (
-        len(row) == len(_ORDER)
-        and all(type(value) is int and abs(value) < 2**53 for value in (kind, at, ms))
+        type(kind) is int
         and 0 <= kind < len(KINDS)
-        and ms >= 0
-        and all(value is None or (type(value) is int and abs(value) < 2**53) for value in (turn, version))
-        and all(value is None or isinstance(value, str) for value in texts)
+        and type(at) is int
+        and -LARGEST < at < LARGEST
+        and type(ms) is int
+        and 0 <= ms < LARGEST
+        and (turn is None or (type(turn) is int and -LARGEST < turn < LARGEST))
+        and (version is None or (type(version) is int and -LARGEST < version < LARGEST))
+        and (name is None or type(name) is str)
+        and (engine is None or type(engine) is str)
+        and (error is None or type(error) is str)
     )
 
 

@@ -65,6 +65,6 @@ class RunState:
 
 
 def of_trainer(scalars: Mapping[str, Any], splits: Iterable[str]) -> dict[str, Any]:
-    """The scalars that are none of the package's own of some splits."""
-    own = tuple(f"{split}/" for split in splits if split)
+    """The scalars that are none of the package's own of some splits, and no times of day."""
+    own = ("phase/", *(f"{split}/" for split in splits if split))
     return {key: value for key, value in scalars.items() if not key.startswith(own)}

@@ -2,7 +2,7 @@
 
 Run as `python -m tests.inspector.take_pictures --address http://127.0.0.1:7861 --project tiny-grpo`
 beside `rollout-traces show --no-token`. With `--project stories`, the pages of `make_stories` instead, with
-`--project imports` those of `make_imports`.
+`--project imports` those of `make_imports`, with `--project environment-loop` that of `examples/environment_loop.py`.
 With `--file page.html`, only that file of `rollout-traces share`, opened from disk without a network.
 """
 
@@ -39,6 +39,11 @@ def main() -> None:
     if options.project == "imports":
         with sync_playwright() as playwright:
             take_of_imports(playwright, options.address)
+        return
+    if options.project == "environment-loop":
+        place = {"project": options.project, "tab": "lanes", "minutes": "1"}
+        with sync_playwright() as playwright:
+            take_each(playwright, options.address, {"lanes": (place, "lanes-legend", 1440)})
         return
     place = {"project": options.project, "step": options.step, "group": options.group}
     shots = {

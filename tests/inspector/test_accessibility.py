@@ -19,6 +19,7 @@ PAGES = {
     "group": ({"step": "4", "group": "2"}, "members"),
     "episodes": ({"project": "agents", "step": "1"}, "branches"),
     "what_if": ({"step": "4", "rules": "icepop:0.9,1.1"}, "taken"),
+    "lanes": ({"step": "4"}, "reward-functions"),
     "projects": ({}, "project-card"),
     "run": ({}, "run-card"),
     "explain": ({"step": "4", "where": "flags has 'tool_error'", "against": "rest=1"}, "findings"),

@@ -24,6 +24,7 @@ PLACES = (
     {**RUN_A, "tab": "what_if", "step": 3, "rules": "stale:0"},
     {"project": "pictures", "tab": "group", "step": 1},
     {**RUN_A, "tab": "live"},
+    {**RUN_A, "tab": "lanes", "step": 3},
     {**RUN_A, "tab": "run"},
 )
 GO = "query => { history.pushState({}, '', query); window.dispatchEvent(new PopStateEvent('popstate')); }"

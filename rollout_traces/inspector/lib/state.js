@@ -43,6 +43,8 @@ export const KEYS = [
   "at",
   "viewer",
   "live",
+  "lane",
+  "minutes",
 ];
 
 // Names that differ in the address, because Gradio reads `page` and `view` itself.

@@ -12,6 +12,7 @@ import { inert } from "../../lib/text.js";
 import { Charts, chartsOf, rememberedCharts } from "../charts/script.js";
 import { buildFilterBar } from "../filter_bar/script.js";
 import { Labels } from "../labels/script.js";
+import { timeline } from "../lanes/of_rollout.js";
 import { rolloutHeader } from "../rollout_header/script.js";
 import { SORTS, drawSamples, mark } from "../samples/script.js";
 import { Selection } from "../samples/selection.js";
@@ -397,7 +398,7 @@ function show(data) {
     view: () => view,
     token: () => state.get().token,
   });
-  replace(middle, header(), ownViews(), view.root);
+  replace(middle, header(), isStatic() ? null : timelineOf(data, now), ownViews(), view.root);
   middle.scrollTop = 0;
   mark(part(".rt-left-list"), data.id);
   marks?.forget();
@@ -407,6 +408,16 @@ function show(data) {
   if (now.token !== undefined) view.goTo(Number(now.token));
   performance.mark("rt-rollout-shown");
   goToStepOf(data, now);
+}
+
+function timelineOf(data, now) {
+  const sampled = data.turns.flatMap((turn, index) => (turn.role === "assistant" ? [index] : []));
+  return timeline(data, {
+    call,
+    request: { ...state.placeAtStep(now), step: data.metadata.step ?? Number(now.step) },
+    goTo: turn => sampled[turn] !== undefined && view.goToTurn(sampled[turn]),
+    open: ({ step, group, sample }) => state.set({ step, group, sample, id: null, token: null }),
+  });
 }
 
 // A rollout that was opened by its id alone, as from an explanation, has its step in the list and the charts.

@@ -1,0 +1,303 @@
+"""The spans of many rollouts on one clock: whose clock is off, what held a step up, how long a lane was idle."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rollout_traces.model.spans import KINDS, unpacked
+
+OF_ENGINE = (KINDS.index("queue"), KINDS.index("prefill"), KINDS.index("generate"))
+"""Kinds that are timed by an engine's clock; tools and reward functions are timed by the rollout's own."""
+BUSY = OF_ENGINE[1:]
+"""Kinds in which an engine works."""
+SLACK_MS = 2
+"""Milliseconds by which neighbouring spans may overlap, each being rounded."""
+TAIL_SHARE = 0.05
+"""The share of a step's rollouts that can be its tail."""
+TAIL_LEAST = 0.1
+"""The least share of the step's time for which a tail holds it up."""
+COLUMNS = ("row", "kind", "start", "ms", "turn", "version", "engine", "name", "error")
+"""What is known of each span of `Lanes`."""
+MOSTLY = 0.8
+"""The share of its time from which on a tail is said to be in one thing."""
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Lanes:
+    """S spans of B rollouts.
+
+    Attributes:
+        began: when the first of them began, seconds since the epoch.
+        row: int [S], the rollout's place among those that were given.
+        kind: int [S], places in `KINDS`.
+        start: int64 [S], milliseconds behind `began`.
+        ms: int64 [S].
+        turn: int64 [S], -1 where unknown.
+        version: int64 [S], -1 where unknown.
+        engine: int [S], the engine that sampled it, or that its rollout was on; places in `names`, -1 where unknown.
+        name: int [S], the tool or reward function; places in `names`, -1.
+        error: int [S], places in `names`, -1.
+        names: texts.
+        given: int [B], how many spans each rollout had, 0 where none were logged.
+    """
+
+    began: float
+    row: np.ndarray
+    kind: np.ndarray
+    start: np.ndarray
+    ms: np.ndarray
+    turn: np.ndarray
+    version: np.ndarray
+    engine: np.ndarray
+    name: np.ndarray
+    error: np.ndarray
+    names: Sequence[str]
+    given: np.ndarray
+
+    @property
+    def end(self) -> np.ndarray:
+        """int64 [S]: milliseconds behind `began`."""
+        return self.start + self.ms
+
+    def take(self, which: np.ndarray) -> Lanes:
+        """Some of the spans."""
+        return replace(self, **{key: getattr(self, key)[which] for key in COLUMNS})
+
+    def from_first(self) -> Lanes:
+        """The same with the first span at 0."""
+        first = int(self.start.min()) if len(self.start) else 0
+        return replace(self, began=self.began + first / 1000, start=self.start - first)
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What is known of an engine's clock against the rollouts'.
+
+    Attributes:
+        engine: the engine.
+        moved: milliseconds that were added to its spans, 0 where they fit.
+        low: the least, and `high` the most that would make them fit; infinite where nothing limits it.
+        said: what is odd, in words; empty where nothing is.
+    """
+
+    engine: str
+    moved: int
+    low: float
+    high: float
+    said: str
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The few rollouts that end last, behind the widest gap.
+
+    Attributes:
+        rows: their places.
+        of: how many rollouts were timed.
+        begins: when all others had ended, milliseconds behind `began`; `ends`: when the last one did.
+        kind: what they spent most of that time in; empty where most often nothing was logged.
+        name: the tool or reward function of it.
+        seconds: how long they spent in it, and `share` of the time in which they held the step up.
+    """
+
+    rows: tuple[int, ...]
+    of: int
+    begins: int
+    ends: int
+    kind: str
+    name: str
+    seconds: float
+    share: float
+
+    @property
+    def held(self) -> float:
+        """Seconds for which they held the step up."""
+        return (self.ends - self.begins) / 1000
+
+    def __str__(self) -> str:
+        what = f"{self.kind} `{self.name}`" if self.name else self.kind or "no span tells in what"
+        if self.kind and self.share < MOSTLY:
+            what += f", {self.share:.0%} of it"
+        n = len(self.rows)
+        return f"{n:,} of {self.of:,} rollouts {'holds' if n == 1 else 'hold'} the step for {self.held:.3g} s: {what}"
+
+
+def lanes_of(timings: Sequence[str | None], engines: Sequence[str | None]) -> Lanes:
+    """The spans of B rollouts.
+
+    Args:
+        timings: packed spans of each, None where none were logged.
+        engines: the engine of each as a whole.
+    """
+    read = [unpacked(text) if text else (0.0, 0, []) for text in timings]
+    began = min(
+        (start + min(span[1] for span in spans) / 1000 for start, _, spans in read if spans), default=0.0
+    )
+    places: dict[str | None, int] = {None: UNKNOWN}
+
+    def place(text: str | None) -> int:
+        return places.setdefault(text, len(places) - 1)
+
+    table: list[tuple[int, ...]] = []
+    for row, (start, _, spans) in enumerate(read):
+        base = round((start - began) * 1000)
+        of_turn = {
+            turn: engine for kind, _, _, turn, _, _, engine, _ in spans if kind in OF_ENGINE and engine
+        }
+        any_engine = engines[row] or next(iter(of_turn.values()), None)
+        for kind, at, ms, turn, version, name, engine, error in spans:
+            on = of_turn.get(turn, any_engine) if kind not in OF_ENGINE or engine is None else engine
+            turn = UNKNOWN if turn is None else turn
+            version = UNKNOWN if version is None else version
+            table.append((row, kind, base + at, ms, turn, version, place(on), place(name), place(error)))
+    columns = list(np.asarray(table, np.int64).reshape(-1, len(COLUMNS)).T)
+    names = [text for text in places if text is not None]
+    given = np.asarray([n for _, n, _ in read], np.int64)
+    return Lanes(began=began, names=names, given=given, **dict(zip(COLUMNS, columns, strict=True)))
+
+
+def aligned(lanes: Lanes) -> tuple[Lanes, list[Clock]]:
+    """The spans on the rollouts' clock, as far as their order tells what each engine's clock is off by.
+
+    A turn is sampled before its tools run, the next turn after them, and a rollout is scored at its end. Where an engine's
+    spans break that, and one shift mends it for all of them, they are shifted by the middle of what fits.
+    """
+    sampled = np.isin(lanes.kind, OF_ENGINE) & (lanes.turn >= 0) & (lanes.engine >= 0)
+    clocks = []
+    start = lanes.start.copy()
+    low, high = _bounds(lanes, sampled)
+    for place in np.unique(lanes.engine[sampled]).tolist():
+        least, most = low.get(place, -math.inf), high.get(place, math.inf)
+        moved, said = _shift(least, most)
+        engine = lanes.names[place]
+        if said:
+            said = f"engine {engine}: {said}"
+        clocks.append(Clock(engine, moved, least, most, said))
+        start[(lanes.engine == place) & np.isin(lanes.kind, OF_ENGINE)] += moved
+    apart = _apart(lanes, start)
+    clocks = [replace(clock, said=clock.said or apart.get(clock.engine, "")) for clock in clocks]
+    return replace(lanes, start=start).from_first(), clocks
+
+
+def _bounds(lanes: Lanes, sampled: np.ndarray) -> tuple[dict[int, float], dict[int, float]]:
+    """By engine, the least and the most by which its spans can be moved without overlapping its rollouts' other spans."""
+    columns = (lanes.row, lanes.turn, lanes.start, lanes.end, lanes.kind, lanes.engine)
+    own = ~np.isin(lanes.kind, OF_ENGINE)
+    first: dict[tuple[int, int], int] = {}
+    last: dict[tuple[int, int], int] = {}
+    scored: dict[int, int] = {}
+    for row, turn, begin, end, kind, _ in zip(*(column[own].tolist() for column in columns), strict=True):
+        if KINDS[kind] == "score":
+            scored[row] = min(scored.get(row, begin), begin)
+        elif turn >= 0:
+            first[row, turn] = min(first.get((row, turn), begin), begin)
+            last[row, turn] = max(last.get((row, turn), end), end)
+    low: dict[int, float] = {}
+    high: dict[int, float] = {}
+    for row, turn, begin, end, _, engine in zip(
+        *(column[sampled].tolist() for column in columns), strict=True
+    ):
+        for behind in (first.get((row, turn)), scored.get(row)):
+            if behind is not None:
+                high[engine] = min(high.get(engine, math.inf), behind - end)
+        before = last.get((row, turn - 1))
+        if before is not None:
+            low[engine] = max(low.get(engine, -math.inf), before - begin)
+    return low, high
+
+
+def _shift(low: float, high: float) -> tuple[int, str]:
+    if low <= SLACK_MS and high >= -SLACK_MS:
+        return 0, ""
+    if low > high + 2 * SLACK_MS:
+        return 0, (
+            f"its spans overlap those of its rollouts' tools by up to {max(low, -high) / 1000:.3g} s, and no one shift of its "
+            "clock mends it; they are drawn as they came"
+        )
+    if math.isinf(low) or math.isinf(high):
+        moved = round(low if math.isinf(high) else high)
+        known = f"at least {abs(moved) / 1000:.3g} s"
+    else:
+        moved = round((low + high) / 2)
+        least, most = (f"{at / 1000:.3g}" for at in sorted((abs(low), abs(high))))
+        known = f"{most} s" if least == most else f"{least} to {most} s"
+    return (
+        moved,
+        f"its clock is {'behind' if moved > 0 else 'ahead'} by {known}; its spans are moved by {moved / 1000:.3g} s",
+    )
+
+
+def _apart(lanes: Lanes, start: np.ndarray) -> dict[str, str]:
+    """Engines all of whose spans lie before or behind all others of the step."""
+    found = {}
+    for place in np.unique(lanes.engine[lanes.engine >= 0]).tolist():
+        own = (lanes.engine == place) & np.isin(lanes.kind, OF_ENGINE)
+        if not own.any() or own.all():
+            continue
+        before = int(start[~own].min() - (start + lanes.ms)[own].max())
+        behind = int(start[own].min() - (start + lanes.ms)[~own].max())
+        if max(before, behind) > SLACK_MS:
+            where = "before" if before > 0 else "behind"
+            found[lanes.names[place]] = (
+                f"engine {lanes.names[place]}: all of its spans lie {max(before, behind) / 1000:.3g} s {where} all others of the "
+                "step, its clock may be off; they are drawn as they came"
+            )
+    return found
+
+
+def tail_of(lanes: Lanes) -> Tail | None:
+    """The rollouts behind the widest gap between the ends of a step's last rollouts, where they hold it up."""
+    rows = np.unique(lanes.row)
+    if len(rows) < 2:
+        return None
+    ends = np.full(int(rows.max()) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(ends, lanes.row, lanes.end)
+    order = rows[np.argsort(ends[rows], kind="stable")]
+    last = ends[order]
+    most = max(1, math.ceil(TAIL_SHARE * len(order)))
+    gaps = np.diff(last[-most - 1 :])
+    at = len(order) - len(gaps) + int(gaps.argmax())
+    begins, finish = int(last[at - 1]), int(last[-1])
+    if finish - begins < TAIL_LEAST * (finish - int(lanes.start.min())) or begins == finish:
+        return None
+    held = tuple(sorted(order[at:].tolist()))
+    kind, name, ms = _spent(lanes.take(np.isin(lanes.row, held)), begins, finish)
+    whole = sum(int(ends[row]) - begins for row in held)
+    silent = whole - _covered_of_rows(lanes, held, begins)
+    if silent > ms:
+        kind, name, ms = "", "", silent
+    return Tail(held, len(order), begins, finish, kind, name, ms / 1000, ms / whole)
+
+
+def _spent(lanes: Lanes, begins: int, finish: int) -> tuple[str, str, int]:
+    """The kind and name in which most of a time was spent, and how much."""
+    inside = np.clip(lanes.end, begins, finish) - np.clip(lanes.start, begins, finish)
+    spent: Counter[tuple[int, int]] = Counter()
+    for kind, name, ms in zip(lanes.kind.tolist(), lanes.name.tolist(), inside.tolist(), strict=True):
+        spent[kind, name] += ms
+    (kind, name), ms = spent.most_common(1)[0]
+    return KINDS[kind], lanes.names[name] if name >= 0 else "", ms
+
+
+def _covered_of_rows(lanes: Lanes, rows: Sequence[int], begins: int) -> int:
+    found = 0
+    for row in rows:
+        own = lanes.row == row
+        found += covered(np.maximum(lanes.start[own], begins), np.maximum(lanes.end[own], begins))
+    return found
+
+
+def covered(start: np.ndarray, end: np.ndarray) -> int:
+    """How much of time some spans cover together: int [S] each."""
+    if not len(start):
+        return 0
+    order = np.argsort(start, kind="stable")
+    start, reached = start[order], np.maximum.accumulate(end[order])
+    gaps = np.maximum(start[1:] - reached[:-1], 0)
+    return int(reached[-1] - start[0] - gaps.sum())

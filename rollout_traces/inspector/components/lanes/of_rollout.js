@@ -1,0 +1,36 @@
+// When the turns of one rollout ran, and those of the others of its episode: above its conversation.
+
+import { h, replace } from "../../lib/dom.js";
+import { plural, seconds } from "../../lib/format.js";
+import { inert } from "../../lib/text.js";
+import { LanesCanvas, legend } from "./canvas.js";
+
+// call: asks the page's functions; request: what `lanes` is asked; goTo(turn): goes to a sampled turn; open(rollout): to another.
+// Nothing where the rollout has no spans.
+export function timeline(rollout, { call, request, goTo, open }) {
+  const { group, sample } = rollout.metadata;
+  if (!rollout.n_spans || group === undefined || sample === undefined) return null;
+  const body = h("div", null, h("div", { class: "rt-loading" }, "\u2026"));
+  const title = h("summary", null, "Timeline");
+  const root = h("details", { class: "rt-lanes-of-rollout", open: true, testid: "timeline" }, title, body);
+  call("lanes", { ...request, group, sample, by: "rollout" }).then(
+    answer => {
+      const own = each => each.group === group && each.sample === sample;
+      const drawn = new LanesCanvas(answer, {
+        dense: true,
+        open: (each, turn) => (own(each) ? turn >= 0 && goTo(turn) : open(each)),
+      });
+      const others = answer.rollouts.length - 1;
+      title.textContent = `Timeline of ${seconds(answer.ms / 1000)}${others ? `, with ${plural(others, "other")} of its episode` : ""}`;
+      replace(
+        body,
+        drawn.root,
+        legend(answer),
+        answer.said.map(text => h("p", { class: "rt-lanes-said" }, inert(text))),
+      );
+      drawn.draw();
+    },
+    error => replace(body, h("p", { class: "rt-soft" }, error.message)),
+  );
+  return root;
+}

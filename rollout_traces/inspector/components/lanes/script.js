@@ -1,0 +1,178 @@
+// How rollouts went through a step: lanes of time, the funnel, the reward functions.
+
+import { button, h, notice, replace } from "../../lib/dom.js";
+import { number, plural, seconds } from "../../lib/format.js";
+import { shortcut } from "../../lib/keyboard.js";
+import { populationOfStep, register, setPopulation, splitOf } from "../../lib/pages.js";
+import { latest, remote } from "../../lib/remote.js";
+import * as state from "../../lib/state.js";
+import { inert } from "../../lib/text.js";
+import { drawStepPager, move, nearest } from "../step_pager/script.js";
+import { LanesCanvas, legend } from "./canvas.js";
+import { funnelTable, functionsTable } from "./tables.js";
+
+const KEYS = ["project", "run", "split", "step", "lane", "minutes"];
+const WINDOWS = [
+  ["", "the step"],
+  ["1", "last minute"],
+  ["5", "5 minutes"],
+  ["15", "15 minutes"],
+];
+const NAMES = { engine: "engines", source: "environments", rollout: "rollouts" };
+
+let call;
+let root;
+let shownFor = "";
+let drawn = null;
+const newest = latest();
+const newestFunnel = latest();
+const newestFunctions = latest();
+const newestPopulation = populationOfStep("lanes");
+const part = selector => root.querySelector(selector);
+
+export function mount(element, server) {
+  root = element.closest(".rt-view") || element;
+  call = remote(server);
+  const here = { page: "lanes", section: "Lanes" };
+  shortcut(["[", "ArrowLeft"], "Previous step", () => move(-1), here);
+  shortcut(["]", "ArrowRight"], "Next step", () => move(1), here);
+  register("lanes", { element: root, update, news });
+}
+
+function update(now) {
+  drawStepPager(part(".rt-step-pager"), now);
+  const steps = splitOf(now)?.steps || [];
+  if (!steps.length) return replace(part(".rt-lanes-time"), notice("info", "No rollouts in this split yet", ""));
+  if (!steps.includes(Number(now.step)))
+    return state.set(
+      { step: now.step === undefined ? steps[steps.length - 1] : nearest(steps, Number(now.step)) },
+      { fill: true },
+    );
+  const wanted = state.valuesOf(now, KEYS);
+  if (wanted !== shownFor) load(now, wanted);
+  return undefined;
+}
+
+function news(now) {
+  const steps = splitOf(now)?.steps || [];
+  if (now.follow && steps.length && Number(now.step) !== steps[steps.length - 1])
+    return state.set({ step: steps[steps.length - 1] });
+  return load(now, state.valuesOf(now, KEYS));
+}
+
+function load(now, wanted) {
+  if (shownFor !== wanted && !drawn)
+    replace(part(".rt-lanes-time"), h("div", { class: "rt-loading" }, "Reading the spans\u2026"));
+  shownFor = wanted;
+  const asked = state.placeAtStep(now);
+  const failed = (slot, title) => error => replace(part(slot), notice("error", title, error.message));
+  setPopulation("lanes");
+  newest(
+    call("lanes", { ...asked, by: now.lane || "", minutes: now.minutes || 0 }),
+    draw,
+    failed(".rt-lanes-time", "The lanes could not be read"),
+  );
+  newestFunnel(
+    call("funnel", asked),
+    answer => replace(part(".rt-lanes-funnel"), funnelTable(answer)),
+    failed(".rt-lanes-funnel", "The funnel could not be read"),
+  );
+  newestFunctions(
+    call("reward_functions", state.placeOf(now)),
+    answer => replace(part(".rt-lanes-functions"), functionsTable(answer, Number(now.step))),
+    failed(".rt-lanes-functions", "The reward functions could not be read"),
+  );
+  newestPopulation(call("population", asked));
+}
+
+const segmented = (label, chosen, options, choose, testid) =>
+  h(
+    "div",
+    { class: "rt-segmented", role: "group", "aria-label": label },
+    options.map(([value, text]) =>
+      h(
+        "button",
+        {
+          type: "button",
+          "aria-pressed": String(value === chosen),
+          testid: `${testid}-${value || "step"}`,
+          onclick: () => choose(value),
+        },
+        text,
+      ),
+    ),
+  );
+
+function draw(answer) {
+  const now = state.get();
+  drawn?.forget();
+  drawn = null;
+  replace(
+    part(".rt-lanes-tools"),
+    segmented(
+      "A lane for each of",
+      answer.by,
+      answer.choices.map(by => [by, NAMES[by]]),
+      lane => state.set({ lane }),
+      "lane",
+    ),
+    segmented("Time shown", now.minutes || "", WINDOWS, minutes => state.set({ minutes: minutes || null }), "minutes"),
+  );
+  const notes = [
+    answer.said.map(text => h("p", { class: "rt-lanes-said", testid: "lanes-said" }, inert(text))),
+    answer.unobserved.map(text => h("p", { class: "rt-soft", testid: "lanes-unobserved" }, inert(text))),
+  ];
+  const block = inside => replace(part(".rt-lanes-time"), h("section", { class: "rt-lanes-block" }, inside));
+  if (!answer.spans.lane.length) return block([h("h2", null, "Lanes of time"), notes]);
+  drawn = new LanesCanvas(answer, { open, dense: answer.by === "rollout" });
+  const steps =
+    answer.steps.length > 1
+      ? `, steps ${number(answer.steps[0])} to ${number(answer.steps[answer.steps.length - 1])}`
+      : "";
+  block([
+    h(
+      "h2",
+      null,
+      "Lanes of time",
+      h(
+        "span",
+        { class: "rt-faint" },
+        ` ${plural(answer.spans.lane.length, "span")} of ${number(answer.n_timed)} of ${plural(answer.n_rows, "rollout")} in ${seconds(answer.ms / 1000)}${steps}, from ${new Date(answer.began * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC; drag to look closer, a click opens the rollout`,
+      ),
+    ),
+    answer.tail ? tail(answer.tail) : null,
+    drawn.root,
+    legend(answer),
+    notes,
+  ]);
+  drawn.draw();
+  return undefined;
+}
+
+function tail({ text, where, n }) {
+  return h(
+    "p",
+    { class: "rt-lanes-tail", testid: "lanes-tail" },
+    h("b", null, inert(text)),
+    " ",
+    button(
+      `list ${n === 1 ? "it" : "them"}`,
+      () => state.set({ page: "explore", rows: "all", where, sort: null, text: null, flag: null }),
+      { testid: "lanes-tail-list" },
+    ),
+  );
+}
+
+function open(rollout) {
+  const { step, group, sample } = rollout;
+  state.set({
+    page: "rollouts",
+    step,
+    group,
+    sample,
+    id: rollout.id && group === null ? rollout.id : null,
+    where: null,
+    text: null,
+    scope: null,
+  });
+}

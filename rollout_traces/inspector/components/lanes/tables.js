@@ -1,0 +1,175 @@
+// The funnel of a step and of the run, and the reward functions by name.
+
+import { button, h, table } from "../../lib/dom.js";
+import { number, percent, plural, seconds } from "../../lib/format.js";
+import * as state from "../../lib/state.js";
+import { inert } from "../../lib/text.js";
+import { lineChart } from "../charts/line_chart.js";
+
+const CLEAN = { sort: null, text: null, flag: null, group: null, sample: null, id: null };
+
+// The kept rollouts of a filter under Rollouts, all of them under Explore.
+function links(where, step) {
+  return [
+    button("kept", () => state.set({ page: "rollouts", scope: step === null ? "all" : null, where, ...CLEAN }), {
+      class: "rt-ghost",
+      title: "The kept ones, under Rollouts",
+      testid: "funnel-rollouts",
+    }),
+    button(
+      "all",
+      () =>
+        state.set({
+          page: "explore",
+          rows: "all",
+          where: step === null ? where : `(${where}) and step = ${step}`,
+          ...CLEAN,
+        }),
+      { class: "rt-ghost", title: "All of them, kept or not, under Explore", testid: "funnel-all" },
+    ),
+  ];
+}
+
+export function funnelTable(answer) {
+  const unknown = h("span", { class: "rt-faint" }, "unobserved");
+  const cells = (counted, stage, step) => [
+    h(
+      "td",
+      { class: "rt-num" },
+      counted.n === null ? (stage.unobserved ? unknown.cloneNode(true) : "\u2013") : number(counted.n),
+    ),
+    h("td", { class: "rt-num rt-soft" }, counted.tokens === null ? "" : percent(counted.tokens)),
+    h(
+      "td",
+      { class: "rt-funnel-bar" },
+      counted.tokens === null ? null : h("i", { style: { "--share": `${counted.tokens * 100}%` } }),
+    ),
+    h("td", null, counted.n && stage.where ? links(stage.where, step) : null),
+  ];
+  return h(
+    "section",
+    { class: "rt-lanes-block", testid: "funnel" },
+    h(
+      "h2",
+      null,
+      "Funnel",
+      h(
+        "span",
+        { class: "rt-faint" },
+        " rollouts of all there were, and their share of the sampled tokens; one rollout can be in several lines",
+      ),
+    ),
+    h(
+      "div",
+      { class: "rt-lanes-table rt-scroll", tabindex: "0", role: "region", "aria-label": "Funnel" },
+      table(
+        null,
+        [
+          h("th", null, ""),
+          h("th", { colspan: 4 }, `step ${number(answer.step)}`),
+          h("th", { colspan: 4 }, `the run, ${plural(answer.n_steps, "step")}`),
+          h("th", null, ""),
+        ],
+        answer.stages.map(stage =>
+          h(
+            "tr",
+            { class: stage.of ? "rt-funnel-reason" : "", testid: "funnel-stage", dataset: { stage: stage.name } },
+            h("td", { title: stage.where || "" }, inert(stage.title)),
+            cells(stage.step, stage, answer.step),
+            cells(stage.run, stage, null),
+            h("td", { class: "rt-faint" }, stage.unobserved),
+          ),
+        ),
+      ),
+    ),
+  );
+}
+
+export function functionsTable(answer, step) {
+  const at = answer.steps.indexOf(step);
+  const line = (values, label, show) =>
+    values.some(value => value !== null)
+      ? lineChart(answer.steps, values, {
+          width: 150,
+          height: 24,
+          step,
+          bare: true,
+          label,
+          show,
+          onStep: picked => state.set({ step: picked }),
+        })
+      : "";
+  const time = value => (value === null ? h("span", { class: "rt-faint" }, "unobserved") : seconds(value));
+  const share = value => (value === null ? "\u2013" : percent(value));
+  const row = each => {
+    const here = each.steps[at] || each.whole;
+    return h(
+      "tr",
+      { testid: "reward-function", dataset: { name: each.name } },
+      h("td", { class: "rt-mono" }, inert(each.name)),
+      h("td", { class: "rt-num" }, time(here.seconds)),
+      h("td", { class: "rt-num" }, time(each.whole.seconds)),
+      h(
+        "td",
+        null,
+        line(
+          each.steps.map(s => s.seconds),
+          `${each.name}, seconds a step`,
+          seconds,
+        ),
+      ),
+      h(
+        "td",
+        { class: `rt-num ${here.no_value ? "rt-error-text" : ""}` },
+        here.no_value === null ? "\u2013" : `${number(here.no_value)} of ${number(here.rollouts)}`,
+        here.no_value && answer.steps[at] !== undefined ? links(`${name(each.column)} is null`, step) : null,
+      ),
+      h("td", { class: "rt-num" }, share(here.zeros)),
+      h(
+        "td",
+        null,
+        line(
+          each.steps.map(s => s.zeros),
+          `${each.name}, share of zeros`,
+          percent,
+        ),
+      ),
+      h("td", { class: "rt-num" }, share(here.one_value)),
+      h("td", { class: "rt-num" }, share(here.outliers)),
+    );
+  };
+  return h(
+    "section",
+    { class: "rt-lanes-block", testid: "reward-functions" },
+    h(
+      "h2",
+      null,
+      "Reward functions",
+      h("span", { class: "rt-faint" }, " the slowest first; values at this step, lines over the steps"),
+    ),
+    answer.unobserved.map(text => h("p", { class: "rt-soft" }, text)),
+    answer.functions.length
+      ? h(
+          "div",
+          { class: "rt-lanes-table rt-scroll", tabindex: "0", role: "region", "aria-label": "Reward functions" },
+          table(
+            null,
+            [
+              ["function", ""],
+              ["time", "seconds at this step; a call for several rollouts counts once"],
+              ["in all", "seconds over the steps shown"],
+              ["", ""],
+              ["gave none", "rollouts without a value of it, as where it raised"],
+              ["zeros", "share of its values that are 0"],
+              ["", ""],
+              ["one value", "share of its most frequent value"],
+              ["outliers", "share of values more than 5 median absolute deviations from the step's median"],
+            ].map(([text, title]) => h("th", { title }, text)),
+            answer.functions.map(row),
+          ),
+        )
+      : null,
+  );
+}
+
+const name = column => (/^[\w/]+$/.test(column) ? column : `\`${column.replaceAll("`", "``")}\``);
