@@ -29,7 +29,7 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer  # noqa: E402
 
 from rollout_traces.decode import TranscriptDecoder  # noqa: E402
 from rollout_traces.integrations import trl as integration  # noqa: E402
-from rollout_traces.trace.conversion import TraceRecord, read_transcript  # noqa: E402
+from rollout_traces.trace.conversion import TraceRecord, read_details, read_transcript  # noqa: E402
 from tests.generator import tiny_tokenizer  # noqa: E402
 from tests.trainers.result import report  # noqa: E402
 
@@ -156,12 +156,15 @@ def train(
     if options.pop("twins", False):
         short.__name__ = "correct"
     given: list[list[float]] = []
+    times: list[tuple[float, float]] = []
 
     def recorded(function):
         @functools.wraps(function)
         def wrapped(*args, **kwargs):
+            start = time.time()
             values = function(*args, **kwargs)
             given.append(values)
+            times.append((start, time.time()))
             return values
 
         return wrapped
@@ -205,6 +208,7 @@ def train(
 
     def keep(inputs):
         given.clear()
+        times.clear()
         output = inner(inputs)
         n, rank = len(inputs), trainer.accelerator.process_index
         first = n * (rank - trainer.accelerator.num_processes)
@@ -212,6 +216,7 @@ def train(
         right, short = given
         (trainer.seen if trainer.model.training else trainer.evaluated).append(
             {
+                "times": list(times),
                 "completion": list(trainer._logs["completion"])[mine],
                 "rewards": {"correct": right, "short": short},
                 "advantages": output["advantages"].tolist(),
@@ -322,6 +327,7 @@ def check(project: str, trainer: GRPOTrainer) -> int:
             assert abs(meta["advantage"] - seen["advantages"][row]) < 1e-3
             assert meta["group"] == row // 4
             assert meta["version_min"] == meta["version_max"] == seen["global_step"]
+            check_spans(record, seen)
             tokens, n_masked = read_transcript(record).tokens, len(seen["masks"][row])
             if n_masked:  # TRL hides a truncated completion that it masks
                 assert tokens.input_ids.tolist() == seen["ids"][row]
@@ -351,6 +357,18 @@ def check(project: str, trainer: GRPOTrainer) -> int:
     )
     assert equal == conversations
     return sum(len(records) for records in by_step.values())
+
+
+def check_spans(record: TraceRecord, seen: dict) -> None:
+    """The spans of the reward functions are around the times that these noted themselves, and sampling is before them."""
+    spans = read_details(record)["timings"]
+    scored = [span for span in spans if span["kind"] == "score"]
+    assert len(scored) == len(seen["times"]) == 2, spans
+    for span, (start, end) in zip(scored, seen["times"], strict=True):
+        assert start - 0.05 < span["start"] <= start + 0.001 and end - 0.001 <= span["end"] < end + 0.05
+    for span in spans:
+        if span["kind"] == "generate":
+            assert span["version"] == seen["global_step"] and span["end"] <= scored[0]["start"] + 0.001
 
 
 def check_evaluation(project: str, trainer: GRPOTrainer) -> int:

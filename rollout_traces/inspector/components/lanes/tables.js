@@ -61,7 +61,7 @@ export function funnelTable(answer) {
     ),
     h(
       "div",
-      { class: "rt-lanes-table rt-scroll", tabindex: "0", role: "region", "aria-label": "Funnel" },
+      { class: "rt-lanes-table rt-table-scroll rt-scroll", tabindex: "0", role: "region", "aria-label": "Funnel" },
       table(
         null,
         [
@@ -151,7 +151,7 @@ export function functionsTable(answer, step) {
     answer.functions.length
       ? h(
           "div",
-          { class: "rt-lanes-table rt-scroll", tabindex: "0", role: "region", "aria-label": "Reward functions" },
+          { class: "rt-lanes-table rt-table-scroll rt-scroll", tabindex: "0", role: "region", "aria-label": "Reward functions" },
           table(
             null,
             [
