@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -30,7 +30,7 @@ FEWEST_STEPS = 12
 """Steps of a series; with fewer, nothing is known of what steps differ by."""
 DRIFT_DEGREE = 2
 """A policy that learns is a parabola over the run: it may saturate or begin late, and has no edge."""
-AT_ONCE = 1 << 17
+AT_ONCE = 1 << 15
 """Values [S, T] that are scanned at once, so that what is in between stays in the processor's cache."""
 
 
@@ -115,6 +115,18 @@ def scan_in_parts(panel: Panel, noise: Noise, basis: np.ndarray) -> Scanned:
     return Scanned(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
+def _sizes(w: Whitened, sharp: Whitened) -> Iterator[tuple[Kind, int, np.ndarray, int]]:
+    """Kind and length of templates, their sizes [S, ...] by where they begin, and among how many lengths they are one."""
+    n = w.weight.shape[1]
+    found = lengths(n)
+    # what began in the last steps is a spike for all that is known
+    yield "level", n, w.levels()[:, :-SPIKE], 1
+    for length in found.tolist():
+        yield "window", length, (sharp if length <= SPIKE else w).windows(length), len(found)
+        if length >= SHORTEST_RAMP:
+            yield "ramp", length, w.ramps(length), len(found)
+
+
 def scan(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, Whitened]:
     """The best template of each series beside what it does already.
 
@@ -126,7 +138,6 @@ def scan(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, Whiten
     n_series, n = panel.values.shape
     wide = np.broadcast_to(basis, (n_series, *basis.shape[-2:]))
     w, sharp = whitened(noise.clipped, noise, wide), whitened(panel.values, noise, wide)
-    found = lengths(n)
     rows = np.arange(n_series)
     freedom = freedom_of(panel)
     tails_of_best = freedom.copy()
@@ -134,14 +145,7 @@ def scan(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, Whiten
         np.full(n_series, "level", object), np.zeros(n_series, np.int64), np.full(n_series, n), np.zeros(n_series),
         np.zeros(n_series), np.full(n_series, -np.inf),
     )  # fmt: skip
-    # what began in the last steps is a spike for all that is known
-    tables: list[tuple[Kind, int, np.ndarray, int]] = [("level", n, w.levels()[:, :-SPIKE], 1)]
-    for length in found.tolist():
-        windows = (sharp if length <= SPIKE else w).windows(length)
-        tables.append(("window", length, windows, len(found)))
-        if length >= SHORTEST_RAMP:
-            tables.append(("ramp", length, w.ramps(length), len(found)))
-    for kind, length, sizes, n_lengths in tables:
+    for kind, length, sizes, n_lengths in _sizes(w, sharp):
         if sizes.shape[1] < 2:
             continue
         at = 1 + np.argmax(np.abs(sizes[:, 1:]), axis=1)

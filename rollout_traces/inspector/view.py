@@ -37,6 +37,10 @@ class ProjectView:
         """An answer, computed again only when the project has new rows."""
         return self.workspace.remembered(key, self.project, compute)
 
+    def surveyed(self, key: tuple[Any, ...], compute: Callable[[], T]) -> T:
+        """An answer that looks at all rows of a run, remembered; one such is computed at a time."""
+        return self.workspace.surveyed(key, self.project, compute)
+
 
 @dataclass(frozen=True)
 class SplitView(ProjectView):

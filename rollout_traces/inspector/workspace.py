@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.inspector.few_at_once import FewAtOnce
+from rollout_traces.inspector.memory import give_back
 from rollout_traces.store import Store, open_store
 from rollout_traces.store.exports.address import is_address
 from rollout_traces.store.remembered import RememberedAnswers
@@ -44,6 +45,7 @@ class _FirstIndex:
         except Exception as error:  # noqa: BLE001 - kept, and raised in the thread that asks
             self.error = error
         finally:
+            give_back()
             self.done.set()
 
     def _report(self, done: int, total: int) -> None:
@@ -86,6 +88,7 @@ class Workspace:
         self._versions: dict[str, int] = {}
         self._shapes: dict[str, Any] = {}
         self._lock = threading.Lock()
+        self._survey = threading.Lock()
         self._answers = RememberedAnswers()
         self._first: dict[str, _FirstIndex] = {}
         self.steps_seen: dict[tuple[Any, ...], Any] = {}
@@ -220,6 +223,25 @@ class Workspace:
             compute: gives the answer.
         """
         return self._answers.answer((project, self.version(project), *key), compute)
+
+    def surveyed(self, key: tuple[Any, ...], project: str, compute: Callable[[], T]) -> T:
+        """An answer as `remembered`, for which arrays of all rows of a run are held: one such at a time, whoever asks.
+
+        Args:
+            key: what was asked.
+            project: the project it is about.
+            compute: gives the answer; it asks for no other such answer.
+        """
+
+        def alone() -> T:
+            with waiting_for_another():
+                self._survey.acquire()
+            try:
+                return compute()
+            finally:
+                self._survey.release()
+
+        return self.remembered(key, project, alone)
 
     def close(self) -> None:
         """Closes every store."""

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from rollout_traces.errors import StoreError
+from rollout_traces.inspector.pages.diagnosed import run_diagnosed
+from rollout_traces.inspector.pages.incidents import run_alarms
 from rollout_traces.inspector.pages.shell import catalog, pulse
+from rollout_traces.inspector.view import SplitView
 from rollout_traces.inspector.workspace import Workspace
 from tests.inspector.told import told
 from tests.sources.test_trackio_traces import CHAT, TRACES
@@ -51,6 +58,38 @@ class TestWorkspace:
         assert asked == [1]
         workspace._versions["demo"] = -1
         assert workspace.remembered(("x",), "demo", lambda: 8) == 8
+        workspace.close()
+
+    def test_answers_that_hold_all_rows_of_a_run_are_computed_one_at_a_time(self, home):
+        workspace = Workspace(folder=home)
+        workspace.refresh("demo")
+        now, most, lock = 0, 0, threading.Lock()
+
+        def compute() -> int:
+            nonlocal now, most
+            with lock:
+                now += 1
+                most = max(most, now)
+            time.sleep(0.02)
+            with lock:
+                now -= 1
+            return 1
+
+        with ThreadPoolExecutor(6) as threads:
+            asked = [threads.submit(workspace.surveyed, (n,), "demo", compute) for n in range(6)]
+            assert [each.result(30) for each in asked] == [1] * 6
+        assert most == 1
+        with pytest.raises(ZeroDivisionError):
+            workspace.surveyed(("fails",), "demo", lambda: 1 // 0)
+        assert workspace.surveyed(("the next",), "demo", compute) == 1
+        workspace.close()
+
+    @pytest.mark.parametrize("asked", [run_diagnosed, run_alarms])
+    def test_what_moved_in_a_run_and_what_is_usual_of_it_are_such_answers(self, home, monkeypatch, asked):
+        workspace, surveyed = Workspace(folder=home), []
+        monkeypatch.setattr(Workspace, "surveyed", lambda self, key, project, compute: surveyed.append(key))
+        asked(SplitView(workspace, "demo", "run-a"))
+        assert len(surveyed) == 1
         workspace.close()
 
 

@@ -24,7 +24,7 @@ def run_diagnosed(view: SplitView) -> RunReport:
 
     scope = run_scope(view)
     key = ("run report", scope.run, scope.split)
-    return view.remembered(key, lambda: diagnose(scope.relations, scope.run, scope.split))
+    return view.surveyed(key, lambda: diagnose(scope.relations, scope.run, scope.split))
 
 
 def run_events(view: SplitView) -> list[Event]:

@@ -97,7 +97,7 @@ def run_alarms(view: SplitView) -> RunAlarms:
         usual = usual_flags(scope)
         return RunAlarms(usual, rises(scope, usual))
 
-    return view.remembered(("alarms", view.run, view.split), read)
+    return view.surveyed(("alarms", view.run, view.split), read)
 
 
 def run_incidents(view: SplitView) -> list[Incident]:

@@ -21,6 +21,7 @@ MEMORY_SHARE = 0.5
 MOST_MEMORY = 4 << 30
 
 _SETTINGS = (
+    "SET allocator_background_threads = true",
     "SET temp_directory = ''",
     "SET python_enable_replacements = false",
     "SET autoinstall_known_extensions = false",
@@ -30,7 +31,8 @@ _SETTINGS = (
     "SET enable_external_access = false",
     "SET lock_configuration = true",
 )
-"""In this order: nothing can be set after the last."""
+"""In this order: nothing can be set after the last. By the first of them memory that a statement is done with goes back
+to the system within seconds, also where none follows."""
 
 
 class Engine:

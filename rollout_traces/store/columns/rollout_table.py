@@ -41,8 +41,8 @@ MOST_GONE = 1_000_000
 TRAINING = "rollout"
 First = Mapping[tuple[int, str, str], int]
 """Run's number, split and attempt -> the first step of that split that the attempt wrote."""
-CONDENSED_TOGETHER = 250_000
-"""Rows after which a table that is kept condensed is condensed again, while it is loaded and later."""
+CONDENSED_TOGETHER = 122_880
+"""Rows after which a table that is kept condensed is condensed again, while it is loaded and later: a row group of DuckDB's."""
 LABEL_KEY, SIDE_KEY = "__labelled", "__side"
 """What labels and side tables are joined by; names that no column of a run has."""
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -64,3 +66,30 @@ class TestOrder:
         )
         seen = found["position"].to_numpy()
         assert (np.diff(seen) == 3).all() and len(seen) == (200_000 if most else 266_667)
+
+
+LET_GO = """
+import time
+from rollout_traces.store.columns.engine import Engine
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+cursor = Engine(threads=2).cursor()
+before = resident()
+cursor.execute("CREATE TABLE t AS SELECT i, CAST(hash(i) AS VARCHAR) AS v FROM range(3000000) r(i)")
+held = resident() - before
+cursor.execute("DROP TABLE t")
+end = time.monotonic() + 30
+while resident() - before > held / 8 and time.monotonic() < end:
+    time.sleep(0.2)
+print(held, resident() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_what_a_table_took_goes_back_to_the_system_though_nothing_more_is_asked() -> None:
+    done = subprocess.run([sys.executable, "-c", LET_GO], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    held, left = map(int, done.stdout.split())
+    assert held > 50 << 20 and left < held / 8, (held, left)
