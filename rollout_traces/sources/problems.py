@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 NOT_UNDERSTOOD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What reading a record raises whose values are not of the kinds that its writer writes."""
@@ -59,6 +62,37 @@ class Problems:
         self.counts[kind] += 1
         if self.counts[kind] <= MAX_KEPT_PER_KIND and len(self.kept) < MAX_KEPT:
             self.kept.append(ImportProblem(path, line, kind, text))
+
+    @contextmanager
+    def refusing(self, path: Path, line: int | None, what: str = "it") -> Iterator[None]:
+        """Notes that what is read inside cannot be understood, and goes on behind it.
+
+        Args:
+            path: the file or folder.
+            line: 1-based line or row of the file.
+            what: what is passed over then.
+        """
+        try:
+            yield
+        except NOT_UNDERSTOOD as error:
+            text = f"cannot be understood ({error!r}); {what} is passed over."
+            self.add(path, "rows_refused", text, line)
+
+    def mappings(self, path: Path, line: int | None, name: str, given: Any) -> list[Mapping[str, Any]]:
+        """The objects of a list; what else stands in it, or in its place, is noted.
+
+        Args:
+            path: the file or folder.
+            line: 1-based line or row of the file.
+            name: the key that the list stands under.
+            given: what stands there; None is an empty list.
+        """
+        listed = given if isinstance(given, list) else [] if given is None else [given]
+        for each in listed:
+            if not isinstance(each, Mapping):
+                text = f"{name}: seen {repr(each)[:80]}. Expected objects; it is left out."
+                self.add(path, "values_not_understood", text, line)
+        return [each for each in listed if isinstance(each, Mapping)]
 
     def once(self, path: Path, kind: str, text: str) -> None:
         """Notes a problem of a file unless the same was noted of it before."""

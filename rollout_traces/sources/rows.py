@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from rollout_traces.model.plain_values import INFINITE
 from rollout_traces.model.spans import Span
 from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
 from rollout_traces.sources.chat import messages_of_marked_text
+from rollout_traces.sources.problems import Problems
 
 _DECIMAL = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 RE_ENCODED = "re-encoded"
@@ -148,6 +150,13 @@ def add_tokens(row: RolloutRow, calls: MergedRow) -> None:
     row.response_mask = row.loss_mask = [0] * n + calls.sampled
     if any(value == value for value in calls.logprobs):
         row.tracks["logprobs"] = [None] * n + [None if value != value else value for value in calls.logprobs]
+
+
+def note_calls_left_out(problems: Problems, path: Path, line: int | None, n: int) -> None:
+    """Notes model calls whose ids are in no later prompt, since the context was rewritten after them."""
+    if n:
+        text = f"the context was rewritten after {n} of the model's calls; their ids are left out."
+        problems.add(path, "calls_left_out", text, line)
 
 
 def call_of(prompt: Sequence[int], completion: Sequence[int], logprobs: Any) -> ModelCall:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.sources.base import Claim, Format, Found, Head, number_in, split_of
+from rollout_traces.sources.base import HEAD, Claim, Format, Found, Head, number_in, split_of
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.registry import format_named, formats
 
@@ -87,15 +87,20 @@ def scan(paths: Sequence[Path], problems: Problems, file_format: str = "auto") -
         if not path.exists():
             raise ConfigError(f"{path}: no such file or folder.")
         n_seen = n_found = 0
+        unclaimed: list[Path] = []
         for file, info in files_below(path, problems):
             n_seen += 1
             found = recognise(file, asked, problems, info)
             if found is None and file_format != "auto" and (file == path or _may_be_read(file, asked[0])):
                 found = Found(file, asked[0], _forced(file), info.st_size, info.st_mtime_ns)
-            if found is not None:
+            if found is None:
+                unclaimed.append(file)
+            else:
                 n_found += 1
                 runs.setdefault(found.claim.root, []).append(found)
-        if not n_found:
+        if n_found:
+            _say_damaged(unclaimed, runs.values(), problems)
+        else:
             what = (
                 "is empty"
                 if not n_seen
@@ -109,6 +114,17 @@ def scan(paths: Sequence[Path], problems: Problems, file_format: str = "auto") -
         FoundRun(root, files[0].claim.run or names[root], _ordered(files))
         for root, files in sorted(runs.items())
     ]
+
+
+def _say_damaged(unclaimed: Iterable[Path], claimed: Iterable[Sequence[Found]], problems: Problems) -> None:
+    """Notes files that no format knows by their beginning, which is damaged, among rollouts that end as they do."""
+    endings = {found.path.suffix for files in claimed for found in files}
+    for path in unclaimed:
+        head = Head(path)
+        is_like_them = path.suffix in endings and path.suffix.startswith(".json")
+        if is_like_them and 0 < len(head.raw) < HEAD and head.record is None:
+            text = "is passed over: what its format is cannot be told, since no whole JSON object is in it."
+            problems.add(path, "files_not_recognised", f"{text} --format NAME reads it.")
 
 
 def _why_not(head: Head) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
 import pickle
+import random
+import secrets
 import shutil
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -192,6 +196,38 @@ RECORDS = sorted(
 )
 
 
+OBJECTS = sorted(
+    path.relative_to(SAMPLES)
+    for pattern in ("atif/**/trajectory.json", "rllm/**/episode_*.json")
+    for path in SAMPLES.glob(pattern)
+)
+FILES = sorted(
+    path.relative_to(SAMPLES)
+    for path in SAMPLES.rglob("*")
+    if path.is_file() and path.suffix not in (".pkl", ".pt") and "trl-trackio" not in path.parts
+)
+ODD = [None, [], {}, "x", -1, float("nan"), True, 1e308, 2**70, [[[]]], {"a": "b"}, ["x"], [None], "\ud800"]
+
+
+def places(value: object, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Where something stands in a record, of lists in their first three items."""
+    inner = (
+        value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
+    )
+    for key, item in inner:
+        yield (*at, key)
+        yield from places(item, (*at, key))
+
+
+def with_odd(record: dict, place: tuple[str | int, ...], odd: object) -> dict:
+    """A record with something odd in one place."""
+    changed = inner = copy.deepcopy(record)
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = odd
+    return changed
+
+
 class TestEveryReader:
     @pytest.mark.parametrize("sample", RECORDS, ids=str)
     def test_whatever_stands_under_a_key_the_records_around_it_are_read(self, tmp_path, sample):
@@ -207,6 +243,85 @@ class TestEveryReader:
             ]
             path.write_text("".join(json.dumps(each) + "\n" for each in (record, *odd, record)))
             assert len(rows_of(path)) >= n, key
+
+    @pytest.mark.parametrize("sample", [*RECORDS, *OBJECTS], ids=str)
+    def test_whatever_stands_deep_in_a_record_costs_it_alone_and_is_said(self, tmp_path, sample):
+        seed = secrets.randbelow(10**6)
+        drawn = random.Random(seed)
+        shutil.copytree(SAMPLES / sample.parts[0], tmp_path / sample.parts[0])
+        path, around = tmp_path / sample, tmp_path / sample.parts[0]
+        one_a_line = sample.suffix == ".jsonl"
+        texts = path.read_text().splitlines() if one_a_line else [path.read_text()]
+        first, last = json.loads(texts[0]), json.loads(texts[-1])
+        deep = [place for place in places(first) if len(place) > 1]
+        n_whole = len(rows_of(around))
+        n_around = n_whole - len(rows_of(path))
+        if one_a_line:
+            path.write_text("".join(json.dumps(each) + "\n" for each in (first, first, last)))
+            n_whole = len(rows_of(path))
+            path.write_text("".join(json.dumps(each) + "\n" for each in (first, last)))
+            n_around = len(rows_of(path))
+        for place, odd in [(drawn.choice(deep), drawn.choice(ODD)) for _ in range(40 if deep else 0)]:
+            told = f"seed {seed}: {odd!r} at {place}"
+            written = with_odd(first, place, odd)
+            records = (first, written, last) if one_a_line else (written,)
+            path.write_text("".join(json.dumps(each) + "\n" for each in records))
+            problems = Problems()
+            rows = rows_of(path if one_a_line else around, problems)
+            if sample.parts[0] == "tinker-capture":  # calls of one trajectory are one rollout
+                assert rows or problems.kept, told
+            else:
+                assert len(rows) >= n_around, told
+            if len(rows) < n_whole:
+                assert problems.kept, told
+
+    @pytest.mark.parametrize("sample", FILES, ids=str)
+    def test_wherever_a_file_is_damaged_the_files_around_it_are_read(self, tmp_path, sample):
+        seed = secrets.randbelow(10**6)
+        drawn = random.Random(seed)
+        around = tmp_path / sample.parts[0]
+        shutil.copytree(SAMPLES / sample.parts[0], around)
+        path, data = tmp_path / sample, (SAMPLES / sample).read_bytes()
+        path.unlink()
+        n_around = len(rows_of(around))
+        for at in [drawn.randrange(len(data)) for _ in range(8)]:
+            for behind in (b"", bytes([drawn.randrange(256)]) + data[at + 1 :]):
+                path.write_bytes(data[:at] + behind)
+                assert len(rows_of(around)) >= n_around, f"seed {seed}: byte {at} of {len(data)}"
+
+    def test_a_file_whose_beginning_is_damaged_is_named_among_its_siblings(self, tmp_path):
+        verl_file(tmp_path, line())
+        damaged = verl_file(tmp_path, line()[:8], name="2.jsonl")
+        problems = Problems()
+        assert len(rows_of(tmp_path, problems)) == 1
+        [problem] = problems.kept
+        assert (problem.path, problem.kind) == (damaged, "files_not_recognised")
+
+    def test_a_damaged_file_of_trl_costs_the_next_one_nothing(self, tmp_path):
+        shutil.copytree(SAMPLES / "trl", tmp_path / "trl")
+        path = tmp_path / "trl/completions/completions_00001.parquet"
+        n = len(rows_of(path.with_name("completions_00002.parquet")))
+        path.write_bytes(path.read_bytes()[:500])
+        problems = Problems()
+        assert len(rows_of(tmp_path, problems)) == n > 0
+        assert {problem.path for problem in problems.kept} == {path}
+
+    def test_calls_before_the_context_was_rewritten_are_counted(self, tmp_path):
+        text = (SAMPLES / "nemo-gym/workplace_assistant_rollouts.jsonl").read_text().splitlines()[0]
+        record = json.loads(text)
+        calls = [([1, 2], [3]), ([1, 2, 3, 4], [5]), ([9], [8])]
+        record["response"]["output"] = [
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
+            | {"prompt_token_ids": prompt, "generation_token_ids": written}
+            for prompt, written in calls
+        ]
+        path = tmp_path / "rollouts.jsonl"
+        path.write_text(json.dumps(record) + "\n")
+        problems = Problems()
+        [row] = rows_of(path, problems)
+        assert list(row.input_ids) == [9, 8]
+        [problem] = [each for each in problems.kept if each.kind == "calls_left_out"]
+        assert problem.line == 1 and "2 of the model's calls" in str(problem)
 
     def test_a_mark_of_utf_8_before_an_object_is_no_damage(self, tmp_path):
         shutil.copytree(SAMPLES / "atif", tmp_path / "atif")

@@ -12,8 +12,16 @@ from rollout_traces.sources.chat import messages_of, text_of
 from rollout_traces.sources.formats.own_export import row_of
 from rollout_traces.sources.json_file import read_object
 from rollout_traces.sources.lines import loads
-from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
-from rollout_traces.sources.rows import RolloutRow, add_tokens, call_of, number, numbers, scalars
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import (
+    RolloutRow,
+    add_tokens,
+    call_of,
+    note_calls_left_out,
+    number,
+    numbers,
+    scalars,
+)
 
 _OWN_RUN = re.compile(rb'"extra":\{"rollout_traces":\{[^{}]*?"run":"([^"\\]*)"')
 """The run of a trajectory that `rollout-traces export` wrote."""
@@ -48,18 +56,35 @@ class Atif(Format):
         trajectory = read_object(found.path, problems, options)
         own = None if trajectory is None else (trajectory.get("extra") or {}).get("rollout_traces")
         if trajectory is not None and isinstance(own, dict):
-            try:
+            row = None
+            with problems.refusing(found.path, None):
                 given = messages_of(_messages(trajectory["steps"]))
-                yield row_of({**own, "messages": given}, 1), 0, 1
-            except NOT_UNDERSTOOD as error:
-                problems.add(found.path, "rows_refused", f"cannot be understood ({error!r}).")
+                row = row_of({**own, "messages": given}, 1)
+            if row is not None:
+                yield row, 0, 1
         elif trajectory is not None:
-            for n, row in enumerate(_rows(trajectory, found, None), 1):
+            for n, row in enumerate(_rows(trajectory, found, problems), 1):
                 yield row, 0, n
 
 
-def _rows(trajectory: Mapping[str, Any], found: Found, parent: RolloutRow | None) -> Iterator[RolloutRow]:
-    steps = [step for step in trajectory.get("steps") or [] if isinstance(step, Mapping)]
+def _rows(
+    trajectory: Mapping[str, Any], found: Found, problems: Problems, parent: RolloutRow | None = None
+) -> Iterator[RolloutRow]:
+    """A trajectory's row and those of the agents below it; what cannot be understood costs its own agent alone."""
+    row = parent
+    with problems.refusing(found.path, None, "the agent"):
+        row = _row(trajectory, found, problems, parent)
+    if row is not None and row is not parent:
+        yield row
+    below = trajectory.get("subagent_trajectories")
+    for inner in problems.mappings(found.path, None, "subagent_trajectories", below):
+        yield from _rows(inner, found, problems, row)
+
+
+def _row(
+    trajectory: Mapping[str, Any], found: Found, problems: Problems, parent: RolloutRow | None
+) -> RolloutRow:
+    steps = problems.mappings(found.path, None, "steps", trajectory.get("steps"))
     agent = trajectory.get("agent") or {}
     identity = str(trajectory.get("trajectory_id") or trajectory.get("session_id") or found.path.parent.name)
     trial = _result(found.path)
@@ -78,12 +103,9 @@ def _rows(trajectory: Mapping[str, Any], found: Found, parent: RolloutRow | None
         metrics=numbers(final),
         extras=scalars({"agent": agent.get("name"), "model": agent.get("model_name")}),
     )
-    if (calls := _merged(steps)) is not None:
+    if (calls := _merged(steps, found, problems)) is not None:
         add_tokens(row, calls)
-    yield row
-    for inner in trajectory.get("subagent_trajectories") or []:
-        if isinstance(inner, Mapping):
-            yield from _rows(inner, found, row)
+    return row
 
 
 def _messages(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -106,11 +128,8 @@ def _messages(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return messages
 
 
-def _merged(steps: Sequence[Mapping[str, Any]]) -> MergedRow | None:
-    """The calls whose ids are in the last one; None where that one's were not recorded.
-
-    Ids of a call whose context was rewritten afterwards are in no later prompt.
-    """
+def _merged(steps: Sequence[Mapping[str, Any]], found: Found, problems: Problems) -> MergedRow | None:
+    """The calls whose ids are in the last one; None where that one's were not recorded."""
     calls = [m for s in steps if isinstance(m := s.get("metrics"), Mapping) and m.get("completion_token_ids")]
     if not calls or not isinstance(calls[-1].get("prompt_token_ids"), list):
         return None
@@ -121,7 +140,9 @@ def _merged(steps: Sequence[Mapping[str, Any]]) -> MergedRow | None:
             for c in calls
         ]
     )
-    return next(row for row in reversed(rows) if [*row.prompt_ids, *row.response_ids] == last)
+    row = next(row for row in reversed(rows) if [*row.prompt_ids, *row.response_ids] == last)
+    note_calls_left_out(problems, found.path, None, len(calls) - len(row.calls))
+    return row
 
 
 def _result(path: Any) -> dict[str, Any]:

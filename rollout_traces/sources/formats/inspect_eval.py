@@ -51,9 +51,13 @@ class InspectEval(Format):
     ) -> Iterator[tuple[RolloutRow, int, int]]:
         if found.path.suffix == ".json":
             log = read_object(found.path, problems, options) or {}
-            samples = [each for each in log.get("samples") or () if isinstance(each, Mapping)]
+            samples = problems.mappings(found.path, None, "samples", log.get("samples"))
             for n, each in enumerate(samples, 1):
-                yield _row(each, log.get("eval") or {}, n), 0, n
+                row = None
+                with problems.refusing(found.path, n, "the sample"):
+                    row = _row(each, log.get("eval") or {}, n)
+                if row is not None:
+                    yield row, 0, n
             return
         try:
             with zipfile.ZipFile(found.path) as archive:
@@ -61,8 +65,11 @@ class InspectEval(Format):
                 header = _header(archive, options)
                 for n, info in enumerate(sorted(names, key=lambda i: i.filename), 1):
                     sample = _sample(archive, info, found, problems, options, n)
-                    if sample is not None:
-                        yield _row(sample, header, n), 0, n
+                    row = None
+                    with problems.refusing(found.path, n, "the sample"):
+                        row = None if sample is None else _row(sample, header, n)
+                    if row is not None:
+                        yield row, 0, n
         except (zipfile.BadZipFile, NotImplementedError, OSError, *_DAMAGED) as error:
             text = f"is no whole archive ({error}); its writer may still be at it."
             problems.add(found.path, "unreadable_files", text)

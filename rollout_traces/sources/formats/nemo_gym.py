@@ -13,8 +13,8 @@ from rollout_traces.model.model_calls import merge_calls
 from rollout_traces.sources.base import Claim, Format, Found, Head, ReadOptions, split_of
 from rollout_traces.sources.fields import Fields
 from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
-from rollout_traces.sources.rows import RolloutRow, add_tokens, call_of, numbers, scalars
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow, add_tokens, call_of, note_calls_left_out, numbers, scalars
 
 _REQUEST = "responses_create_params"
 _FAILURE = "_ng_failure_class"
@@ -41,16 +41,16 @@ class NemoGym(Format):
         self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
     ) -> Iterator[tuple[RolloutRow, int, int]]:
         for record in json_lines(found.path, problems, start, line):
-            try:
-                row = _row(Fields(record.value, found.path, record.number, problems), found, record.number)
-            except NOT_UNDERSTOOD as error:
-                text = f"cannot be understood ({error!r}); it is passed over."
-                problems.add(found.path, "rows_refused", text, record.number)
-                continue
-            yield row, record.stop, record.number
+            row = None
+            with problems.refusing(found.path, record.number):
+                row = _row(
+                    Fields(record.value, found.path, record.number, problems), found, problems, record.number
+                )
+            if row is not None:
+                yield row, record.stop, record.number
 
 
-def _row(fields: Fields, found: Found, line: int) -> RolloutRow:
+def _row(fields: Fields, found: Found, problems: Problems, line: int) -> RolloutRow:
     value = fields.record
     request, response = value.get(_REQUEST) or {}, value.get("response") or {}
     output = [item for item in response.get("output") or [] if isinstance(item, Mapping)]
@@ -82,7 +82,9 @@ def _row(fields: Fields, found: Found, line: int) -> RolloutRow:
         if item.get("prompt_token_ids") and item.get("generation_token_ids")
     ]
     if calls:
-        add_tokens(row, merge_calls(calls)[-1])
+        last = merge_calls(calls)[-1]
+        add_tokens(row, last)
+        note_calls_left_out(problems, found.path, line, len(calls) - len(last.calls))
     return row
 
 

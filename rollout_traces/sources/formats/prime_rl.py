@@ -39,7 +39,12 @@ class PrimeRl(Format):
     def claim(self, head: Head) -> Claim | None:
         folder = head.path.parent
         is_chunk = re.fullmatch(r"\d{5}\.jsonl(\.zst)?", head.path.name)
-        if folder.name != "stream" or not is_chunk or (head.raw and not head.has("id", "traces")):
+        if folder.name != "stream" or not is_chunk:
+            return None
+        is_stream = folder.with_name(
+            "stream.index.jsonl"
+        ).exists()  # also where a chunk's beginning is damaged
+        if head.raw and not is_stream and not head.has("id", "traces"):
             return None
         above = [parent.name for parent in head.path.parents[1:4]]
         root = head.path.parents[4] if above == ["traces", "file", "monitors"] else folder.parent
@@ -205,5 +210,11 @@ class _Annotations:
             if not paths:
                 text = f"chunk {chunk} is not there; what it says is left out."
                 self._problems.add(self._producers[at], "annotations_not_read", text)
-            self._files[at, chunk] = opened(paths[0]) if paths else None
+            self._files[at, chunk] = None
+            try:
+                if paths:
+                    self._files[at, chunk] = opened(paths[0])
+            except OSError as error:
+                text = f"chunk {chunk} cannot be read ({error}); what it says is left out."
+                self._problems.add(self._producers[at], "annotations_not_read", text)
         return self._files[at, chunk]

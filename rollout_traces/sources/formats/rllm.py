@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
@@ -34,22 +34,40 @@ class Rllm(Format):
         episode = read_object(found.path, problems, options)
         if episode is None:
             return
-        trajectories = [t for t in episode.get("trajectories") or [] if isinstance(t, Mapping)]
-        n = 0
-        for trajectory in trajectories:
-            parent = None
-            for branch in _branches(trajectory):
-                n += 1
-                row = _row(episode, trajectory, branch, found, n)
-                row.parent = parent
-                parent = row.sample_id
-                yield row, 0, n
+        rows: list[RolloutRow] = []
+        for n, trajectory in enumerate(
+            problems.mappings(found.path, None, "trajectories", episode.get("trajectories")), 1
+        ):
+            steps = problems.mappings(found.path, None, f"steps of trajectory {n}", trajectory.get("steps"))
+            if not steps:
+                text = f"trajectory {n} has no steps; it is passed over."
+                problems.add(found.path, "rows_refused", text)
+            with problems.refusing(found.path, n, "the trajectory"):
+                rows += _rows(episode, trajectory, steps, found, len(rows))
+        for n, row in enumerate(rows, 1):
+            yield row, 0, n
 
 
-def _branches(trajectory: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
+def _rows(
+    episode: Mapping[str, Any],
+    trajectory: Mapping[str, Any],
+    steps: Sequence[Mapping[str, Any]],
+    found: Found,
+    before: int,
+) -> list[RolloutRow]:
+    """The rows of a trajectory, one a branch, each the parent of the next; `before` rows of the episode precede them."""
+    rows: list[RolloutRow] = []
+    for n, branch in enumerate(_branches(steps), before + 1):
+        row = _row(episode, trajectory, branch, found, n)
+        row.parent = rows[-1].sample_id if rows else None
+        rows.append(row)
+    return rows
+
+
+def _branches(steps: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     """Runs of steps whose conversations grow; a step that does not continue the one before begins another."""
     branches: list[list[Mapping[str, Any]]] = []
-    for step in trajectory.get("steps") or []:
+    for step in steps:
         chat = step.get("chat_completions") or []
         before = branches[-1][-1].get("chat_completions") or [] if branches else None
         if before is not None and chat[: len(before)] == before:

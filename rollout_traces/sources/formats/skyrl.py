@@ -49,7 +49,7 @@ class SkyrlEvals(Format):
                     line=record.number,
                     prompt_text=prompt if isinstance(prompt, str) else None,
                     reply_text=reply if isinstance(reply, str) else None,
-                    reward=float(np.sum(score)) if isinstance(score, list) else fields.number("score"),
+                    reward=_sum(fields, score) if isinstance(score, list) else fields.number("score"),
                     stop_reason=value.get("stop_reason"),
                     source=value.get("data_source"),
                     ground_truth=truth.get("ground_truth") if isinstance(truth, dict) else None,
@@ -60,6 +60,13 @@ class SkyrlEvals(Format):
                 record.stop,
                 record.number,
             )
+
+
+def _sum(fields: Fields, scores: list[Any]) -> float | None:
+    """The sum of the scores of tokens; None where one is no number, which is noted."""
+    read = [fields.read_number("score", score) for score in scores]
+    known = [score for score in read if score is not None]
+    return float(np.sum(known)) if len(known) == len(scores) else None
 
 
 class SkyrlTraining(Format):

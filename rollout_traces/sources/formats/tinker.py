@@ -39,7 +39,7 @@ class Tinker(Format):
                 continue
             steps = [s for s in _listed(value.get("steps")) if isinstance(s, dict)]
             tags = [str(tag) for tag in _listed(value.get("tags"))]
-            known = {"n_sampled": sum(s.get("ac_len") or 0 for s in steps), "n_turns": len(steps)}
+            known = {"n_sampled": sum(number(s.get("ac_len")) or 0 for s in steps), "n_turns": len(steps)}
             if steps and isinstance(steps[0].get("ob_len"), int):
                 known["n_prompt"] = steps[0]["ob_len"]
             yield (

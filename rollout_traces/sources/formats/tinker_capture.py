@@ -107,7 +107,7 @@ def _store_of(path: Path, problems: Problems) -> Iterator[sqlite3.Connection]:
         places = ", ".join("?" * (len(_COLUMNS) + 1))
         for record in json_lines(path, problems):
             try:
-                for call in _calls_of(record.value):
+                for call in _calls_of(record.value, path, record.number, problems):
                     values = [record.number, *(call.get(name) for name in _COLUMNS)]
                     store.execute(f"INSERT INTO wire_rows VALUES ({places})", values)
             except (sqlite3.Error, *NOT_UNDERSTOOD) as error:
@@ -116,25 +116,27 @@ def _store_of(path: Path, problems: Problems) -> Iterator[sqlite3.Connection]:
         yield store
 
 
-def _calls_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _calls_of(
+    record: Mapping[str, Any], path: Path, line: int, problems: Problems
+) -> Iterator[dict[str, Any]]:
     """What the store would keep of a record: a row a sampled sequence."""
     scope = _mapping_of(record.get("scope"))
-    samples = record.get("samples")
-    for n, sample in enumerate(
-        samples if record.get("kind") == "sample" and isinstance(samples, list) else ()
-    ):
-        if isinstance(sample, Mapping):
-            yield {
-                **{name: scope.get(name) for name in (*_PLACE, "purpose")},
-                "sampling_session_id": record.get("sampling_session_id"),
-                "seq_id": record.get("seq_id"),
-                "sample_idx": n,
-                "policy_version": record.get("model_path"),
-                "prompt_tokens": orjson.dumps(record.get("prompt_tokens")).decode(),
-                "sampled_tokens": orjson.dumps(sample.get("tokens")).decode(),
-                "logprobs": orjson.dumps(sample.get("logprobs")).decode(),
-                "metadata": orjson.dumps({"stop_reason": sample.get("stop_reason")}).decode(),
-            }
+    samples = record.get("samples") if record.get("kind") == "sample" else None
+    problems.mappings(path, line, "samples", samples)
+    for n, sample in enumerate(samples if isinstance(samples, list) else ()):
+        if not isinstance(sample, Mapping):
+            continue
+        yield {
+            **{name: scope.get(name) for name in (*_PLACE, "purpose")},
+            "sampling_session_id": record.get("sampling_session_id"),
+            "seq_id": record.get("seq_id"),
+            "sample_idx": n,
+            "policy_version": record.get("model_path"),
+            "prompt_tokens": orjson.dumps(record.get("prompt_tokens")).decode(),
+            "sampled_tokens": orjson.dumps(sample.get("tokens")).decode(),
+            "logprobs": orjson.dumps(sample.get("logprobs")).decode(),
+            "metadata": orjson.dumps({"stop_reason": sample.get("stop_reason")}).decode(),
+        }
 
 
 def _rows(

@@ -8,6 +8,7 @@ steps an evaluation was logged last.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -37,7 +38,7 @@ class TrlParquet(Format):
 
     def claim(self, head: Head) -> Claim | None:
         step = number_in(_NAME, head.path.name)
-        if step is None or not head.raw.startswith(b"PAR1"):
+        if step is None:
             return None
         root = head.path.parent
         root = root.parent if root.name == "completions" else root
@@ -158,7 +159,10 @@ def _logged(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     step = number_in(_NAME, path.name) or 0
     others = {number_in(_NAME, other.name): other for other in path.parent.glob("completions_*.parquet")}
     earlier = [other for other in others if other is not None and other < step]
-    before = list(_records(others[max(earlier)])) if earlier else []
+    before: list[dict[str, Any]] = []
+    if earlier:
+        with contextlib.suppress(FileRefused, OSError):  # damaged, which is said of that file itself
+            before = list(_records(others[max(earlier)]))
     return before, list(_records(path))
 
 

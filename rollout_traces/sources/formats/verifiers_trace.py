@@ -26,7 +26,7 @@ from rollout_traces.sources.base import (
 )
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
+from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
 
 NOT_TRAINED = "not_in_a_batch"
@@ -80,17 +80,14 @@ class VerifiersTrace(Format):
                 text = f"the episode has no trace{_first_error(episode)}; it is passed over."
                 problems.add(found.path, "episodes_without_trace", text, record.number)
                 continue
-            for trace in traces:
-                if not isinstance(trace, Mapping):
-                    continue
-                try:
-                    for row in rows_of_trace(episode, trace, found.claim, record.number):
-                        if has_effective:
-                            row.discard_reason = NOT_TRAINED
-                        yield row, record.stop, record.number
-                except NOT_UNDERSTOOD as error:
-                    text = f"a trace cannot be understood ({error!r}); it is passed over."
-                    problems.add(found.path, "rows_refused", text, record.number)
+            for trace in problems.mappings(found.path, record.number, "traces", traces):
+                rows: list[RolloutRow] = []
+                with problems.refusing(found.path, record.number, "the trace"):
+                    rows = list(rows_of_trace(episode, trace, found.claim, record.number))
+                for row in rows:
+                    if has_effective:
+                        row.discard_reason = NOT_TRAINED
+                    yield row, record.stop, record.number
 
 
 def paths_of(nodes: Sequence[Mapping[str, Any]]) -> list[list[int]]:
@@ -139,6 +136,8 @@ def rows_of_trace(
         ValueError: the trace's nodes, tokens or masks do not fit each other.
     """
     nodes = trace.get("nodes") or []
+    if not nodes:
+        raise ValueError("it has no nodes")
     common = _common(episode, trace, claim, line)
     identity = str(trace.get("id") or f"{episode.get('id')}-{line}")
     written: list[tuple[str, list[int]]] = []
