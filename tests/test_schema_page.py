@@ -54,9 +54,10 @@ batch is given to each of its rows with the same start and end, and counts once.
 
 A trace holds the spans of its rollout as they came, at most {spans.MOST_OF_A_ROW:,}, the longest ones (others are counted as `spans_left_out`). The
 ledger's column `timings` holds those of every rollout, to the millisecond: at most {spans.MOST_OF_A_STEP:,} a step spread evenly over its
-rollouts, the longest of each, and no fewer than {spans.FEWEST_OF_A_ROW} of one. It is JSON, `{{"start": seconds, "n": spans that there were, "spans": [[kind,
-start, milliseconds, turn, version, name, engine, error], ...]}}`: `kind` is its place in the list above, `start` is milliseconds behind
-the first, what is unknown at the end is left out. `.ledger()` does not read it; `.rollouts(columns=["timings"])` does.
+rollouts, the longest of each, and no fewer than {spans.FEWEST_OF_A_ROW} of one. It is JSON: `start` (of the first, seconds), `n` (spans that there
+were) and lists with a number a span, `kind` (its place in the list above), `at` (milliseconds behind the first), `ms`, `turn`, `version`, and
+`name`, `engine` and `error` (places in `texts`); -1 is unknown, and a list of nothing else is left out. `.ledger()` does not read it;
+`.rollouts(columns=["timings"])` does.
 """
 
 READING = """

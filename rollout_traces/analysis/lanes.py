@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollout_traces.model.spans import KINDS, unpacked
+from rollout_traces.model.spans import KINDS, NUMBERS, TEXTS, UNKNOWN, unpacked
 
 OF_ENGINE = (KINDS.index("queue"), KINDS.index("prefill"), KINDS.index("generate"))
 """Kinds that are timed by an engine's clock; tools and reward functions are timed by the rollout's own."""
@@ -25,7 +25,8 @@ COLUMNS = ("row", "kind", "start", "ms", "turn", "version", "engine", "name", "e
 """What is known of each span of `Lanes`."""
 MOSTLY = 0.8
 """The share of its time from which on a tail is said to be in one thing."""
-UNKNOWN = -1
+FAR = 2**61
+"""Milliseconds that no time is away."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,31 +136,75 @@ def lanes_of(timings: Sequence[str | None], engines: Sequence[str | None]) -> La
         timings: packed spans of each, None where none were logged.
         engines: the engine of each as a whole.
     """
-    read = [unpacked(text) if text else (0.0, 0, []) for text in timings]
-    began = min(
-        (start + min(span[1] for span in spans) / 1000 for start, _, spans in read if spans), default=0.0
-    )
-    places: dict[str | None, int] = {None: UNKNOWN}
+    read = [unpacked(text) for text in timings]
+    began = min((each.start + min(each.columns["at"]) / 1000 for each in read if each.n_held), default=0.0)
+    places: dict[str, int] = {}
+    columns: dict[str, list[int]] = {key: [] for key in (*NUMBERS, *TEXTS)}
+    of_row = np.full(len(read), UNKNOWN)
+    bases = [round((each.start - began) * 1000) for each in read]
+    for row, each in enumerate(read):
+        for key in NUMBERS:
+            columns[key] += each.columns[key]
+        own = [places.setdefault(text, len(places)) for text in each.texts]
+        own.append(UNKNOWN)  # where -1 points
+        for key in TEXTS:
+            columns[key] += [own[at] for at in each.columns[key]]
+        if (engine := engines[row]) is not None and each.n_held:
+            of_row[row] = places.setdefault(engine, len(places))
+    table = {key: np.asarray(column, np.int64) for key, column in columns.items()}
+    row = np.repeat(np.arange(len(read)), [each.n_held for each in read])
+    start = table.pop("at") + np.repeat(bases, [each.n_held for each in read]).astype(np.int64)
+    given = np.asarray([each.n for each in read], np.int64)
+    lanes = Lanes(began=began, row=row, start=start, names=list(places), given=given, **table)
+    return replace(lanes, engine=_engines(lanes, of_row))
 
-    def place(text: str | None) -> int:
-        return places.setdefault(text, len(places) - 1)
 
-    table: list[tuple[int, ...]] = []
-    for row, (start, _, spans) in enumerate(read):
-        base = round((start - began) * 1000)
-        of_turn = {
-            turn: engine for kind, _, _, turn, _, _, engine, _ in spans if kind in OF_ENGINE and engine
-        }
-        any_engine = engines[row] or next(iter(of_turn.values()), None)
-        for kind, at, ms, turn, version, name, engine, error in spans:
-            on = of_turn.get(turn, any_engine) if kind not in OF_ENGINE or engine is None else engine
-            turn = UNKNOWN if turn is None else turn
-            version = UNKNOWN if version is None else version
-            table.append((row, kind, base + at, ms, turn, version, place(on), place(name), place(error)))
-    columns = list(np.asarray(table, np.int64).reshape(-1, len(COLUMNS)).T)
-    names = [text for text in places if text is not None]
-    given = np.asarray([n for _, n, _ in read], np.int64)
-    return Lanes(began=began, names=names, given=given, **dict(zip(COLUMNS, columns, strict=True)))
+def _engines(lanes: Lanes, of_row: np.ndarray) -> np.ndarray:
+    """int [S]: the engine of each span; of a tool that of the turn that called it, else the row's, else its first."""
+    timed = np.isin(lanes.kind, OF_ENGINE)
+    known = np.flatnonzero(timed & (lanes.engine >= 0))
+    rows, first = np.unique(lanes.row[known], return_index=True)
+    of_row = of_row.copy()
+    of_row[rows] = np.where(of_row[rows] >= 0, of_row[rows], lanes.engine[known[first]])
+    found = np.where(timed & (lanes.engine >= 0), lanes.engine, of_row[lanes.row])
+    turns = _Turns(lanes, known)
+    at = turns.at(lanes.row[~timed], lanes.turn[~timed])
+    found[~timed] = np.where(at >= 0, turns.values_at(lanes.engine, at), found[~timed])
+    return found
+
+
+class _Turns:
+    """Looks up the first of some spans by their rollout and turn.
+
+    Args:
+        lanes: the spans.
+        which: int [K], places of those that are looked up.
+    """
+
+    def __init__(self, lanes: Lanes, which: np.ndarray) -> None:
+        which = which[lanes.turn[which] >= 0]
+        self._numbers = np.unique(lanes.turn)
+        self._keys, first, self.inverse = np.unique(
+            self._key(lanes.row[which], lanes.turn[which]), return_index=True, return_inverse=True
+        )
+        self.which = which
+        self._first = which[first]
+
+    def _key(self, row: np.ndarray, turn: np.ndarray) -> np.ndarray:
+        return row * (len(self._numbers) + 1) + np.searchsorted(self._numbers, turn)
+
+    def at(self, row: np.ndarray, turn: np.ndarray) -> np.ndarray:
+        """int: the place among the turns that are known, -1 where it is not."""
+        if not len(self._keys):
+            return np.full(len(row), UNKNOWN)
+        wanted = self._key(row, turn)
+        near = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
+        there = (self._keys[near] == wanted) & np.isin(turn, self._numbers) & (turn >= 0)
+        return np.where(there, near, UNKNOWN)
+
+    def values_at(self, values: np.ndarray, at: np.ndarray) -> np.ndarray:
+        """Values of the first span of each turn; of any where `at` is -1."""
+        return values[self._first[at]] if len(self._first) else np.full(len(at), UNKNOWN)
 
 
 def aligned(lanes: Lanes) -> tuple[Lanes, list[Clock]]:
@@ -187,29 +232,25 @@ def aligned(lanes: Lanes) -> tuple[Lanes, list[Clock]]:
 
 def _bounds(lanes: Lanes, sampled: np.ndarray) -> tuple[dict[int, float], dict[int, float]]:
     """By engine, the least and the most by which its spans can be moved without overlapping its rollouts' other spans."""
-    columns = (lanes.row, lanes.turn, lanes.start, lanes.end, lanes.kind, lanes.engine)
-    own = ~np.isin(lanes.kind, OF_ENGINE)
-    first: dict[tuple[int, int], int] = {}
-    last: dict[tuple[int, int], int] = {}
-    scored: dict[int, int] = {}
-    for row, turn, begin, end, kind, _ in zip(*(column[own].tolist() for column in columns), strict=True):
-        if KINDS[kind] == "score":
-            scored[row] = min(scored.get(row, begin), begin)
-        elif turn >= 0:
-            first[row, turn] = min(first.get((row, turn), begin), begin)
-            last[row, turn] = max(last.get((row, turn), end), end)
-    low: dict[int, float] = {}
-    high: dict[int, float] = {}
-    for row, turn, begin, end, _, engine in zip(
-        *(column[sampled].tolist() for column in columns), strict=True
-    ):
-        for behind in (first.get((row, turn)), scored.get(row)):
-            if behind is not None:
-                high[engine] = min(high.get(engine, math.inf), behind - end)
-        before = last.get((row, turn - 1))
-        if before is not None:
-            low[engine] = max(low.get(engine, -math.inf), before - begin)
-    return low, high
+    score = KINDS.index("score")
+    own = np.flatnonzero(~np.isin(lanes.kind, OF_ENGINE) & (lanes.kind != score))
+    tools = _Turns(lanes, own)
+    n = int(tools.inverse.max(initial=-1)) + 1
+    first, last = np.full(n + 1, FAR), np.full(n + 1, -FAR)  # the last one where there is none
+    np.minimum.at(first, tools.inverse, lanes.start[tools.which])
+    np.maximum.at(last, tools.inverse, lanes.end[tools.which])
+    scored = np.full(int(lanes.row.max(initial=0)) + 1, FAR)
+    np.minimum.at(scored, lanes.row[lanes.kind == score], lanes.start[lanes.kind == score])
+    row, turn, engine = lanes.row[sampled], lanes.turn[sampled], lanes.engine[sampled]
+    behind = np.minimum(first[tools.at(row, turn)], scored[row]) - lanes.end[sampled]
+    before = last[tools.at(row, turn - 1)] - lanes.start[sampled]
+    low, high = np.full(len(lanes.names), -FAR), np.full(len(lanes.names), FAR)
+    np.maximum.at(low, engine, before)
+    np.minimum.at(high, engine, behind)
+    return (
+        {at: float(value) for at, value in enumerate(low.tolist()) if value > -FAR // 2},
+        {at: float(value) for at, value in enumerate(high.tolist()) if value < FAR // 2},
+    )
 
 
 def _shift(low: float, high: float) -> tuple[int, str]:

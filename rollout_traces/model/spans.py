@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -31,10 +32,11 @@ LARGEST = 2**53
 """Whole numbers below which a page reads every one exactly."""
 SHORT = 100
 """Characters of an engine's, tool's or reward function's name."""
-_ORDER = ("kind", "start", "ms", "turn", "version", "name", "engine", "error")
-"""The values of a packed span; those at its end that are unknown are left out."""
-
-_UNKNOWN = [None] * len(_ORDER)
+NUMBERS = ("kind", "at", "ms", "turn", "version")
+"""Numbers of a packed span: its kind's place in `KINDS`, milliseconds behind the first, its milliseconds, ..."""
+TEXTS = ("name", "engine", "error")
+"""Texts of a packed span, places in `texts`."""
+UNKNOWN = -1
 Span = dict[str, Any]
 
 
@@ -113,7 +115,7 @@ def _canonical(value: Mapping[str, Any]) -> Span:
     span: Span = {"kind": value["kind"], "start": float(value["start"]), "end": float(value["end"])}
     for key in ("turn", "version"):
         at = value.get(key)
-        if isinstance(at, int) and not isinstance(at, bool) and abs(at) < LARGEST:
+        if isinstance(at, int) and not isinstance(at, bool) and 0 <= at < LARGEST:
             span[key] = at
     for key in ("name", "engine", "error"):
         if value.get(key) is not None:
@@ -167,71 +169,82 @@ def packed(spans: Sequence[Span], most: int) -> str | None:
     if not spans:
         return None
     start = spans[0]["start"]
-    rows = [
-        _without_unknown(
-            [
-                KINDS.index(span["kind"]),
-                round((span["start"] - start) * 1000),
-                round((span["end"] - span["start"]) * 1000),
-                *(span.get(key) for key in _ORDER[3:]),
-            ]
-        )
-        for span in longest(spans, most)
-    ]
-    return orjson.dumps({"start": start, "n": len(spans), "spans": rows}).decode()
+    held = longest(spans, most)
+    texts: dict[str, int] = {}
+    columns: dict[str, list[int]] = {
+        "kind": [KINDS.index(span["kind"]) for span in held],
+        "at": [round((span["start"] - start) * 1000) for span in held],
+        "ms": [round((span["end"] - span["start"]) * 1000) for span in held],
+        **{key: [span.get(key, UNKNOWN) for span in held] for key in NUMBERS[3:]},
+        **{
+            key: [texts.setdefault(span[key], len(texts)) if key in span else UNKNOWN for span in held]
+            for key in TEXTS
+        },
+    }
+    known = {key: column for key, column in columns.items() if any(at != UNKNOWN for at in column)}
+    return orjson.dumps({"start": start, "n": len(spans), **known, "texts": list(texts)}).decode()
 
 
-def unpacked(text: str) -> tuple[float, int, list[list[Any]]]:
-    """What `packed` made, or nothing where it is something else.
+@dataclass(frozen=True)
+class Packed:
+    """What `packed` made of S spans.
 
-    Returns:
-        When the first span began, how many there were, and of those that are held the values of `_ORDER`: the kind's
-        place in `KINDS`, milliseconds from the first, milliseconds, turn, version, name, engine, error.
+    Attributes:
+        start: when the first span began, seconds since the epoch.
+        n: how many spans there were; S are held.
+        columns: S numbers of each of `NUMBERS` and `TEXTS`, -1 where unknown.
+        texts: what those of `TEXTS` stand for.
     """
+
+    start: float = 0.0
+    n: int = 0
+    columns: Mapping[str, list[int]] = field(default_factory=lambda: {key: [] for key in (*NUMBERS, *TEXTS)})
+    texts: Sequence[str] = ()
+
+    @property
+    def n_held(self) -> int:
+        """How many spans are held, S."""
+        return len(self.columns["kind"])
+
+
+def unpacked(text: str | None) -> Packed:
+    """What `packed` made; no spans where it is something else."""
     try:
-        found = orjson.loads(text)
-        start, n = float(found["start"]), int(found["n"])
-        rows = [row + _UNKNOWN[len(row) :] for row in found["spans"]]
-        good = [row for row in rows if _is_packed(row)]
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return 0.0, 0, []
-    return (start, n, good) if math.isfinite(start) else (0.0, 0, [])
+        found = orjson.loads(text or "{}")
+        nothing = [UNKNOWN] * len(found["kind"])
+        columns = {key: found.get(key, nothing) for key in (*NUMBERS, *TEXTS)}
+        read = Packed(float(found["start"]), int(found["n"]), columns, found["texts"])
+        return read if _is_good(read) else Packed()
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return Packed()
+
+
+def _is_good(read: Packed) -> bool:
+    lows = {"at": -LARGEST, "kind": 0, "ms": 0}
+    highs = {"kind": len(KINDS), **dict.fromkeys(TEXTS, len(read.texts))}
+    return (
+        math.isfinite(read.start)
+        and read.n >= read.n_held > 0
+        and all(isinstance(text, str) for text in read.texts)
+        and all(
+            len(column) == read.n_held
+            and set(map(type, column)) == {int}
+            and min(column) >= lows.get(key, UNKNOWN)
+            and max(column) < highs.get(key, LARGEST)
+            for key, column in read.columns.items()
+        )
+    )
 
 
 def read_packed(text: str) -> list[Span]:
     """The spans that `packed` holds."""
-    start, _, rows = unpacked(text)
-    return [
-        {
-            "kind": KINDS[kind],
-            "start": start + at / 1000,
-            "end": start + (at + ms) / 1000,
-            **{key: value for key, value in zip(_ORDER[3:], rest, strict=True) if value is not None},
-        }
-        for kind, at, ms, *rest in rows
-    ]
-
-
-def _is_packed(row: list[Any]) -> bool:
-    if len(row) != len(_ORDER):
-        return False
-    kind, at, ms, turn, version, name, engine, error = row
-    return (
-        type(kind) is int
-        and 0 <= kind < len(KINDS)
-        and type(at) is int
-        and -LARGEST < at < LARGEST
-        and type(ms) is int
-        and 0 <= ms < LARGEST
-        and (turn is None or (type(turn) is int and -LARGEST < turn < LARGEST))
-        and (version is None or (type(version) is int and -LARGEST < version < LARGEST))
-        and (name is None or type(name) is str)
-        and (engine is None or type(engine) is str)
-        and (error is None or type(error) is str)
-    )
-
-
-def _without_unknown(values: list[Any]) -> list[Any]:
-    while values[-1] is None:
-        values.pop()
-    return values
+    read = unpacked(text)
+    found: list[Span] = []
+    for at in range(read.n_held):
+        begin = read.start + read.columns["at"][at] / 1000
+        span: Span = {"kind": KINDS[read.columns["kind"][at]], "start": begin}
+        span["end"] = begin + read.columns["ms"][at] / 1000
+        span |= {key: read.columns[key][at] for key in NUMBERS[3:] if read.columns[key][at] != UNKNOWN}
+        span |= {key: read.texts[read.columns[key][at]] for key in TEXTS if read.columns[key][at] != UNKNOWN}
+        found.append(span)
+    return found

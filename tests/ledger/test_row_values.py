@@ -132,6 +132,6 @@ class TestSpans:
         monkeypatch.setattr("rollout_traces.model.spans.MOST_OF_A_STEP", 40)
         many = [{"kind": "tool", "start": float(at), "end": at + 1.0 + at % 3} for at in range(30)]
         ledger = ledger_of(timings=[many] * 3)
-        start, n, rows = unpacked(ledger.get("timings")[0])
-        assert (start, n, len(rows)) == (0.0, 30, 16)
+        read = unpacked(ledger.get("timings")[0])
+        assert (read.start, read.n, read.n_held) == (0.0, 30, 16)
         assert ledger.get("timing/tool")[0] == sum(one["end"] - one["start"] for one in many)

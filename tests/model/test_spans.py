@@ -11,7 +11,7 @@ import pytest
 
 from rollout_traces.model import spans
 from rollout_traces.model.spans import (
-    KINDS,
+    Packed,
     Spans,
     as_seconds,
     checked,
@@ -103,22 +103,34 @@ class TestPacking:
     def test_the_longest_are_held_where_there_are_too_many_and_how_many_there_were(self):
         given = [span(start=float(at), seconds=float(at % 5)) for at in range(50)]
         text = packed(given, 10)
-        _, n, rows = unpacked(text)
-        assert n == 50 and len(rows) == 10 and all(row[2] == 4000 for row in rows)
-        assert [row[1] for row in rows] == sorted(row[1] for row in rows)
+        read = unpacked(text)
+        assert read.n == 50 and read.n_held == 10 and set(read.columns["ms"]) == {4000}
+        assert read.columns["at"] == sorted(read.columns["at"])
         assert packed([], 10) is None
 
-    @pytest.mark.parametrize(
-        "text",
-        ["", "[]", "null", "{", '{"start": "x", "n": 1, "spans": []}', '{"start": 1e999, "n": 1, "spans": [[0,0,0]]}',
-         '{"start": 0, "n": 2, "spans": [7]}', '{"start": 0, "n": 2, "spans": 5}'],
-    )  # fmt: skip
-    def test_what_somebody_else_wrote_is_no_span(self, text):
-        assert unpacked(text) == (0.0, 0, [])
+    def test_spans_that_began_before_the_first_one_ended_are_whole(self):
+        given = [span(start=1.0), span("tool", start=1.0), span("score", start=3.0)]
+        assert [one["start"] for one in read_packed(packed(given, 2))] == [1.0, 1.0]
+
+    GOOD = {"start": 5.0, "n": 2, "kind": [4, 3], "at": [0, 7], "ms": [1, 2], "name": [-1, 0], "texts": ["a"]}
+
+    def test_a_packed_text_is_plain(self):
+        assert read_packed(orjson.dumps(self.GOOD).decode()) == [
+            {"kind": "score", "start": 5.0, "end": 5.001},
+            {"kind": "tool", "start": 5.007, "end": 5.007 + 0.002, "name": "a"},
+        ]
 
     @pytest.mark.parametrize(
-        "row", [[9, 0, 1], [0, 0, -1], [0, 0.5, 1], [0, 0], [0, 0, 1, "a"], [0, 0, 1, None, None, 5], [0] * 9, [True, 0, 1]]
+        "bad",
+        [{"start": "x"}, {"start": None}, {"n": 1}, {"n": None}, {"kind": [4, 9]}, {"kind": [4, -1]}, {"kind": 5}, {"kind": []},
+         {"at": [0.5, 1]}, {"at": [0]}, {"at": [True, 1]}, {"ms": [0, -1]}, {"ms": [2**60, 1]}, {"turn": [-2, 0]},
+         {"name": [0, 1]}, {"name": ["a", "a"]}, {"texts": [5]}, {"texts": None}, {"version": {"a": 1, "b": 2}}],
     )  # fmt: skip
-    def test_a_row_that_is_none_does_not_take_its_siblings(self, row):
-        text = orjson.dumps({"start": 5.0, "n": 2, "spans": [row, [4, 0, 1]]}).decode()
-        assert [one["kind"] for one in read_packed(text)] == [KINDS[4]]
+    def test_what_somebody_else_wrote_is_no_span(self, bad):
+        assert unpacked(orjson.dumps({**self.GOOD, **bad}).decode()).n_held == 0
+
+    @pytest.mark.parametrize(
+        "text", [None, "", "[]", "null", "{", "7", '"text"', '{"start": 1e999, "n": 1, "kind": [1]}']
+    )
+    def test_no_json_of_ours_is_no_span(self, text):
+        assert unpacked(text) == Packed()

@@ -173,12 +173,17 @@ def lanes(
     if by and by not in BY:
         raise StoreError(f"by: seen {by[:40]!r}, expected one of {', '.join(BY)}.")
     key = ("lanes", view.run, view.split, step, by, minutes, group, sample)
-    return view.remembered(key, lambda: _lanes(view, step, by, minutes, (group, sample)))
+    return view.remembered(key, lambda: read_lanes(view, step, by, minutes, (group, sample)))
 
 
-def _lanes(
-    view: SplitView, step: int, by: str, minutes: int, one: tuple[int | None, int | None]
+def read_lanes(
+    view: SplitView,
+    step: int,
+    by: str = "",
+    minutes: int = 0,
+    one: tuple[int | None, int | None] = (None, None),
 ) -> LanesAnswer:
+    """The same, read anew; `one` is group and sample of a rollout."""
     rows = _of_minutes(view, step, minutes) if minutes > 0 else _rows_of(view, step)
     if not rows:
         raise StoreError(f"Step {step} of {view.split} has no rollouts.")
