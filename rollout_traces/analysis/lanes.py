@@ -142,15 +142,15 @@ def lanes_of(timings: Sequence[str | None], engines: Sequence[str | None]) -> La
     columns: dict[str, list[int]] = {key: [] for key in (*NUMBERS, *TEXTS)}
     of_row = np.full(len(read), UNKNOWN)
     bases = [round((each.start - began) * 1000) for each in read]
-    for row, each in enumerate(read):
+    for number, each in enumerate(read):
         for key in NUMBERS:
             columns[key] += each.columns[key]
         own = [places.setdefault(text, len(places)) for text in each.texts]
         own.append(UNKNOWN)  # where -1 points
         for key in TEXTS:
             columns[key] += [own[at] for at in each.columns[key]]
-        if (engine := engines[row]) is not None and each.n_held:
-            of_row[row] = places.setdefault(engine, len(places))
+        if (engine := engines[number]) is not None and each.n_held:
+            of_row[number] = places.setdefault(engine, len(places))
     table = {key: np.asarray(column, np.int64) for key, column in columns.items()}
     row = np.repeat(np.arange(len(read)), [each.n_held for each in read])
     start = table.pop("at") + np.repeat(bases, [each.n_held for each in read]).astype(np.int64)
