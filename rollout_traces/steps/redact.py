@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.spans import TEXTS
 from rollout_traces.model.transcript import ToolCall, Transcript, Turn
 
 Redact = Callable[[Mapping[str, Any]], Sequence[str]]
@@ -28,7 +29,6 @@ _LABELS = (
     "parsed_answers",
     "ground_truths",
     "extras",
-    "timings",
 )
 
 
@@ -97,6 +97,8 @@ class Redaction:
         for key in _LABELS:
             if lists.get(key) is not None:
                 lists[key] = self._hide_beside(_Hider(set()), list(lists[key]))
+        if lists.get("timings") is not None:
+            lists["timings"] = self._hide_timings(lists["timings"])
         if lists.get("prompt_keys") is not None:
             lists["prompt_keys"] = [
                 None
@@ -105,6 +107,22 @@ class Redaction:
                 for key in lists["prompt_keys"]
             ]
         return replace(batch, row_lists=lists)
+
+    def _hide_timings(self, rows: Sequence[Any]) -> list[Any]:
+        """Hides pieces in names of timings and of spans; a step has few names and many spans."""
+        hidden: dict[str, Any] = {}
+
+        def of(text: str) -> Any:
+            if text not in hidden:
+                hidden[text] = self._hide_beside(_Hider(set()), text)
+            return hidden[text]
+
+        return [
+            [{key: of(value) if key in TEXTS else value for key, value in span.items()} for span in row]
+            if isinstance(row, list)
+            else self._hide_beside(_Hider(set()), row)
+            for row in rows
+        ]
 
     def _hide_fields(self, hide: _Hider, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Hides pieces in a trace's fields; of the fields' names, only those of extras come from the caller."""

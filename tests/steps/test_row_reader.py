@@ -46,10 +46,21 @@ class TestSpans:
 
     def test_names_are_redacted(self):
         counters: Counter[str] = Counter()
-        redaction = Redaction(lambda message: ["hunter2"] if "hunter2" in str(message) else [], counters)
-        batch = handed_over([{**GOOD, "name": "login hunter2"}])
-        (found,) = RowReader(None, counters, redaction).label(batch).row_lists["timings"]
-        assert found[0]["name"] == f"login {HIDDEN * 7}"
+        asked = []
+
+        def names_secret(message):
+            asked.append(message)
+            return ["hunter2"] if "hunter2" in str(message) else []
+
+        many = [{**GOOD, "name": "login hunter2"}] * 500
+        batch = handed_over(many, many, {"call hunter2": 1.0})
+        first, _, sums = (
+            RowReader(None, counters, Redaction(names_secret, counters)).label(batch).row_lists["timings"]
+        )
+        assert {span["name"] for span in first} == {f"login {HIDDEN * 7}"} and list(sums) == [
+            f"call {HIDDEN * 7}"
+        ]
+        assert len(asked) < 10, "the hook sees each name once"
 
     def test_they_are_stored_of_every_rollout_and_with_the_trace(self, trackio_dir):
         plan = batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=2, group_size=2, seed=1))

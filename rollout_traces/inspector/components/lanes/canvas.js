@@ -62,16 +62,14 @@ export class LanesCanvas {
       },
       "whole time",
     );
-    this.root = h(
-      "div",
-      { class: "rt-lanes-drawn" },
-      this.names,
-      h("div", { class: "rt-lanes-field" }, this.canvas, this.whole),
-      this.card,
-    );
+    this.legend = h("div", { class: "rt-lanes-legend", testid: "lanes-legend" });
+    const field = h("div", { class: "rt-lanes-field" }, this.canvas, this.whole);
+    this.root = h("div", null, h("div", { class: "rt-lanes-drawn" }, this.names, field, this.card), this.legend);
     this.listen();
-    this.observer = new ResizeObserver(() => this.canvas.clientWidth !== this.width && this.draw());
-    this.observer.observe(this.canvas);
+    this.sized = new ResizeObserver(() => this.canvas.clientWidth !== this.width && this.draw());
+    this.sized.observe(this.canvas);
+    this.themed = new MutationObserver(() => (this.root.isConnected ? this.draw() : this.forget()));
+    this.themed.observe(document.documentElement, { attributeFilter: ["data-rt-theme"] });
   }
 
   said() {
@@ -120,6 +118,7 @@ export class LanesCanvas {
     const pen = canvas.getContext("2d");
     pen.scale(scale, scale);
     this.colours = palette(answer);
+    replace(this.legend, legend(answer, this.colours));
     this.drawBehind(pen);
     this.drawSpans(pen);
     this.drawAbove(pen);
@@ -297,28 +296,25 @@ export class LanesCanvas {
   }
 
   forget() {
-    this.observer.disconnect();
+    this.sized.disconnect();
+    this.themed.disconnect();
     this.card.remove();
   }
 }
 
 // What the colours mean.
-export function legend(answer) {
-  const colours = palette(answer);
+function legend(answer, colours) {
   const seen = new Set(answer.spans.kind.map(kind => answer.kinds[kind]));
   const entry = (colour, text) => h("span", { class: "rt-lanes-key" }, h("i", { style: { background: colour } }), text);
-  return h(
-    "div",
-    { class: "rt-lanes-legend", testid: "lanes-legend" },
-    seen.has("generate")
-      ? colours.versions.length
-        ? colours.versions.map(version => entry(colours.version(version), `sampling, version ${number(version)}`))
-        : entry(colours.version(-1), "sampling, version unobserved")
-      : null,
+  const versions = colours.versions.map(version =>
+    entry(colours.version(version), `sampling, version ${number(version)}`),
+  );
+  return [
+    seen.has("generate") && !versions.length ? entry(colours.version(-1), "sampling, version unobserved") : versions,
     Object.entries(colours.kind)
       .filter(([kind]) => seen.has(kind))
       .map(([kind, colour]) => entry(colour, kind)),
     answer.tail ? entry(`color-mix(in oklab, ${colours.low} 25%, transparent)`, "the tail") : null,
     answer.by === "rollout" ? null : entry(colours.faint, "idle, below a lane"),
-  );
+  ];
 }

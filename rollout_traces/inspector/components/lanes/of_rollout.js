@@ -3,7 +3,7 @@
 import { h, replace } from "../../lib/dom.js";
 import { plural, seconds } from "../../lib/format.js";
 import { inert } from "../../lib/text.js";
-import { LanesCanvas, legend } from "./canvas.js";
+import { LanesCanvas } from "./canvas.js";
 
 // call: asks the page's functions; request: what `lanes` is asked; goTo(turn): goes to a sampled turn; open(rollout): to another.
 // Nothing where the rollout has no spans.
@@ -25,7 +25,6 @@ export function timeline(rollout, { call, request, goTo, open }) {
       replace(
         body,
         drawn.root,
-        legend(answer),
         answer.said.map(text => h("p", { class: "rt-lanes-said" }, inert(text))),
       );
       drawn.draw();

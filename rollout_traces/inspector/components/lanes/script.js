@@ -8,7 +8,7 @@ import { latest, remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { drawStepPager, move, nearest } from "../step_pager/script.js";
-import { LanesCanvas, legend } from "./canvas.js";
+import { LanesCanvas } from "./canvas.js";
 import { funnelTable, functionsTable } from "./tables.js";
 
 const KEYS = ["project", "run", "split", "step", "lane", "minutes"];
@@ -142,7 +142,6 @@ function draw(answer) {
     ),
     answer.tail ? tail(answer.tail) : null,
     drawn.root,
-    legend(answer),
     notes,
   ]);
   drawn.draw();

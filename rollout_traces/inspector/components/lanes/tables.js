@@ -151,7 +151,12 @@ export function functionsTable(answer, step) {
     answer.functions.length
       ? h(
           "div",
-          { class: "rt-lanes-table rt-table-scroll rt-scroll", tabindex: "0", role: "region", "aria-label": "Reward functions" },
+          {
+            class: "rt-lanes-table rt-table-scroll rt-scroll",
+            tabindex: "0",
+            role: "region",
+            "aria-label": "Reward functions",
+          },
           table(
             null,
             [
