@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from rollout_traces.errors import FileRefused
+from rollout_traces.model.without_pandas import leave_pandas_out
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -240,6 +241,7 @@ def _end_idle() -> None:
 
 def main() -> None:
     """What the child does: reads questions, bounds itself, decodes, writes pieces."""
+    leave_pandas_out()  # it would be imported within the bound
     out = sys.stdout.buffer
     for line in sys.stdin.buffer:
         asked = json.loads(line)
@@ -265,6 +267,7 @@ def _decode(
     path: Path, columns: Sequence[str] | None, rows: int, at: Sequence[int] | None, out: IO[bytes]
 ) -> None:
     import pyarrow as pa
+    import pyarrow.compute
     import pyarrow.parquet as pq
 
     check_footer(path)

@@ -25,6 +25,7 @@ from rollout_traces.sources.lines import MAX_LINE, head_of, opened
 from rollout_traces.sources.state import imported_files
 
 _PLACE = re.compile(r"(.+):([1-9][0-9]{0,17})", re.DOTALL)
+_SQLITE = b"SQLite format 3\0"
 _OF_PROGRAMS = (".pt", ".pkl", ".pickle")
 
 
@@ -72,15 +73,19 @@ def raw_record(folder: Path, project: str, origin: str) -> bytes:
 
 
 def _records(path: Path, number: int) -> Iterator[bytes]:
-    """The record of a number, where there is one."""
-    if path.suffix == ".parquet":
+    """The record of a number, where there is one; the kind of file is known by its first bytes."""
+    with path.open("rb") as file:
+        begins = file.read(len(_SQLITE))
+    if begins.startswith(b"PAR1"):
         yield from (_as_json(row) for row in read(path, at=[number - 1]).to_pylist())
-    elif path.suffix == ".sqlite":
-        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10)) as store:
+    elif begins == _SQLITE:
+        with contextlib.closing(
+            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=10)
+        ) as store:
             store.row_factory = sqlite3.Row
             found = store.execute("SELECT * FROM wire_rows WHERE cursor = ?", (number,)).fetchall()
             yield from (_as_json(dict(row)) for row in found)
-    elif zipfile.is_zipfile(path):
+    elif begins.startswith(b"PK\x03\x04"):
         with zipfile.ZipFile(path) as archive:
             samples = sorted(n for n in archive.namelist() if n.startswith("samples/"))
             yield from (unpacked(archive, archive.getinfo(name)) for name in samples[number - 1 : number])

@@ -233,6 +233,9 @@ def batch_of(rows: Sequence[RolloutRow], *, decodes_tokens: bool) -> RolloutBatc
 
     Returns:
         The batch.
+
+    Raises:
+        ValueError: a token id is no whole number.
     """
     lengths = [0 if row.input_ids is None else len(row.input_ids) for row in rows]
     shape = (len(rows), max(lengths, default=0))
@@ -243,7 +246,7 @@ def batch_of(rows: Sequence[RolloutRow], *, decodes_tokens: bool) -> RolloutBatc
     for b, (row, n) in enumerate(zip(rows, lengths, strict=True)):
         if not n:
             continue
-        ids[b, :n] = row.input_ids
+        ids[b, :n] = _token_ids(row.input_ids)
         attention[b, :n] = True
         sampled = row.response_mask if row.response_mask is not None else row.loss_mask
         trained = row.loss_mask if row.loss_mask is not None else row.response_mask
@@ -273,6 +276,14 @@ def batch_of(rows: Sequence[RolloutRow], *, decodes_tokens: bool) -> RolloutBatc
     given["known_columns"] = _listed([row.known_columns or None for row in rows])
     given["train_version"] = next((r.train_version for r in rows if r.train_version is not None), None)
     return RolloutBatch(**{name: value for name, value in given.items() if value is not None})
+
+
+def _token_ids(given: Any) -> np.ndarray:
+    """[n]; ids that a dump wrote as floats are whole numbers all the same, or none."""
+    ids = np.asarray(given)
+    if ids.dtype.kind == "f" and (broken := ~np.isfinite(ids) | (ids != np.floor(ids))).any():
+        raise ValueError(f"input_ids: seen {ids[broken][0]}, expected whole numbers")
+    return ids
 
 
 _ROW_FLOATS = {"rewards": "reward", "raw_rewards": "raw_reward"}

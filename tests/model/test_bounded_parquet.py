@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rollout_traces.errors import FileRefused
+from rollout_traces.model import bounded_parquet
 from rollout_traces.model.bounded_parquet import batches, on_disk, read, schema_of
 
 MEASURE = """
@@ -62,6 +63,11 @@ class TestWholeFiles:
     def test_some_columns_and_some_rows(self, small: Path) -> None:
         assert read(small, ["text", "no such"]).column_names == ["text"]
         assert read(small, ["step"], at=[0, 699, 700, 4999])["step"].to_pylist() == [0, 699, 700, 4999]
+
+    def test_some_rows_are_the_first_thing_that_is_asked_for(self, small: Path) -> None:
+        bounded_parquet._end_idle()
+        bounded_parquet._idle.clear()
+        assert read(small, at=[7])["step"].to_pylist() == [7]
 
     def test_rows_come_some_at_a_time(self, small: Path) -> None:
         sizes = [len(part) for part in batches(small, rows=100)]

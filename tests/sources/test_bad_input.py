@@ -337,6 +337,8 @@ class TestAnImport:
         ("sample", "place", "value"),
         [
             ("atropos/groups.jsonl", ("tokens", 0, 0), "x"),
+            ("atropos/groups.jsonl", ("tokens", 0, 0), 7.5),
+            ("atropos/groups.jsonl", ("tokens", 0, 0), float("inf")),
             ("atropos/groups.jsonl", ("inference_logprobs", 0), "long"),
             ("tinker-capture/lines/capture/sample.jsonl", ("scope", "iteration"), "x"),
             ("tinker-capture/lines/capture/sample.jsonl", ("scope", "run_id"), 7),

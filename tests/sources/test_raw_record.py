@@ -68,6 +68,27 @@ def test_every_sample_s_rollouts_lead_back_traced_or_not(tmp_path, trackio_dir, 
         assert orjson.loads(raw_record(trackio_dir, "raw", row["origin"])), row["origin"]
 
 
+@pytest.mark.parametrize(
+    ("sample", "file", "number"),
+    [
+        ("tinker-capture/store", "capture.sqlite", 1),
+        ("trl", "*.parquet", 1),
+        ("inspect", "*.eval", 1),
+    ],
+)
+def test_a_file_s_kind_is_known_by_its_bytes_whatever_it_is_called(
+    tmp_path, trackio_dir, monkeypatch, sample, file, number
+):
+    found = next((SAMPLES / sample).rglob(file))
+    renamed = tmp_path / "file"
+    shutil.copy(found, renamed)
+    monkeypatch.setattr(
+        "rollout_traces.sources.raw_record.imported_files", lambda *_: {str(found), str(renamed)}
+    )
+    one, other = (raw_record(trackio_dir, "raw", f"{path}:{number}") for path in (found, renamed))
+    assert orjson.loads(one) and one == other
+
+
 class TestOfOthers:
     def test_a_rollout_that_was_logged_has_none(self):
         logger = rt.RolloutLogger("raw", "r", max_rollout_traces_per_step=1, worker="thread")

@@ -187,6 +187,11 @@ class TestALyingServer:
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["Content-Length"]))
                 body = answers[self.path.rpartition("/")[2]]
+                if body.startswith(b"http://"):
+                    self.send_response(307)
+                    self.send_header("Location", body.decode())
+                    self.end_headers()
+                    return
                 self.send_response(200)
                 self.end_headers()
                 with contextlib.suppress(OSError):
@@ -231,6 +236,13 @@ class TestALyingServer:
             remote_projects(server_url=address)
         with pytest.raises(StoreError):
             HttpSource("p", server_url=address)
+
+    def test_nobody_is_asked_whom_it_names(self, lying: tuple[str, dict[str, bytes]]) -> None:
+        address, answers = lying
+        answers["elsewhere"] = b'{"data": ["p"]}'
+        answers["get_all_projects"] = f"{address}/api/elsewhere".encode()
+        with pytest.raises(StoreError, match="HTTP 307"):
+            remote_projects(server_url=address)
 
     @pytest.mark.parametrize(
         "data",
