@@ -11,12 +11,14 @@ import pytest
 from playwright.sync_api import expect
 
 from rollout_traces.inspector.api.http import part_of
+from rollout_traces.inspector.asking import as_plain
 from rollout_traces.inspector.pages.funnel import FAILED_STOPS, funnel
 from rollout_traces.inspector.pages.lanes import lanes
 from rollout_traces.inspector.pages.reward_functions import reward_functions
 from rollout_traces.inspector.registry import PARTS
 from rollout_traces.inspector.view import SplitView
 from rollout_traces.inspector.workspace import Workspace
+from tests.inspector.api.test_tools import Agent, with_agent
 from tests.inspector.conftest import Served, Visit, log_project
 from tests.inspector.make_lanes import HOSTILE, PROJECT, ROWS, STEPS, rows_of
 
@@ -129,6 +131,15 @@ class TestLanes:
             found += list(zip(*part["spans"].values(), strict=True))
             after = part["next"]
         assert found == list(zip(*vars(answer.spans).values(), strict=True))
+
+    def test_an_agent_is_told_where_a_steps_time_went(self, view):
+        async def ask(agent: Agent) -> Any:
+            return await agent.ask("step_time", run="a", step=STEP)
+
+        found = with_agent(view.workspace, ask)
+        assert found["tail"]["text"].endswith("tool `browse`") and "spans" not in found
+        assert found["funnel"] == as_plain(funnel(view, STEP))
+        assert found["lanes"] == as_plain(lanes(view, STEP).lanes)
 
     def test_sums_alone_are_said_to_be_no_lanes(self, home):
         workspace = Workspace(folder=home)

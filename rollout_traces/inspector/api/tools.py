@@ -19,6 +19,8 @@ from rollout_traces.inspector.pages.explore import ColumnsAnswer
 from rollout_traces.inspector.pages.explore import columns as columns_of
 from rollout_traces.inspector.pages.labels import LabelsAnswer, annotate
 from rollout_traces.inspector.pages.labels import labels as labels_of
+from rollout_traces.inspector.pages.lanes import StepTime
+from rollout_traces.inspector.pages.lanes import step_time as step_time_of
 from rollout_traces.inspector.pages.live import LiveAnswer
 from rollout_traces.inspector.pages.live import live as live_of
 from rollout_traces.inspector.pages.projects import ProjectsAnswer, places
@@ -147,6 +149,12 @@ def build_tools(
         """What a run samples now, the silent and the slowest first; the run begun last where none is named."""
         return live_of(of(project), run, limit)
 
+    def step_time(
+        run: str, step: int, by: str = "", split: str = "rollout", project: str | None = None
+    ) -> StepTime:
+        """Where a step's time went by engine, `source` or `rollout`, what held it up, and the funnel of its rollouts."""
+        return step_time_of(of_run(project, run, split), step, by)
+
     def read_rollout(id: str, first_turn: int = 0, project: str | None = None) -> models.RolloutAnswer:
         """One rollout by uid or trace id: metadata, flags, turns with token positions, labels."""
         return answers.rollout(of(project), id, first_turn)
@@ -206,6 +214,7 @@ def build_tools(
         report,
         explain,
         in_flight,
+        step_time,
         read_rollout,
         compare,
         flips,

@@ -13,7 +13,8 @@ import pyarrow as pa
 from rollout_traces.analysis.lanes import BUSY, Lanes, Tail, aligned, covered, lanes_of, tail_of
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import scalars
-from rollout_traces.inspector.view import SplitView
+from rollout_traces.inspector.pages.funnel import FunnelAnswer, funnel
+from rollout_traces.inspector.view import SplitView, taken
 from rollout_traces.model.spans import KINDS
 from rollout_traces.store.query.lexer import literal
 
@@ -153,6 +154,29 @@ class LanesAnswer:
     n_rows: int
     n_timed: int
     next: int | None = None
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Where a step's time went: its lanes without their spans, and the funnel of its rollouts."""
+
+    step: int
+    began: float
+    ms: int
+    by: str
+    lanes: list[Lane]
+    phases: list[Phase]
+    tail: ShownTail | None
+    said: list[str]
+    unobserved: list[str]
+    n_rows: int
+    n_timed: int
+    funnel: FunnelAnswer
+
+
+def step_time(view: SplitView, step: int, by: str = "") -> StepTime:
+    """Where a step's time went, and what became of its rollouts; see `lanes` and `funnel`."""
+    return taken(StepTime, lanes(view, step, by), funnel=funnel(view, step))
 
 
 def lanes(
