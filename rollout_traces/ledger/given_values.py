@@ -12,7 +12,7 @@ import numpy as np
 from rollout_traces.ledger.columns import NULL_INT, number_text
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.plain_values import INFINITE
-from rollout_traces.model.spans import Span, as_seconds, most_of_a_row, packed, seconds_of_scoring
+from rollout_traces.model.spans import Span, as_seconds, checked, most_of_a_row, packed, seconds_of_scoring
 
 SHORT = 200
 """Characters of a text that a column keeps; the trace of a row holds it whole."""
@@ -47,7 +47,7 @@ def row_value_columns(batch: PackedBatch) -> dict[str, np.ndarray | None]:
 def _timings(batch: PackedBatch) -> dict[str, np.ndarray | None]:
     """The columns `timing/<name>` in seconds, those of spans too, and `timings`, the spans."""
     given = batch.row_lists.get("timings") or ()
-    spans: list[list[Span]] = [row if isinstance(row, list) else [] for row in given]
+    spans: list[list[Span]] = [checked(row)[0] if isinstance(row, list) else [] for row in given]
     seconds = [
         row if isinstance(row, Mapping) else as_seconds(of) for row, of in zip(given, spans, strict=True)
     ]

@@ -201,7 +201,9 @@ def _row_values(rng: random.Random, mine: set[str], B: int, names: list[str]) ->
         "extras": lambda b: rng.choice(
             [{"difficulty": 2, "topic": "algebra"}, {"difficulty": 0.5}, {}, None]
         ),
-        "timings": lambda b: rng.choice([{"generate": 1.5, "reward": 0.25}, {"generate": 2}, None]),
+        "timings": lambda b: rng.choice(
+            [{"generate": 1.5, "reward": 0.25}, {"generate": 2}, None, _spans(rng, b)]
+        ),
     }
     for name, draw in lists.items():
         if name in mine:
@@ -290,3 +292,13 @@ def plain(values: Any) -> Any:
     if isinstance(values, torch.Tensor):
         values = values.double().numpy() if values.is_floating_point() else values.numpy()
     return values.tolist() if isinstance(values, np.ndarray) else values
+
+
+def _spans(rng: random.Random, b: int) -> list[dict[str, Any]]:
+    """Spans of a row in whole sixteenths of a second, with one that is none; a judge scores it alone."""
+    at, spans = 1000.0 + rng.randrange(10**9), []
+    for turn in range(rng.randint(1, 3)):
+        spans.append({"kind": "generate", "start": at, "end": at + rng.randint(0, 40) / 16, "turn": turn})
+        at += 4
+    spans.append({"kind": "score", "start": at, "end": at + 0.5 + b, "name": "judge"})
+    return [*spans, {"kind": "tool", "start": at, "end": at - 1}]

@@ -184,8 +184,7 @@ def _columns(row: Row, settings: dict[str, Any]) -> dict[str, Any]:
     for kind, prefix in (("reward_components", "component"), ("sample_metrics", "sample")):
         for name, value in given.get(kind, {}).items():
             columns[f"{prefix}/{name}"] = _known(value)
-    for name, value in (given.get("timings") or {}).items():
-        columns[f"timing/{name}"] = value
+    columns |= {f"timing/{name}": value for name, value in _timings(given.get("timings")).items()}
     for name, value in (given.get("extras") or {}).items():
         columns[f"extra/{name}"] = value
     first = next((t for t in range(n) if row.sampled[t]), n)
@@ -337,3 +336,15 @@ def _normal(reason: str) -> str:
 def _short(value: Any) -> str | None:
     text = None if value is None else str(value)
     return text if text is None or len(text) <= 200 else text[:199] + "…"
+
+
+def _timings(given: Any) -> dict[str, float]:
+    """Seconds by name; of spans their sums, when the first began, and those of each reward function."""
+    if not isinstance(given, list):
+        return given or {}
+    good = [span for span in given if span["end"] >= span["start"]]
+    found: dict[str, float] = {"start": min(span["start"] for span in good)}
+    for span in good:
+        for name in (span["kind"], *([f"score/{span['name']}"] if span["kind"] == "score" else [])):
+            found[name] = found.get(name, 0.0) + span["end"] - span["start"]
+    return found

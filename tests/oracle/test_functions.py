@@ -21,8 +21,8 @@ from tests.oracle.given import GivenStep, draw_step
 from tests.oracle.metrics import metrics_of
 from tests.oracle.rows import rows_of
 
-NOT_COMPARED = ("uid", "step", "group", "prompt_key")
-"""Columns that are made up when a step is handed over; `group` is compared by who shares it."""
+NOT_COMPARED = ("uid", "step", "group", "prompt_key", "timings")
+"""Columns that are made up when a step is handed over; `group` is compared by who shares it, spans by their sums."""
 
 
 def packed(step: GivenStep) -> PackedBatch:
