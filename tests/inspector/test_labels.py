@@ -190,6 +190,22 @@ class TestWhoMay:
         assert all(each["time"] != "then" for each in entries)
         workspace.close()
 
+    def test_several_at_once_each_once_or_none(self, copied):
+        workspace = Workspace(folder=copied)
+        store = workspace.store("demo")
+        first, *others = (row.id for row in store.query(limit=3).rows)
+        asked = {"project": "demo", "id": first, "further": others, "kind": "label", "text": "together"}
+        with asking(Visitor("ann")):
+            with pytest.raises(StoreError):
+                told(annotate, workspace, {**asked, "further": [*others, "not there"]})
+            assert "together" not in store.labels.names()
+            for kind in ("label", "note", "label", "note"):  # again, as who did not see the first answer
+                told(annotate, workspace, {**asked, "kind": kind})
+        for each in (first, *others):
+            of_one = [e.kind for e in store.labels.of(store.uid(each)) if e.text == "together"]
+            assert sorted(of_one) == ["label", "note"]
+        workspace.close()
+
     def test_what_another_wrote_the_owner_alone_takes_back(self, copied):
         workspace = Workspace(folder=copied)
         store = workspace.store("demo")

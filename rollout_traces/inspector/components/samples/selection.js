@@ -88,7 +88,8 @@ export class Selection {
 
   async keep(kind, text) {
     const ids = [...this.ids];
-    for (const id of ids) await this.doing.call("annotate", { ...this.doing.request(), id, kind, text });
+    const [id, ...further] = ids;
+    await this.doing.call("annotate", { ...this.doing.request(), id, kind, text, further });
     this.doing.changed();
     this.draw(`${kind === "note" ? "a note" : text} on ${plural(ids.length, "rollout")}`);
   }
