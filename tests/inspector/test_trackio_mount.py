@@ -116,6 +116,22 @@ class TestWhatIsNotServed:
         finally:
             server.stop()
 
+    @pytest.mark.parametrize(("named", "status"), [("demo", 404), ("pictures", 200)])
+    def test_media_of_projects_that_were_not_named(self, home, named, status):
+        picture = next(path for path in (home / "media" / "pictures").rglob("*") if path.is_file())
+        server = Served(home, "--project", named)
+        try:
+            address = f"{server.address}/trackio/file?path={quote(str(picture))}"
+            try:
+                found = urllib.request.urlopen(
+                    urllib.request.Request(address, headers=BEARER), timeout=20
+                ).status
+            except urllib.error.HTTPError as error:
+                found = error.code
+        finally:
+            server.stop()
+        assert found == status
+
 
 class TestAFolderThatTrackioCannotOpen:
     """One damaged .db file, or a read-only folder: once show did not start; looking changed other projects."""
@@ -145,6 +161,8 @@ class TestAFolderThatTrackioCannotOpen:
             server.stop()
 
     def test_looking_changes_no_project(self, folder):
+        with closing(sqlite3.connect(folder / "demo.db")) as opened:  # Trackio rewrites it where it may write
+            assert opened.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
         before = {path.name: path.read_bytes() for path in folder.glob("*.db")}
         server = Served(folder)
         try:
