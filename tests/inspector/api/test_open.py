@@ -13,13 +13,24 @@ from tests.inspector.conftest import TOKEN, Visit, free_port
 pytestmark = pytest.mark.browser
 
 
+def wait_for_news(visit: Visit, n: int) -> None:
+    """Until the page has asked so many times whether there is anything new, and was answered."""
+    for _ in range(n):
+        with visit.page.expect_response(
+            lambda answer: '"pulse"' in (answer.request.post_data or ""), timeout=60_000
+        ):
+            pass
+    visit.page.wait_for_timeout(500)
+
+
 def test_the_page_moves_only_where_its_reader_pressed_agent(visit: Visit):
     visit.open(tab="rollouts", project="demo", run="run-a", step=6)
     expect(visit.get("turn").first).to_be_visible()
     expect(visit.get("live")).to_contain_text("steps", timeout=60_000)
+    wait_for_news(visit, 1)
     state = {"project": "demo", "run": "run-a", "split": "rollout", "tab": "rollouts", "step": "2"}
     assert open_elsewhere(visit.address, TOKEN, state).asked
-    visit.page.wait_for_timeout(3_000)
+    wait_for_news(visit, 2)
     assert visit.state["step"] == "6"
     visit.get("may-move").click()
     open_elsewhere(visit.address, TOKEN, {**state, "step": "3"})
