@@ -17,6 +17,7 @@ from rollout_traces.inspector.asking import answer_of, as_plain, read_request
 from rollout_traces.inspector.component import answered
 from rollout_traces.inspector.pages import around, rollouts, run
 from rollout_traces.inspector.site import write_site
+from rollout_traces.inspector.view import SplitView
 
 ASK = Path(__file__).with_name("ask.mjs")
 COMPONENT = Path(__file__).resolve().parents[3] / "rollout_traces/inspector/components/site"
@@ -228,6 +229,14 @@ class TestTheFolder:
         data = everything_in(site / "data")
         assert "run-a" in data
         assert "run-b" not in data
+
+    def test_names_no_run_of_which_the_settings_differ(self, workspace, tmp_path):
+        report = run.run_report(SplitView(workspace, "demo", "run-b"))
+        assert report.settings is not None and report.settings.run == "run-a"
+        write_site(workspace, "demo", "run-b", tmp_path / "site")
+        data = everything_in(tmp_path / "site" / "data")
+        assert "run-b" in data
+        assert "run-a" not in data
 
     def test_asks_nobody_but_its_own_server_and_has_no_script_inside(self, site):
         page = (site / "index.html").read_text("utf-8")
