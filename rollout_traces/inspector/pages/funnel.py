@@ -189,17 +189,21 @@ def _reasons(view: SplitView) -> list[tuple[str, str, str]]:
 
 def _count(view: SplitView, step: int, wheres: Sequence[str]) -> list[tuple[Counted, Counted]]:
     """Of each filter what it finds at the step and over the run, superseded rollouts left out."""
-    listed, parameters = [], []
-    for where in wheres:
+    conditions, parameters = [], []
+    for at, where in enumerate(wheres):
         condition, given = view.store.sql_condition(where)
-        for place in (f"step = {int(step)} AND ", ""):
-            listed.append(f"count(*) FILTER (WHERE {place}({condition}))")
-            listed.append(f"sum(n_sampled) FILTER (WHERE {place}({condition}))")
-            parameters += [*given, *given]
+        conditions.append(f"({condition}) AS c{at}")
+        parameters += given
+    figures = [
+        f"{figure} FILTER (WHERE {place}c{at})"
+        for at in range(len(wheres))
+        for place in ("here AND ", "")
+        for figure in ("count(*)", "sum(n_sampled)")
+    ]
     row = _row(
         view,
-        f"SELECT {', '.join(listed)}, sum(n_sampled) FILTER (WHERE step = {int(step)}), sum(n_sampled)"
-        " FROM rollouts WHERE run = ? AND split = ? AND NOT superseded",
+        f"SELECT {', '.join(figures)}, sum(n_sampled) FILTER (WHERE here), sum(n_sampled) FROM (SELECT n_sampled, "
+        f"step = {int(step)} AS here, {', '.join(conditions)} FROM rollouts WHERE run = ? AND split = ? AND NOT superseded)",
         parameters,
     )
     *counts, of_step, of_run = row
@@ -222,11 +226,11 @@ def _prompts(view: SplitView, step: int) -> list[ShownStage]:
     here = Counted(int(loaded[step]) if step in loaded else None, None)
     over = Counted(int(sum(loaded.values())) if loaded else None, None)
     lacking = "" if loaded else f"log_scalars({{'{LOADED}': n}}, step=...)"
-    groups = (
-        'SELECT count(DISTINCT "group") FILTER (WHERE step = {at}), count(DISTINCT (step, "group", attempt))'
-        ' FROM rollouts WHERE run = ? AND split = ? AND NOT superseded AND "group" IS NOT NULL'
+    of_step, of_run = _row(
+        view,
+        f'SELECT count(*) FILTER (WHERE step = {int(step)}), count(*) FROM (SELECT DISTINCT step, "group", attempt'
+        ' FROM rollouts WHERE run = ? AND split = ? AND NOT superseded AND "group" IS NOT NULL)',
     )
-    of_step, of_run = _row(view, groups.format(at=int(step)))
     return [
         ShownStage("loaded", "prompts loaded", "", "prompts", None, here, over, lacking),
         ShownStage(
