@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rollout_traces.model.spans import KINDS, NUMBERS, TEXTS, UNKNOWN, unpacked
+from rollout_traces.model.text import quoted
 
 OF_ENGINE = (KINDS.index("queue"), KINDS.index("prefill"), KINDS.index("generate"))
 """Kinds that are timed by an engine's clock; tools and reward functions are timed by the rollout's own."""
@@ -122,7 +123,7 @@ class Tail:
         return (self.ends - self.begins) / 1000
 
     def __str__(self) -> str:
-        what = f"{self.kind} `{self.name}`" if self.name else self.kind or "no span tells in what"
+        what = f"{self.kind} {quoted(self.name)}" if self.name else self.kind or "no span tells in what"
         if self.kind and self.share < MOSTLY:
             what += f", {self.share:.0%} of it"
         n = len(self.rows)
@@ -222,7 +223,7 @@ def aligned(lanes: Lanes) -> tuple[Lanes, list[Clock]]:
         moved, said = _shift(least, most)
         engine = lanes.names[place]
         if said:
-            said = f"engine {engine}: {said}"
+            said = f"engine {quoted(engine)}: {said}"
         clocks.append(Clock(engine, moved, least, most, said))
         start[(lanes.engine == place) & np.isin(lanes.kind, OF_ENGINE)] += moved
     apart = _apart(lanes, start)
@@ -286,7 +287,7 @@ def _apart(lanes: Lanes, start: np.ndarray) -> dict[str, str]:
         if max(before, behind) > SLACK_MS:
             where = "before" if before > 0 else "behind"
             found[lanes.names[place]] = (
-                f"engine {lanes.names[place]}: all of its spans lie {max(before, behind) / 1000:.3g} s {where} all others of the "
+                f"engine {quoted(lanes.names[place])}: all of its spans lie {max(before, behind) / 1000:.3g} s {where} all others of the "
                 "step, its clock may be off; they are drawn as they came"
             )
     return found

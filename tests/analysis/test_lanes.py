@@ -126,7 +126,7 @@ class TestTail:
         ends = sorted(max(span["end"] for span in spans) for spans in given)
         assert tail.rows == (509, 510, 511) and (tail.kind, tail.name) == ("tool", "browse")
         assert tail.held == pytest.approx(ends[-1] - ends[-4], abs=0.01)
-        assert str(tail) == f"3 of 512 rollouts hold the step for {tail.held:.3g} s: tool `browse`"
+        assert str(tail) == f"3 of 512 rollouts hold the step for {tail.held:.3g} s: tool “browse”"
         inside = sum(
             max(0.0, span["end"] - max(span["start"], ends[-4]))
             for spans in given[-3:]
@@ -145,7 +145,7 @@ class TestTail:
 
     def test_a_mixture_says_its_share(self):
         assert str(Tail((1,), 8, 0, 2000, "tool", "x", 0.9, 0.45)).endswith(
-            "holds the step for 2 s: tool `x`, 45% of it"
+            "holds the step for 2 s: tool “x”, 45% of it"
         )
 
     def test_rollouts_that_end_together_hold_nothing_up(self):

@@ -89,7 +89,7 @@ class TestLanes:
     def test_the_tail_names_its_tool_and_finds_its_rollout(self, view):
         tail = lanes(view, STEP).tail
         assert (
-            tail.n == 1 and tail.text.endswith("tool `browse`") and 25 < (tail.ends - tail.begins) / 1000 < 31
+            tail.n == 1 and tail.text.endswith("tool “browse”") and 25 < (tail.ends - tail.begins) / 1000 < 31
         )
         found = view.store.query("a", "rollout", where=tail.where, rows="all").rows
         assert [(row["group"], row["sample"]) for row in found] == [(ROWS // 4 - 1, 3)]
@@ -137,7 +137,7 @@ class TestLanes:
             return await agent.ask("step_time", run="a", step=STEP)
 
         found = with_agent(view.workspace, ask)
-        assert found["tail"]["text"].endswith("tool `browse`") and "spans" not in found
+        assert found["tail"]["text"].endswith("tool “browse”") and "spans" not in found
         assert found["funnel"] == as_plain(funnel(view, STEP))
         assert found["lanes"] == as_plain(lanes(view, STEP).lanes)
 
@@ -146,7 +146,7 @@ class TestLanes:
         answer = lanes(SplitView(workspace, "demo", "run-a", "rollout"), 3)
         assert not answer.spans.lane and answer.tail is None
         assert (
-            "only seconds in all (generation, reward)" in answer.unobserved[0]
+            "only seconds in all (“generation”, “reward”)" in answer.unobserved[0]
             and "rt.Spans" in answer.unobserved[0]
         )
         workspace.close()
@@ -160,14 +160,14 @@ PLAIN = {
     "sampled": lambda row: True,
     "finished": lambda row: not is_failed(row),
     "failed": is_failed,
-    "failed: stopped: abort": lambda row: row["stop"] == "abort",
-    "failed: stopped: timeout": lambda row: row["stop"] == "timeout",
+    "failed: stopped: “abort”": lambda row: row["stop"] == "abort",
+    "failed: stopped: “timeout”": lambda row: row["stop"] == "timeout",
     "failed: nothing was sampled": lambda row: row["n_sampled"] == 0,
     "failed: the reward function failed": lambda row: row["status"] == "error",
     "failed_zero": lambda row: is_failed(row) and row["trained"] and row["reward"] == 0,
     "filtered": lambda row: row["reason"] is not None,
-    "filtered: too_long": lambda row: row["reason"] == "too_long",
-    "filtered: zero_advantage": lambda row: row["reason"] == "zero_advantage",
+    "filtered: “too_long”": lambda row: row["reason"] == "too_long",
+    "filtered: “zero_advantage”": lambda row: row["reason"] == "zero_advantage",
     "stale": lambda row: row["staleness"] > 0,
     "in_update": lambda row: bool(row["trained"]),
     "weight_0": lambda row: row["trained"] and row["advantage"] == 0,
@@ -286,7 +286,7 @@ class TestPage:
         expect(visit.get("reward-function").first).to_contain_text("judge")
         assert visit.page.evaluate("window.pwned") is None
         visit.picture("lanes")
-        row = visit.page.locator("[data-stage='failed: stopped: abort']")
+        row = visit.page.locator("[data-stage='failed: stopped: “abort”']")
         row.get_by_test_id("funnel-rollouts").first.click()
         expect(visit.get("filter-input")).to_have_value("stop_reason = 'abort'")
         assert visit.state["tab"] == "rollouts" and visit.state["step"] == str(STEP)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -29,6 +30,12 @@ async def waits(values):
     return values
 
 
+def finished(coroutine):
+    """What it returns, run in a thread of its own: a browser's loop may run in this one."""
+    with ThreadPoolExecutor(1) as apart:
+        return apart.submit(asyncio.run, coroutine).result()
+
+
 class Model:
     """A reward model is no function."""
 
@@ -43,7 +50,7 @@ class TestScoring:
         spans = TrlSpans(trainer)
         with spans.scoring(["slow", "waits", "model"]):
             first, second, third = trainer.reward_funcs
-            assert first([1]) == [1] and asyncio.run(second([2])) == [2] and third is model
+            assert first([1]) == [1] and finished(second([2])) == [2] and third is model
             assert asyncio.iscoroutinefunction(second), "TRL runs these together"
         assert trainer.reward_funcs == [slow, waits, model]
         assert [(span["kind"], span["name"]) for span in spans.noted] == [

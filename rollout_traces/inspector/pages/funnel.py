@@ -8,6 +8,7 @@ from typing import Any
 
 from rollout_traces.inspector.pages.figures import Number, scalars
 from rollout_traces.inspector.view import SplitView
+from rollout_traces.model.text import quoted
 from rollout_traces.store.query.lexer import literal
 
 LOADED = "funnel/prompts_loaded"
@@ -181,7 +182,11 @@ def _reasons(view: SplitView) -> list[tuple[str, str, str]]:
         )
         names = [str(name) for name in table[column].to_pylist() if of == "filtered" or name in FAILED_STOPS]
         found += [
-            (of, f"stopped: {name}" if of == "failed" else name, f"{column} = {literal(name)}")
+            (
+                of,
+                f"stopped: {quoted(name)}" if of == "failed" else quoted(name),
+                f"{column} = {literal(name)}",
+            )
             for name in names[:MOST_REASONS]
         ]
     return found
@@ -189,7 +194,8 @@ def _reasons(view: SplitView) -> list[tuple[str, str, str]]:
 
 def _count(view: SplitView, step: int, wheres: Sequence[str]) -> list[tuple[Counted, Counted]]:
     """Of each filter what it finds at the step and over the run, superseded rollouts left out."""
-    conditions, parameters = [], []
+    conditions: list[str] = []
+    parameters: list[Any] = []
     for at, where in enumerate(wheres):
         condition, given = view.store.sql_condition(where)
         conditions.append(f"({condition}) AS c{at}")

@@ -16,6 +16,7 @@ from rollout_traces.inspector.pages.figures import scalars
 from rollout_traces.inspector.pages.funnel import FunnelAnswer, funnel
 from rollout_traces.inspector.view import SplitView, taken
 from rollout_traces.model.spans import KINDS
+from rollout_traces.model.text import NOTICE, quoted_each
 from rollout_traces.store.query.lexer import literal
 
 BY = ("engine", "source", "rollout")
@@ -158,7 +159,11 @@ class LanesAnswer:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Where a step's time went: its lanes without their spans, and the funnel of its rollouts."""
+    """Where a step's time went: its lanes without their spans, and the funnel of its rollouts.
+
+    Attributes:
+        notice: what names in it are.
+    """
 
     step: int
     began: float
@@ -172,6 +177,7 @@ class StepTime:
     n_rows: int
     n_timed: int
     funnel: FunnelAnswer
+    notice: str = NOTICE
 
 
 def step_time(view: SplitView, step: int, by: str = "") -> StepTime:
@@ -387,7 +393,7 @@ def _unobserved(view: SplitView, found: Lanes, rows: Sequence[dict[str, Any]], s
             for name in known
             if there is not None and there[name].null_count < len(there)
         ]
-        only = f", only seconds in all ({', '.join(sums[:6])})" if sums else ""
+        only = f", only seconds in all ({quoted_each(sums[:6])})" if sums else ""
         return [
             f"When turns ran is unobserved: no rollout of the step has spans{only}. To see it, {LOG_SPANS}."
         ]
