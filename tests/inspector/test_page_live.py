@@ -66,6 +66,8 @@ class TestTheAnswer:
     def test_lists_the_silent_then_the_slowest_and_says_how_many_it_leaves_out(self, running, monkeypatch):
         late = running.logger.live("late", step=1)
         later = running.logger.live("later", step=1)
+        for each in (late, later):
+            each.stage("sampling")
         running.until(lambda answer: answer["n_running"] == 3)
         assert [row["id"] for row in running.asked()["rollouts"]] == [running.rollout.id, late.id, later.id]
         monkeypatch.setattr(page, "SILENT", 1.5)
@@ -75,6 +77,17 @@ class TestTheAnswer:
         assert [row["id"] for row in running.asked()["rollouts"]] == [late.id, later.id, running.rollout.id]
         cut = running.asked(limit=1)
         assert (len(cut["rollouts"]), cut["n_left_out"]) == (1, 2)
+
+    def test_one_that_waits_in_a_queue_is_not_silent(self, running, monkeypatch):
+        running.logger.live("queued", step=1)
+        running.until(lambda answer: answer["stages"].get("queued") == 1)
+        monkeypatch.setattr(page, "SILENT", 0.0)
+        answer = running.asked()
+        assert {row["stage"]: row["is_silent"] for row in answer["rollouts"]} == {
+            "sampling": True,
+            "queued": False,
+        }
+        assert answer["n_silent"] == 1
 
     def test_one_that_ended_leads_to_where_it_was_stored(self, running):
         running.rollout.stage("done")

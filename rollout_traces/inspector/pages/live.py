@@ -34,7 +34,7 @@ class LiveRolloutShown:
         seconds: since it began, until it ended or its writer was last heard.
         in_stage: the same of its stage.
         silent: seconds since the last word of it.
-        is_silent: it runs, and nothing was said of it for `SILENT` seconds.
+        is_silent: it runs, waits for no place, and nothing was said of it for `SILENT` seconds.
         trace: the trace of the stored rollout; None where it is not stored, or has no trace.
         is_stored: the rollout was stored.
     """
@@ -128,7 +128,7 @@ class LiveRolloutAnswer:
     notice: str = NOTICE
 
 
-def live(view: ProjectView, run: str = "", limit: int = 200) -> LiveAnswer:
+def live(view: ProjectView, run: str = "", limit: int = 100) -> LiveAnswer:
     """What a run samples now; the run that was begun last where none is named.
 
     Raises:
@@ -209,7 +209,7 @@ def _first(row: LiveRow) -> tuple[bool, bool, float]:
 
 
 def _is_silent(row: LiveRow) -> bool:
-    return row.fate == "running" and row.silent >= SILENT
+    return row.fate == "running" and row.rollout.stage != "queued" and row.silent >= SILENT
 
 
 def _shown(row: LiveRow, landed: Mapping[str, str | None]) -> LiveRolloutShown:

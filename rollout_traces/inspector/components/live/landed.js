@@ -9,7 +9,7 @@ export function landed(each) {
     ? { page: "rollouts", id: each.trace, live: null }
     : { page: "explore", where: `extra/live = '${each.id}'`, rows: "all", live: null };
   return button("stored", () => state.set(patch), {
-    class: "rt-ghost",
+    class: "rt-flight-stored",
     testid: "flight-stored",
     title: each.trace ? "Open the stored rollout" : "Stored without a trace: its row among all rollouts",
   });

@@ -28,7 +28,7 @@ export function opened(side, { rollout, stages, n_gone }) {
     h(
       "ol",
       { class: "rt-flight-stages" },
-      stages.map((each, at) => stage(each, at === stages.length - 1 && rollout.fate === "running")),
+      stages.map((each, at) => stage(each, stages[at - 1], at === stages.length - 1 && rollout.fate === "running")),
     ),
   );
   side.scrollTop = atEnd ? side.scrollHeight : keep;
@@ -49,14 +49,18 @@ const facts = each =>
     .filter(Boolean)
     .join(" · ");
 
-function stage(each, isNow) {
+// Words and tokens stand where they are new.
+function stage(each, before, isNow) {
+  const isEnd = ["done", "aborted"].includes(each.stage);
   return h(
     "li",
     { class: isNow ? "rt-flight-now" : null },
     h("b", null, each.stage),
     each.detail ? ` ${inert(each.detail)}` : "",
-    h("span", { class: "rt-faint" }, ` at ${duration(each.began)} for ${duration(each.seconds)}`),
-    each.tokens === null ? null : h("span", { class: "rt-faint" }, ` · ${plural(each.tokens, "token")} by then`),
-    each.words ? h("pre", { class: "rt-flight-text" }, inert(each.words)) : null,
+    h("span", { class: "rt-faint" }, ` at ${duration(each.began)}${isEnd ? "" : ` for ${duration(each.seconds)}`}`),
+    each.tokens === null || each.tokens === before?.tokens
+      ? null
+      : h("span", { class: "rt-faint" }, ` · ${plural(each.tokens, "token")} by then`),
+    each.words && each.words !== before?.words ? h("pre", { class: "rt-flight-text" }, inert(each.words)) : null,
   );
 }

@@ -11,6 +11,8 @@ import { landed } from "./landed.js";
 import { opened } from "./opened.js";
 
 const REFRESH = 1000;
+const HEADS = ["rollout", "stage", "time", "silent", "turns", "tokens", "last words", "where"];
+const SILENT = HEADS.indexOf("silent");
 const NUMBERS = ["time", "silent", "turns", "tokens"];
 
 let call;
@@ -109,12 +111,12 @@ function draw(answer, now) {
 }
 
 function frame() {
-  const made = title => {
+  const made = (title, hasEnded) => {
     const body = h("tbody");
     const node = table(
       { class: "rt-flight-table", "aria-label": title },
-      ["rollout", "stage", ...NUMBERS, "last words", "where"].map(name =>
-        h("th", { class: NUMBERS.includes(name) ? "rt-num" : null }, name),
+      HEADS.map(name =>
+        h("th", { class: NUMBERS.includes(name) ? "rt-num" : null }, hasEnded && name === "silent" ? "stored" : name),
       ),
       [],
     );
@@ -124,8 +126,8 @@ function frame() {
   list = {
     head: h("div", { class: "rt-flight-head", testid: "flight-stages" }),
     remarks: h("div", { testid: "flight-remarks" }),
-    going: made("In flight"),
-    ended: made("Ended"),
+    going: made("In flight", false),
+    ended: made("Ended", true),
     endedTitle: h("h2", null, "Ended last"),
     none: h("p", { class: "rt-empty" }, "Nothing is in flight."),
     side: h("aside", { class: "rt-flight-side rt-scroll", testid: "flight-opened", hidden: true }),
@@ -171,7 +173,6 @@ function newRow(each) {
     firstWords(each.prompt || "", 60) || each.id,
   );
   cells[0].append(open);
-  cells[0].className = "rt-flight-prompt";
   cells[6].className = "rt-flight-words";
   return { node: h("tr", { testid: "flight-row", dataset: { id: each.id } }, cells), cells, told: [] };
 }
@@ -179,10 +180,9 @@ function newRow(each) {
 function tell(row, each, now) {
   const stage = each.detail ? `${each.stage} ${each.detail}` : each.stage;
   const texts = [
-    each.is_stored ? "stored" : "",
     `${each.fate === "lost" ? "was " : ""}${inert(stage)}${["running", "lost"].includes(each.fate) ? ` · ${duration(each.in_stage)}` : ""}`,
     duration(each.seconds),
-    each.fate === "running" ? duration(each.silent) : "",
+    each.fate === "running" ? duration(each.silent) : each.is_stored ? "stored" : "",
     number(each.turns),
     number(each.tokens),
     firstWords(each.words || "", 90),
@@ -199,9 +199,8 @@ function tell(row, each, now) {
     .filter(Boolean)
     .join(" ");
   texts.forEach((text, at) => {
-    if (row.told[at] === text) return;
-    if (at) row.cells[at].textContent = text;
-    else if (text) row.cells[0].append(" ", landed(each));
+    const cell = at + 1; // behind its name, which stays
+    if (row.told[at] !== text) row.cells[cell].replaceChildren(cell === SILENT && each.is_stored ? landed(each) : text);
   });
   row.told = texts;
 }
