@@ -104,16 +104,7 @@ class StepCells:
             weight: float [N]; None where all rows count alike.
             within: variance of the rows of a group: a group of which a step has fewer rows than usual is less sure.
         """
-        values = values if self.known is None else values[self.known]
-        there = np.isfinite(values)
-        if weight is not None:
-            w = np.where(there, weight if self.known is None else weight[self.known], 0.0)
-        else:
-            w = there.astype(float)
-        whole = there.all() and weight is None
-        plain = values if whole else np.where(there, values, 0.0) * w
-        n_u = np.bincount(self.unit, None if whole else w, self.n_units).astype(float)
-        s_u = np.bincount(self.unit, plain, self.n_units)
+        n_u, s_u = self._of_units(values, weight)
         size = self.n_values * self.n_steps
         n, s = np.bincount(self.cell, n_u, size), np.bincount(self.cell, s_u, size)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -136,8 +127,32 @@ class StepCells:
                 )
                 variance += within * np.maximum(1 / n - usual * mass / n**2, 0.0)
         if weight is not None:
-            n = np.bincount(self.cell, np.bincount(self.unit, there & (w > 0), self.n_units), size)
+            counted = np.isfinite(values) & (weight > 0)
+            n = np.bincount(self.cell, self._of_units(np.where(counted, 0.0, np.nan), None)[0], size)
         return mean.reshape(shape), np.nan_to_num(variance).reshape(shape), n.reshape(shape), tails
+
+    def means(self, values: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+        """float [V, T]: means alone; arguments as for `sums`."""
+        size = self.n_values * self.n_steps
+        n, s = (np.bincount(self.cell, each, size) for each in self._of_units(values, weight))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return (s / n).reshape(self.n_values, self.n_steps)
+
+    def _of_units(self, values: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """float [U] each: rows that know a value, by their weight, and the sum of their values."""
+        if self.known is not None:
+            values, weight = values[self.known], None if weight is None else weight[self.known]
+        there = np.isfinite(values)
+        if weight is None and there.all():
+            return self.n_rows, np.bincount(self.unit, values, self.n_units)
+        w = there.astype(float) if weight is None else np.where(there, weight, 0.0)
+        plain = np.where(there, values, 0.0) * w
+        return np.bincount(self.unit, w, self.n_units), np.bincount(self.unit, plain, self.n_units)
+
+    @cached_property
+    def n_rows(self) -> np.ndarray:
+        """float [U]: rows of each unit."""
+        return np.bincount(self.unit, minlength=self.n_units).astype(float)
 
     def _tails(self, squares: np.ndarray, n_groups: np.ndarray) -> np.ndarray:
         """float [V]: degrees of freedom of Student's t with the kurtosis that a mean of so many groups has."""
@@ -198,7 +213,7 @@ class Parting:
         without = carried_by(rows, measure).rows
         carried = {}
         if len(without):
-            whole = self.cells().sums(values, rows.weight if measure.drawn else None)[0][0]
+            whole = self.cells().means(values, rows.weight if measure.drawn else None)[0]
             n_carriers = np.bincount(rows.at[without], minlength=len(rows.steps))
             carried = {int(i): (int(n_carriers[i]), float(whole[i])) for i in np.flatnonzero(n_carriers)}
             values = values.copy()
@@ -221,7 +236,7 @@ class Parting:
             variance = np.maximum(variance, rounding + LEAST_ERROR**2 * between_rows / np.maximum(n, 1.0))
             if is_share:
                 variance = np.maximum(variance, _binomial(mean, n))
-            level = mean if plain is values else cells.sums(plain, weight)[0]
+            level = mean if plain is values else cells.means(plain, weight)
             total = n.sum(axis=1)
             keep = total > (ALONE * total.sum() if column else 0)
             found += [
