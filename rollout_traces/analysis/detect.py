@@ -238,7 +238,7 @@ def _found(
                 0.0,
             ),
         )
-    if chosen.values is not None and len(chosen.members) > 1:
+    if chosen.values is not None and chosen.members != (at,):
         joined = joined_series(panel, noise, chosen.members)
         pooled = whitened(joined[0] if is_spike else joined[1].clipped, joined[1], basis[None])
         located = locate(

@@ -55,6 +55,7 @@ class Panel:
         tails: float [S], degrees of freedom of the tails of a mean, by those of its groups; NaN where it is not known.
         carried: position of a step -> how many rows carry it, set aside in `values`, and the level with them.
         is_share: whether a row is 0 or 1, so that its mean is a share of rows.
+        control: float [S], how much of what the rest of the rows did is taken off; 0 for all rows.
     """
 
     steps: np.ndarray
@@ -70,6 +71,34 @@ class Panel:
     measure: RowMeasure | None = None
     carried: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     is_share: bool = False
+    control: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+
+@dataclass(frozen=True, eq=False)
+class CellSums:
+    """A measure at every cell.
+
+    Attributes:
+        mean: float [V, T].
+        variance: float [V, T], of it with groups as units.
+        n: float [V, T], rows.
+        tails: float [V], degrees of freedom of the tails of a mean.
+        weighted: float [V, T], rows by their weight.
+        apart: float [U], how far each unit is from its cell, times its rows.
+        n_groups: float [V * T], groups.
+        mass: float [V * T], the sum of the squares of their rows.
+        fewer: float [V, T], the part of the variance that is for groups of fewer rows than usual.
+    """
+
+    mean: np.ndarray
+    variance: np.ndarray
+    n: np.ndarray
+    tails: np.ndarray
+    weighted: np.ndarray
+    apart: np.ndarray
+    n_groups: np.ndarray
+    mass: np.ndarray
+    fewer: np.ndarray
 
 
 class StepCells:
@@ -91,13 +120,12 @@ class StepCells:
         key = unit * self.n_values + codes
         distinct, first, self.unit = np.unique(key, return_index=True, return_inverse=True)
         self.n_units = len(distinct)
-        self.value = codes[first]
-        self.cell = self.value * self.n_steps + at[first]
+        self.value, self.at = codes[first], at[first]
+        self.cell = self.value * self.n_steps + self.at
+        self.whole = np.cumsum(np.diff(distinct // self.n_values, prepend=-1) > 0) - 1
 
-    def sums(
-        self, values: np.ndarray, weight: np.ndarray | None, within: float = 0.0
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Mean, variance of it with groups as units, and rows, float [V, T] each; and the tails of the mean, float [V].
+    def sums(self, values: np.ndarray, weight: np.ndarray | None, within: float = 0.0) -> CellSums:
+        """A measure at every cell.
 
         Args:
             values: float [N], NaN where unknown.
@@ -105,31 +133,76 @@ class StepCells:
             within: variance of the rows of a group: a group of which a step has fewer rows than usual is less sure.
         """
         n_u, s_u = self._of_units(values, weight)
-        size = self.n_values * self.n_steps
+        size, shape = self.n_values * self.n_steps, (self.n_values, self.n_steps)
         n, s = np.bincount(self.cell, n_u, size), np.bincount(self.cell, s_u, size)
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = s / n
-        n_groups = np.bincount(self.cell, n_u > 0, size)
         apart = np.where(n_u > 0, s_u - np.nan_to_num(mean)[self.cell] * n_u, 0.0)
-        apart_squared = apart**2
-        squares = np.bincount(self.cell, apart_squared, size)
-        many = n_groups > 1
-        squares = np.where(many, squares * n_groups / np.maximum(n_groups - 1, 1), 0.0)
-        mass = np.bincount(self.cell, n_u**2, size)
-        tails = self._tails(apart_squared, n_groups)
-        shape = (self.n_values, self.n_steps)
-        spread = pooled(squares.reshape(shape), np.where(many, mass, 0.0).reshape(shape))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            variance = np.where(n > 0, spread * mass / n**2, np.nan)
-            if weight is None:
-                usual = pooled(
-                    np.where(many, n, 0.0).reshape(shape), np.where(many, mass, 0.0).reshape(shape)
-                )
-                variance += within * np.maximum(1 / n - usual * mass / n**2, 0.0)
+        n_groups, mass = np.bincount(self.cell, n_u > 0, size), np.bincount(self.cell, n_u**2, size)
+        variance = self._variance(np.bincount(self.cell, apart**2, size), n_groups, mass, n)
+        fewer = np.zeros(size)
+        if weight is None:
+            many = n_groups > 1
+            usual = pooled(np.where(many, n, 0.0).reshape(shape), np.where(many, mass, 0.0).reshape(shape))
+            with np.errstate(invalid="ignore", divide="ignore"):
+                fewer = within * np.nan_to_num(np.maximum(1 / n - usual * mass / n**2, 0.0), posinf=0.0)
+        weighted = n
         if weight is not None:
             counted = np.isfinite(values) & (weight > 0)
             n = np.bincount(self.cell, self._of_units(np.where(counted, 0.0, np.nan), None)[0], size)
-        return mean.reshape(shape), np.nan_to_num(variance).reshape(shape), n.reshape(shape), tails
+        return CellSums(
+            mean.reshape(shape), (np.nan_to_num(variance) + fewer).reshape(shape), n.reshape(shape),
+            self._tails(apart**2, n_groups), weighted.reshape(shape), apart, n_groups, mass, fewer.reshape(shape),
+        )  # fmt: skip
+
+    def _variance(
+        self, squares: np.ndarray, n_groups: np.ndarray, mass: np.ndarray, n: np.ndarray
+    ) -> np.ndarray:
+        """float [V * T]: of a mean, from the squares of its groups, their number, and the sums of their rows' squares and rows."""
+        shape = (self.n_values, self.n_steps)
+        many = n_groups > 1
+        squares = np.where(many, squares * n_groups / np.maximum(n_groups - 1, 1), 0.0)
+        spread = pooled(squares.reshape(shape), np.where(many, mass, 0.0).reshape(shape))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(n > 0, spread * mass / n**2, np.nan)
+
+    def beside_the_rest(self, own: CellSums) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Means less what the other values did at the same steps, as far as a value goes with them (analysis of covariance).
+
+        Args:
+            own: the measure.
+
+        Returns:
+            values and their variances, float [V, T], and how far each value goes with the rest, float [V].
+        """
+        n = own.weighted
+        known = n > 0
+        usual = np.where(known, own.mean, 0.0) * n
+        usual = usual.sum(axis=1, keepdims=True) / np.maximum(n.sum(axis=1, keepdims=True), 1e-300)
+        moved = np.where(known, (own.mean - usual) * n, 0.0)
+        rest_n = n.sum(axis=0) - n
+        with np.errstate(invalid="ignore", divide="ignore"):
+            rest = np.where(rest_n > 0, (moved.sum(axis=0) - moved) / rest_n, np.nan)
+            less = n / rest_n
+        control = goes_with(np.where(known, own.mean, np.nan), rest)
+        used = control > 0
+        if not used.any():
+            return own.mean, own.variance, control
+        values = np.where(used[:, None], own.mean - control[:, None] * rest, own.mean)
+        less = np.where(np.isfinite(less), control[:, None] * less, 0.0)
+        n_whole = int(self.whole[-1]) + 1
+        of_group = np.bincount(self.whole, own.apart, n_whole)
+        at_group = np.zeros(n_whole, np.int64)
+        at_group[self.whole] = self.at
+        everyone = less**2 * np.bincount(at_group, of_group**2, self.n_steps)
+        taken = less.ravel()[self.cell]
+        others = taken * of_group[self.whole]
+        apart = own.apart * (1 + taken) - others
+        size = self.n_values * self.n_steps
+        squares = np.maximum(np.bincount(self.cell, apart**2 - others**2, size) + everyone.ravel(), 0.0)
+        variance = self._variance(squares, own.n_groups, own.mass, n.ravel()).reshape(n.shape)
+        variance = np.where(used[:, None], np.nan_to_num(variance) + own.fewer, own.variance)
+        return values, variance, control
 
     def means(self, values: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
         """float [V, T]: means alone; arguments as for `sums`."""
@@ -163,6 +236,45 @@ class StepCells:
         excess = fourth / np.maximum(second**2, np.finfo(float).tiny) - NORMAL_KURTOSIS
         groups = many / np.maximum((n_groups.reshape(self.n_values, -1) > 0).sum(axis=1), 1)
         return KURTOSIS_ENDS + EXCESS_OF_T * groups / np.maximum(excess, EXCESS_OF_T / MOST_FREEDOM)
+
+
+def goes_with(own_V_T: np.ndarray, rest_V_T: np.ndarray) -> np.ndarray:
+    """float [V]: how far each of V series goes up and down with another; 0 where that is little or is not known.
+
+    By regression of what they differ by over some steps, without the largest differences: a movement of one of them, which
+    lasts or comes slowly, has hardly a part in it.
+
+    Args:
+        own_V_T: float [V, T], NaN where there is none.
+        rest_V_T: the others.
+    """
+    found = np.zeros(len(own_V_T))
+    for i, (own, rest) in enumerate(zip(own_V_T, rest_V_T, strict=True)):
+        there = np.isfinite(own)
+        both = there & np.isfinite(rest)
+        if both.sum() < max(FEWEST_TOGETHER, TOGETHER * there.sum()):
+            continue
+        pair = np.stack([own[both], rest[both]])
+        apart = pair[:, APART:] - pair[:, :-APART]
+        apart -= np.median(apart, axis=1, keepdims=True)
+        usual = np.abs(apart) <= FAR * np.median(np.abs(apart), axis=1, keepdims=True)
+        x, y = apart[:, usual.all(axis=0)]
+        squares = float(y @ y)
+        slope = float(x @ y) / squares if squares > 0 else 0.0
+        found[i] = min(slope, 1.0) if slope > LEAST_CONTROL else 0.0
+    return found
+
+
+FEWEST_TOGETHER = 12
+"""Steps at which there are a value and the rest, at least, and ..."""
+TOGETHER = 0.8
+"""... of the steps of the value."""
+APART = 5
+"""Steps over which differences are taken: what lasts for a few steps is in them, and what lasts for many is in few."""
+FAR = 4.0
+"""Median absolute deviations of the differences from which on one is a movement's."""
+LEAST_CONTROL = 0.2
+"""What goes with the rest less than this is left alone."""
 
 
 def pooled(squares: np.ndarray, mass: np.ndarray) -> np.ndarray:
@@ -232,15 +344,21 @@ class Parting:
             if column == measure.name.column.rsplit("/", 1)[-1]:
                 continue
             cells = self.cells(column)
-            mean, variance, n, tails = cells.sums(values, weight, within)
+            sums = cells.sums(values, weight, within)
+            value, variance, control = (
+                cells.beside_the_rest(sums)
+                if column
+                else (sums.mean, sums.variance, np.zeros(len(sums.mean)))
+            )
+            n = sums.n
             variance = np.maximum(variance, rounding + LEAST_ERROR**2 * between_rows / np.maximum(n, 1.0))
             if is_share:
-                variance = np.maximum(variance, _binomial(mean, n))
-            level = mean if plain is values else cells.means(plain, weight)
+                variance = np.maximum(variance, _binomial(sums.mean, n))
+            level = sums.mean if plain is values else cells.means(plain, weight)
             total = n.sum(axis=1)
             keep = total > (ALONE * total.sum() if column else 0)
             found += [
-                (cells.parts[i], mean[i], variance[i], n[i], level[i], tails[i])
+                (cells.parts[i], value[i], variance[i], n[i], level[i], sums.tails[i], control[i])
                 for i in np.flatnonzero(keep).tolist()
             ]
         largest = float(np.max(np.abs(plain), where=np.isfinite(plain), initial=0.0))
@@ -253,10 +371,12 @@ class Parting:
         ]
         size = len(found)
         parts = tuple(part for part, *_ in found)
-        mean, variance, n, level, tails = (np.stack([each[i] for each in found]) for i in range(1, 6))
+        mean, variance, n, level, tails, control = (
+            np.stack([each[i] for each in found]) for i in range(1, 7)
+        )
         return Panel(
             rows.steps, (measure.name,) * size, parts, mean, variance, n, (measure.parent,) * size, level, tails, rows, measure, carried,
-            is_share,
+            is_share, control,
         )  # fmt: skip
 
     def _within(self, values: np.ndarray) -> float:
@@ -334,7 +454,7 @@ def _panel_of(same: Sequence[Series]) -> Panel:
     rows = np.stack([each.rows if len(each.rows) else np.ones(len(each.steps)) for each in same])
     return Panel(
         same[0].steps, tuple(s.name for s in same), tuple(s.part for s in same), values, errors, rows,
-        tuple(s.parent for s in same), levels, np.full(len(same), np.nan),
+        tuple(s.parent for s in same), levels, np.full(len(same), np.nan), control=np.zeros(len(same)),
         is_share=same[0].name.statistic == "share",
     )  # fmt: skip
 
@@ -346,6 +466,7 @@ def one_of(panel: Panel, at: Sequence[int]) -> Panel:
         panel, names=tuple(panel.names[i] for i in at), parts=tuple(panel.parts[i] for i in at),
         values=panel.values[rows], errors=panel.errors[rows], rows=panel.rows[rows],
         parents=tuple(panel.parents[i] for i in at), levels=panel.levels[rows], tails=panel.tails[rows],
+        control=panel.control[rows],
     )  # fmt: skip
 
 
@@ -354,7 +475,7 @@ def stacked(panels: Sequence[Panel]) -> Panel:
     return replace(
         panels[0], names=tuple(name for p in panels for name in p.names), parts=tuple(part for p in panels for part in p.parts),
         parents=tuple(parent for p in panels for parent in p.parents),
-        **{name: np.concatenate([getattr(p, name) for p in panels]) for name in ("values", "errors", "rows", "levels", "tails")},
+        **{name: np.concatenate([getattr(p, name) for p in panels]) for name in ("values", "errors", "rows", "levels", "tails", "control")},
     )  # fmt: skip
 
 

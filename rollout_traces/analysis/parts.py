@@ -19,6 +19,8 @@ THERE = 1.6449
 """Standard errors from which on a movement is there outside of a part too."""
 PLAINLY = 3.0
 """... or so many in one of its values alone, of which there may be many."""
+HALF = 0.5
+"""Where the values of a column go together by more than this, what all of them did is hardly known, and one that differs is enough."""
 ALIKE = 3.0
 """Two ways of cutting that explain a movement within this log likelihood do equally well, where they hold the same rows."""
 LIKELIER = 2.0
@@ -65,9 +67,10 @@ def smallest_part(panel: Panel, w: Whitened, template: Template, at: int) -> Cho
     if panel.measure is None or len(panel.parts) < 2:
         return Chosen(at, panel.parts[at], (at,))
     beta, error = effects(w, template.over(len(panel.steps)))
+    inside = template.inside(len(panel.steps))
+    rows = panel.rows[:, inside].sum(axis=1)
     options = []
     columns = dict.fromkeys(part[0][0] for part in panel.parts if part)
-    sign = np.sign(beta[at]) or 1.0
     everywhere = bool(whole)
     for column in columns:
         members = [
@@ -75,27 +78,29 @@ def smallest_part(panel: Panel, w: Whitened, template: Template, at: int) -> Cho
         ]
         if len(members) < 2:
             continue
-        cut = _best_cut(beta[members] * sign, error[members])
+        cut = best_cut(_Effects(
+            beta[members], error[members], panel.control[members],
+            rows[members] / max(rows[members].sum(), 1.0),
+            beta[whole[0]] if whole else 0.0, error[whole[0]] if whole else np.inf,
+        ))  # fmt: skip
         if cut is None:
             continue
-        inside, gain, remaining, remaining_error, size = cut
-        gain -= np.log(len(columns))
-        apart = abs(remaining) + BOUND * remaining_error < REMAINS * size and gain > LIKELIER
-        if gain > LIKELIER and remaining < THERE * remaining_error:
+        gain = cut.gain - np.log(len(columns))
+        if gain > LIKELIER and not cut.is_there_outside:
             everywhere = False
-        if apart:
-            chosen = [members[i] for i in inside]
+        if gain > LIKELIER and cut.is_apart:
+            chosen = [members[i] for i in cut.inside]
             options.append((gain, column, chosen, [i for i in members if i not in chosen]))
     if options:
         options.sort(key=lambda option: -option[0])
-        gain, _, inside, outside = options[0]
+        gain, _, held, outside = options[0]
         also = tuple(
             _part(panel, other)
             for value, _, other, _ in options[1:]
-            if gain - value < ALIKE and _same_rows(panel, inside, other)
+            if gain - value < ALIKE and _same_rows(panel, held, other)
         )
-        strongest = max(inside, key=lambda i: abs(beta[i]) / error[i])
-        return Chosen(strongest, _part(panel, inside), tuple(inside), tuple(outside), also)
+        strongest = max(held, key=lambda i: abs(beta[i]) / error[i])
+        return Chosen(strongest, _part(panel, held), tuple(held), tuple(outside), also)
     if everywhere or not columns:
         best = whole[0] if whole else at
         return Chosen(best, (), (best,))
@@ -103,26 +108,78 @@ def smallest_part(panel: Panel, w: Whitened, template: Template, at: int) -> Cho
     return Chosen(at, None, (at,)) if own else Chosen(at, None, tuple(whole))
 
 
-def _best_cut(beta: np.ndarray, error: np.ndarray) -> tuple[list[int], float, float, float, float] | None:
+@dataclass(frozen=True, eq=False)
+class _Effects:
+    """What the values of a column did at the steps of a movement.
+
+    Attributes:
+        beta, error: float [V] each.
+        control: float [V], how much of what the others did is taken off.
+        share: float [V], of the rows.
+        of_all, of_all_error: what all rows did together.
+    """
+
+    beta: np.ndarray
+    error: np.ndarray
+    control: np.ndarray
+    share: np.ndarray
+    of_all: float
+    of_all_error: float
+
+
+@dataclass(frozen=True)
+class _Cut:
     """The values that a movement is in: what they explain beyond one movement of all, and what remains outside."""
-    weight = 1 / error**2
-    alone = (weight * (beta - np.average(beta, weights=weight)) ** 2).sum()
-    best = None
-    order = np.argsort(-beta / error)
-    for k in range(1, len(beta)):
-        inside, outside = order[:k], order[k:]
-        size = float(np.average(beta[inside], weights=weight[inside]))
-        loss = (weight[inside] * (beta[inside] - size) ** 2).sum() + (
-            weight[outside] * beta[outside] ** 2
-        ).sum()
-        gain = (alone - loss) / 2 - np.log(len(beta))
-        if size > 0 and (best is None or gain > best[1]):
-            remaining = float(np.average(beta[outside], weights=weight[outside]))
-            rest = np.abs(beta[outside])
-            also_there = (rest > REMAINS * size) & (rest > PLAINLY * error[outside])
-            remaining = max(remaining, float(rest[also_there].max(initial=0.0)), key=abs)
-            best = inside.tolist(), float(gain), remaining, float(weight[outside].sum() ** -0.5), size
-    return best
+
+    inside: list[int]
+    gain: float
+    is_apart: bool
+    is_there_outside: bool
+
+
+def best_cut(seen: _Effects) -> _Cut | None:
+    """The values that a movement is in, by least squares; None where no values explain it better than all do."""
+    n = len(seen.beta)
+    others = np.maximum(1 - seen.share, np.finfo(float).tiny)
+    taken = seen.control[:, None] * seen.share[None] / others[:, None]
+    np.fill_diagonal(taken, 0.0)
+    expected = np.concatenate([np.eye(n) - taken, seen.share[None]])
+    common = float(seen.control.mean())
+    weight = np.concatenate([(1 - common / n) / seen.error**2, [common / seen.of_all_error**2]])
+    observed = np.concatenate([seen.beta, [seen.of_all]])
+
+    def fitted(design: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+        gram = design.T @ (weight[:, None] * design)
+        inverse = np.linalg.pinv(gram)
+        size = inverse @ (design.T @ (weight * observed))
+        return size, inverse, float((weight * (observed - design @ size) ** 2).sum())
+
+    alone = fitted(expected.sum(axis=1, keepdims=True))[2]
+    best: tuple[float, np.ndarray] | None = None
+    order = np.argsort(-seen.beta / seen.error)
+    for ordered in (order, order[::-1]):
+        for k in range(1, n):
+            inside = ordered[:k]
+            loss = fitted(expected[:, inside].sum(axis=1, keepdims=True))[2]
+            gain = (alone - loss) / 2 - k * np.log(n)
+            if best is None or gain > best[0]:
+                best = gain, inside
+    if best is None:
+        return None
+    gain, inside = best
+    outside = np.setdiff1d(np.arange(n), inside)
+    size, inverse, _ = fitted(
+        np.stack([expected[:, inside].sum(axis=1), expected[:, outside].sum(axis=1)], axis=1)
+    )
+    error = float(np.sqrt(max(inverse[1, 1], 0.0)))
+    remaining, whole = abs(float(size[1])), abs(float(size[0]))
+    rest = np.abs(seen.beta[outside] - expected[outside][:, inside].sum(axis=1) * size[0])
+    also_there = bool(((rest > REMAINS * whole) & (rest > PLAINLY * seen.error[outside])).any())
+    is_there = remaining > THERE * error or also_there
+    is_bounded = remaining + BOUND * error < REMAINS * whole
+    return _Cut(
+        inside.tolist(), gain, not also_there and (is_bounded or (common > HALF and not is_there)), is_there
+    )
 
 
 def _part(panel: Panel, members: list[int]) -> Part:

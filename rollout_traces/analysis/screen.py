@@ -257,16 +257,19 @@ def all_noise(panels: Sequence[Panel]) -> list[Noise]:
         noise = noise_of_panel(stacked([panels[i] for i in members]))
         first = 0
         for i in members:
-            found[i] = _floored(noise.at(np.arange(first, first + len(panels[i].names))))
+            found[i] = _floored(
+                noise.at(np.arange(first, first + len(panels[i].names))), panels[i].control > 0
+            )
             first += len(panels[i].names)
     return [found[i] for i in range(len(panels))]
 
 
-def _floored(noise: Noise) -> Noise:
-    """A part has no more rows than all, so it is hardly surer: one that never moved has the noise of all."""
+def _floored(noise: Noise, is_controlled: np.ndarray) -> Noise:
+    """A part has no more rows than all, so it is hardly surer, unless what the rest did is taken off: one that never moved has the noise of all."""
     usual = np.where(np.isfinite(noise.variance[:1]), noise.variance[:1], 0.0)
     floor = SURER * np.median(usual[usual > 0]) if (usual > 0).any() else 0.0
-    return replace(noise, variance=np.maximum(noise.variance, floor))
+    floors = np.where(is_controlled, 0.0, floor)[:, None]
+    return replace(noise, variance=np.maximum(noise.variance, floors))
 
 
 SURER = 0.5
