@@ -97,6 +97,7 @@ class Diagnosis:
         consequences: what follows from it.
         movements: one a series, as found.
         flips: of an evaluation that fell: its split and the two steps whose prompts to compare.
+        is_sure: whether it is hardly chance.
     """
 
     severity: Severity
@@ -123,6 +124,7 @@ class Diagnosis:
     consequences: tuple[Diagnosis, ...] = ()
     movements: tuple[Movement, ...] = field(default=(), repr=False)
     flips: tuple[str, int, int] | None = None
+    is_sure: bool = True
 
     def touches(self, first: int | None, last: int | None) -> bool:
         """Whether it is in force at some step of a range; None at an end is open."""

@@ -153,10 +153,10 @@ def diagnosis_of(
     head, first = moved[0], entry.found[0]
     lead = replace(moved[at], step=head.step, last=head.last)
     others = [*moved[:at], *moved[at + 1 :]]
-    perhaps = ", perhaps by chance" if not any(found.is_sure for found in entry.found) else ""
+    is_sure = any(found.is_sure for found in entry.found)
     return Diagnosis(
         severity=_severity_of_entry(entry.found, n_series),
-        sentence=f"{sentence_of(lead, entry.part, others, signature)}{perhaps}.",
+        sentence=f"{sentence_of(lead, entry.part, others, signature)}{'' if is_sure else ', perhaps by chance'}.",
         advice=signature.advice if signature else "",
         tier=signature.tier if signature else OTHER,
         series=tuple(dict.fromkeys(m.name for m in moved)),
@@ -177,6 +177,7 @@ def diagnosis_of(
         name=signature.what if signature else "",
         movements=tuple(moved),
         consequences=tuple(diagnosis_of(each, n_series, n_rows) for each in entry.follows),
+        is_sure=is_sure,
     )
 
 

@@ -56,6 +56,7 @@ class Panel:
         carried: position of a step -> how many rows carry it, set aside in `values`, and the level with them.
         is_share: whether a row is 0 or 1, so that its mean is a share of rows.
         control: float [S], how much of what the rest of the rows did is taken off; 0 for all rows.
+        is_centred: whether the mean over all rows is always the same, as an advantage's is: what one part gains others lose.
     """
 
     steps: np.ndarray
@@ -72,6 +73,7 @@ class Panel:
     carried: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     is_share: bool = False
     control: np.ndarray = field(default_factory=lambda: np.empty(0))
+    is_centred: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,8 +262,9 @@ def goes_with(own_V_T: np.ndarray, rest_V_T: np.ndarray) -> np.ndarray:
         usual = np.abs(apart) <= FAR * np.median(np.abs(apart), axis=1, keepdims=True)
         x, y = apart[:, usual.all(axis=0)]
         squares = float(y @ y)
-        slope = float(x @ y) / squares if squares > 0 else 0.0
-        found[i] = min(slope, 1.0) if slope > LEAST_CONTROL else 0.0
+        slope = min(float(x @ y) / squares, 1.0) if squares > 0 else 0.0
+        quieter = ((apart[0] - slope * apart[1]) ** 2).sum() < (apart[0] ** 2).sum()
+        found[i] = slope if slope > LEAST_CONTROL and quieter else 0.0
     return found
 
 
@@ -339,7 +342,7 @@ class Parting:
         between_rows = float(np.nanvar(plain)) if np.isfinite(plain).any() else 0.0
         rounding = float(FLOAT32 * np.max(np.abs(values), where=np.isfinite(values), initial=0.0)) ** 2
         within = self._within(values)
-        found = []
+        found, is_centred = [], False
         for column in ("", *rows.parts):
             if column == measure.name.column.rsplit("/", 1)[-1]:
                 continue
@@ -351,7 +354,10 @@ class Parting:
                 else (sums.mean, sums.variance, np.zeros(len(sums.mean)))
             )
             n = sums.n
-            variance = np.maximum(variance, rounding + LEAST_ERROR**2 * between_rows / np.maximum(n, 1.0))
+            least = LEAST_ERROR**2 * between_rows / np.maximum(n, 1.0)
+            if not column:
+                is_centred = bool(np.nanvar(sums.mean) < np.median(least))
+            variance = np.maximum(variance, rounding + least)
             if is_share:
                 variance = np.maximum(variance, _binomial(sums.mean, n))
             level = sums.mean if plain is values else cells.means(plain, weight)
@@ -376,7 +382,7 @@ class Parting:
         )
         return Panel(
             rows.steps, (measure.name,) * size, parts, mean, variance, n, (measure.parent,) * size, level, tails, rows, measure, carried,
-            is_share, control,
+            is_share, control, is_centred,
         )  # fmt: skip
 
     def _within(self, values: np.ndarray) -> float:

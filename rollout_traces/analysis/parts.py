@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,11 +79,7 @@ def smallest_part(panel: Panel, w: Whitened, template: Template, at: int) -> Cho
         ]
         if len(members) < 2:
             continue
-        cut = best_cut(_Effects(
-            beta[members], error[members], panel.control[members],
-            rows[members] / max(rows[members].sum(), 1.0),
-            beta[whole[0]] if whole else 0.0, error[whole[0]] if whole else np.inf,
-        ))  # fmt: skip
+        cut = best_cut(_effects(panel, beta, error, rows, members))
         if cut is None:
             continue
         gain = cut.gain - np.log(len(columns))
@@ -135,6 +132,20 @@ class _Cut:
     gain: float
     is_apart: bool
     is_there_outside: bool
+
+
+def _effects(
+    panel: Panel, beta: np.ndarray, error: np.ndarray, rows: np.ndarray, members: Sequence[int]
+) -> _Effects:
+    share = rows[members] / max(rows[members].sum(), 1.0)
+    if panel.is_centred:
+        left = np.maximum(1 - share, np.finfo(float).tiny)
+        return _Effects(
+            beta[members] / left, error[members] / left, np.ones(len(members)), share, 0.0, np.inf
+        )
+    whole = [i for i, part in enumerate(panel.parts) if part == ()]
+    of_all = (beta[whole[0]], error[whole[0]]) if whole else (0.0, np.inf)
+    return _Effects(beta[members], error[members], panel.control[members], share, *of_all)
 
 
 def best_cut(seen: _Effects) -> _Cut | None:

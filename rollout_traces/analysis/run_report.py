@@ -246,7 +246,7 @@ def _said(scope: RunScope, entry: AlikeMovements, n_series: int, n_rows: float) 
 
 
 def ordered(found: Sequence[Diagnosis], steps: np.ndarray) -> list[Diagnosis]:
-    """Errors first, then by what they cost; then what all rollouts learn, and how a run starts comes last.
+    """Errors first, then by what they cost; what may be chance after what is sure; then what is learned all along, and how a run starts comes last.
 
     Args:
         found: what is said.
@@ -256,7 +256,7 @@ def ordered(found: Sequence[Diagnosis], steps: np.ndarray) -> list[Diagnosis]:
 
     def place(each: Diagnosis) -> tuple[int, bool, bool, float, int]:
         info = each.severity == "info"
-        learns = info and not each.part and any(m.drift for m in each.movements[:1])
-        return ORDER.index(each.severity), info and each.onset[0] <= begins, learns, -each.cost, each.step
+        starts = info and each.onset[0] <= begins
+        return ORDER.index(each.severity), starts, not each.is_sure, -each.cost, each.step
 
     return sorted(found, key=place)
