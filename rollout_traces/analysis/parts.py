@@ -179,15 +179,16 @@ def best_cut(seen: _Effects) -> _Cut | None:
         return None
     gain, inside = best
     outside = np.setdiff1d(np.arange(n), inside)
-    size, inverse, _ = fitted(
-        np.stack([expected[:, inside].sum(axis=1), expected[:, outside].sum(axis=1)], axis=1)
-    )
-    error = float(np.sqrt(max(inverse[1, 1], 0.0)))
-    remaining, whole = abs(float(size[1])), abs(float(size[0]))
-    rest = np.abs(seen.beta[outside] - expected[outside][:, inside].sum(axis=1) * size[0])
-    also_there = bool(((rest > REMAINS * whole) & (rest > PLAINLY * seen.error[outside])).any())
-    is_there = remaining > THERE * error or also_there
-    is_bounded = remaining + BOUND * error < REMAINS * whole
+    in_part = expected[:, inside].sum(axis=1, keepdims=True)
+    (own,), _, loss = fitted(in_part)
+    both = np.concatenate([in_part, expected[:, outside].sum(axis=1, keepdims=True)], axis=1)
+    size, inverse, left = fitted(both)
+    rest = np.abs(seen.beta[outside] - (in_part[:n][outside] * own).ravel())
+    also_there = bool(((rest > REMAINS * abs(own)) & (rest > PLAINLY * seen.error[outside])).any())
+    is_there = loss - left > THERE**2 or also_there
+    is_known = np.linalg.matrix_rank(both[weight > 0]) == both.shape[1]
+    bound = abs(size[1]) + BOUND * np.sqrt(inverse[1, 1])
+    is_bounded = bool(is_known and bound < REMAINS * abs(size[0]))
     return _Cut(
         inside.tolist(), gain, not also_there and (is_bounded or (common > HALF and not is_there)), is_there
     )
