@@ -18,7 +18,7 @@ from rollout_traces.analysis.compete import entries
 from rollout_traces.analysis.detect import RESIDUE, Moved, movements
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import diagnosis_of
-from rollout_traces.analysis.noise import DEVIATION, SMALLEST_ERROR, noise_of
+from rollout_traces.analysis.noise import DEVIATION, SMALLEST_ERROR, fits_of, noise_of
 from rollout_traces.analysis.panel import MOST_FREEDOM, Panel, logged_panels, pooled
 from rollout_traces.analysis.scan import coefficients, n_tests, polynomials, whitened
 from rollout_traces.analysis.screen import (
@@ -259,7 +259,8 @@ def _log_p(trail: Trail, at: np.ndarray, n: int, since: np.ndarray) -> np.ndarra
     panel = _panel(trail, at, n)
     inside = np.arange(n) >= n - since[:, None]
     basis = np.broadcast_to(polynomials(n, DRIFT_DEGREE), (len(at), DRIFT_DEGREE + 1, n))
-    noise, _ = noise_of(panel.values, panel.errors, np.concatenate([basis, inside[:, None]], axis=1))
+    wider = np.concatenate([basis, inside[:, None]], axis=1)
+    noise, _ = noise_of(panel.values, panel.errors, wider, fits_of(panel.values, panel.errors, wider))
     noise = replace(noise, freedom=np.where(np.isfinite(panel.tails), panel.tails, noise.freedom))
     sharp, smooth = whitened(panel.values, noise, basis), whitened(noise.clipped, noise, basis)
     freedom = freedom_of(panel)

@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from rollout_traces.analysis.noise import Noise, clipped, noise_of
+from rollout_traces.analysis.learning import is_given, may_be_learned
+from rollout_traces.analysis.noise import Noise, clipped, fits_of, noise_of
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import Chosen, smallest_part
-from rollout_traces.analysis.run_rows import CUT_BY_NUMBER, CUT_BY_OUTCOME, RunRows
 from rollout_traces.analysis.scan import (
     SHORTEST_RAMP,
     Whitened,
@@ -94,7 +94,8 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
     while len(kept) <= MOST_MOVEMENTS and aside <= MOST_ASIDE:
         best, w = scan(panel, noise, basis)
         at = int(np.lexsort((-best.evidence, best.log_p - limit))[0])
-        if best.log_p[at] <= limit[at] and n_smooth == 1 and n >= FEWEST_EVALUATIONS:
+        learned = may_be_learned(panel, panel.parts[at])
+        if learned and best.log_p[at] <= limit[at] and n_smooth == 1 and n >= FEWEST_EVALUATIONS:
             wider = np.concatenate([polynomials(n, DRIFT_DEGREE), basis[1:]])
             smooth = whitened(noise.clipped, noise, np.broadcast_to(wider, (len(panel.values), *wider.shape)))
             gained = drift_evidence(w, smooth, n, freedom_of(panel))
@@ -138,18 +139,19 @@ def _beyond_noise(found: Moved) -> float:
     at = np.asarray([found.chosen.at])
     own, others = template.over(n)[None], found.basis[1:]
     smooth = polynomials(n, DRIFT_DEGREE)
-    level = np.concatenate([smooth[:1], np.zeros_like(smooth[1:])])
-    bases = [
-        np.concatenate([drift, moved, others])
-        for drift in (level, smooth)
-        for moved in (np.zeros_like(own), own)
-    ]
+    slow = [np.concatenate([smooth[:1], np.zeros_like(smooth[1:])])]
+    if may_be_learned(found.panel, found.panel.parts[found.chosen.at]):
+        slow.append(smooth)
+    bases = [np.concatenate([drift, moved, others]) for moved in (np.zeros_like(own), own) for drift in slow]
     values, errors = (
         np.repeat(each[at], len(bases), axis=0) for each in (found.panel.values, found.panel.errors)
     )
-    likely = noise_of(values, errors, np.stack(bases))[1]
-    likely[2:] -= DRIFT_DEGREE * np.log(n) / 2
-    gained = max(likely[[1, 3]].max() - likely[[0, 2]].max(), 0.0)
+    prior = np.repeat(found.noise.prior[at], len(bases), axis=0)
+    fits = replace(fits_of(values, errors, np.stack(bases)), prior=prior)
+    likely = noise_of(values, errors, np.stack(bases), fits)[1].reshape(2, len(slow))
+    likely[:, 1:] -= DRIFT_DEGREE * np.log(n) / 2
+    without, beside = likely.max(axis=1)
+    gained = max(beside - without, 0.0)
     return float(np.log(n_tests(n)) + log_chance(np.sqrt(2 * gained), np.asarray(np.inf)))
 
 
@@ -260,7 +262,9 @@ def joined_series(panel: Panel, noise: Noise, members: Sequence[int]) -> tuple[n
         variance = (np.where(rows > 0, noise.variance[at], 0.0) * rows**2).sum(axis=0) / total**2
     variance = np.where(total > 0, variance, np.inf)
     memory, freedom = noise.memory[at].max(keepdims=True), noise.freedom[at].min(keepdims=True)
-    return values[None], Noise(variance[None], memory, freedom, clipped(values[None], variance[None]))
+    return values[None], Noise(
+        variance[None], memory, freedom, clipped(values[None], variance[None]), noise.prior[at[:1]]
+    )
 
 
 def _stands(found: Moved, basis: np.ndarray) -> bool:
@@ -275,10 +279,10 @@ def _stands(found: Moved, basis: np.ndarray) -> bool:
 
 def _may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
     """Whether a change of all rows that lasts is hardly better told as a step than as slow change over a part of the run."""
-    n = len(found.panel.steps)
-    template = found.template
+    panel, template = found.panel, found.template
+    n = len(panel.steps)
     lasts = template.kind != "window" or template.stop - template.start > LARGE_PART * n
-    if not lasts or _is_given(found) or (found.chosen.values and not _is_learned_apart(found)):
+    if not lasts or is_given(panel) or not may_be_learned(panel, found.chosen.values):
         return False
     ramp = max(
         np.abs(w.ramps(length)[at]).max()
@@ -293,52 +297,13 @@ def _may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
         )  # fmt: skip
         explained.append((float(w.loss[at] - wide.loss[0]), CURVE_DEGREE * np.log(n) / 2 + np.log(n)))
     own = float(best.z[at] ** 2), np.log(n * (len(lengths(n)) if best.kind[at] != "level" else 1))
-    tails = freedom_of(found.panel)[at]
+    tails = freedom_of(panel)[at]
     return any(_gain(own[0] - slow[0], tails) + slow[1] - own[1] < AMBIGUOUS for slow in explained)
 
 
 def _gain(squares: float, freedom: float) -> float:
     """Log likelihood that one account of a series has over another that leaves so many more squares."""
     return float(np.sign(squares) * freedom * np.log1p(np.abs(squares) / freedom) / 2)
-
-
-def _is_given(found: Moved) -> bool:
-    """Whether a measure is of a column that rollouts are given, so that no policy learns it: a source, an engine, a prompt's length."""
-    source, measure = found.panel.source, found.panel.measure
-    if source is None or measure is None:
-        return False
-    return found.panel.names[0].column in source.parts or is_one_in_groups(source, measure.read())
-
-
-def _is_learned_apart(found: Moved) -> bool:
-    """Whether a policy may learn otherwise in a part: by what a prompt is or how a rollout came out, but not by who sampled it."""
-    source, part = found.panel.source, found.chosen.values
-    if source is None or not part:
-        return False
-    column = part[0][0]
-    if column in (*CUT_BY_NUMBER, *CUT_BY_OUTCOME):
-        return True
-    if column not in source.parts:  # groups that it cuts through: not the prompt's
-        return False
-    by_prompt = replace(source, unit=source.prompt) if len(source.prompt) else source
-    codes = source.parts[column][0]
-    same = np.zeros(int(by_prompt.unit.max(initial=0)) + 1, np.int64) - 1
-    same[by_prompt.unit] = codes
-    return bool((same[by_prompt.unit] == codes).mean() > OF_PROMPTS)
-
-
-OF_PROMPTS = 0.9
-"""Part of the rollouts that have the value that their prompt has elsewhere, where a column is the prompt's."""
-
-
-def is_one_in_groups(rows: RunRows, values: np.ndarray) -> bool:
-    """Whether all rollouts of a group have one value and groups of a step several: the prompt's. Not where rows are groups."""
-    known = np.isfinite(values)
-    order = np.argsort(rows.unit[known], kind="stable")
-    unit, at, value = rows.unit[known][order], rows.at[known][order], values[known][order]
-    together, same = unit[1:] == unit[:-1], value[1:] == value[:-1]
-    others = ~same & (at[1:] == at[:-1])
-    return bool(together.any() and same[together].all() and others.any())
 
 
 SLOW = 0.2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 import numpy as np
@@ -44,16 +44,18 @@ class Noise:
         memory: float [S], correlation of neighbours.
         freedom: float [S], degrees of freedom of the tails.
         clipped: float [S, T], the values with what lies far from all of its neighbours drawn in: what spikes cannot bend.
+        prior: float [S, G], log of how likely each noise of the grid was thought before the series was looked at.
     """
 
     variance: np.ndarray
     memory: np.ndarray
     freedom: np.ndarray
     clipped: np.ndarray
+    prior: np.ndarray
 
     def at(self, series: np.ndarray) -> Noise:
         """Of some of the series."""
-        return Noise(self.variance[series], self.memory[series], self.freedom[series], self.clipped[series])
+        return Noise(*(getattr(self, each.name)[series] for each in fields(self)))
 
     def put(self, series: np.ndarray, others: Noise) -> Noise:
         """With that of some of the series replaced."""
@@ -75,14 +77,40 @@ def crude(values: np.ndarray, errors: np.ndarray) -> Noise:
     between = np.maximum(np.nan_to_num(_spread(packed, own)) - own, 0.0)
     variance = _variance(values, errors, own, between)
     zero = np.zeros(len(values))
-    return Noise(variance, zero, np.full(len(values), FREEDOMS[-1]), clipped(values, variance))
+    prior = np.full((len(values), len(OF_GROUPS)), -np.log(len(OF_GROUPS)))
+    return Noise(variance, zero, np.full(len(values), FREEDOMS[-1]), clipped(values, variance), prior)
 
 
-def noise_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> tuple[Noise, np.ndarray]:
-    """The noise that the likelihood of a series says, averaged over `OF_GROUPS` or `OF_LOGGED`; and the log of that likelihood.
+@dataclass(frozen=True, eq=False)
+class Fits:
+    """S series under each of G noises.
 
-    A value is its basis, its groups' error, and what steps differ by, which is autoregressive of first order. Nothing is
-    known of the scale where there are no groups.
+    Attributes:
+        likely: float [S, G], log likelihood; minus infinity where a noise is not tried.
+        left: float [S, G], log likelihood of what the basis leaves.
+        between: float [S, G], variance of what steps differ by.
+        memory: float [S, G], correlation of neighbours.
+        prior: float [S, G], log of how likely each noise is thought before.
+    """
+
+    likely: np.ndarray
+    left: np.ndarray
+    between: np.ndarray
+    memory: np.ndarray
+    prior: np.ndarray
+
+    @property
+    def weight(self) -> np.ndarray:
+        """float [S, G]: how likely each noise is, of 1 in all."""
+        score = self.left + self.prior
+        weight = np.exp(score - score.max(axis=1, keepdims=True))
+        return weight / weight.sum(axis=1, keepdims=True)
+
+
+def fits_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> Fits:
+    """Series under each noise of `OF_GROUPS`, or of `OF_LOGGED` where nothing is known of the scale.
+
+    A value is its basis, its groups' error, and what steps differ by, which is autoregressive of first order.
 
     Args:
         values: float [S, T], NaN where there is none.
@@ -93,7 +121,9 @@ def noise_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> tuple
     level = np.nanmedian(np.where(np.isfinite(values), first.variance, np.nan), axis=1)
     own = _median(np.where(np.isfinite(values), np.nan_to_num(errors), np.nan))
     known = own > 0
-    between, memory, likelihood = (np.zeros(len(values)) for _ in range(3))
+    shape = len(values), len(OF_GROUPS)
+    likely, left, prior = (np.full(shape, -np.inf) for _ in range(3))
+    between, memory = np.zeros(shape), np.zeros(shape)
     per = max(1, AT_ONCE // (len(OF_GROUPS) * values.shape[1] * (basis.shape[1] + 1)))
     for members, grid in ((np.flatnonzero(known), OF_GROUPS), (np.flatnonzero(~known), OF_LOGGED)):
         is_free = grid is OF_LOGGED
@@ -112,14 +142,31 @@ def noise_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> tuple
                 np.tile(basis[at], again),
                 is_free,
             )
-            free, restricted, squares = (each.reshape(len(grid), len(at)) for each in fits)
-            weight = np.exp(restricted - restricted.max(axis=0))
-            weight /= weight.sum(axis=0)
             whole = shared + (own_of if is_free else own[at])
-            between[at] = (weight * squares * (whole if is_free else shared)).sum(axis=0)
-            memory[at] = (weight * slow * shared / whole).sum(axis=0)
-            peak = free.max(axis=0)
-            likelihood[at] = peak + np.log(np.exp(free - peak).mean(axis=0))
+            here = at, slice(len(grid))
+            likely[here], left[here], squares = (each.reshape(len(grid), len(at)).T for each in fits)
+            between[here] = squares * (whole if is_free else shared).T
+            memory[here] = (slow * shared / whole).T
+            prior[here] = -np.log(len(grid))
+    return Fits(likely, left, between, memory, prior)
+
+
+def noise_of(
+    values: np.ndarray, errors: np.ndarray, basis: np.ndarray, fits: Fits
+) -> tuple[Noise, np.ndarray]:
+    """The noise that the likelihood of a series says, averaged over those that were tried; and the log of that likelihood.
+
+    Args:
+        values, errors, basis: as for `fits_of`.
+        fits: its answer.
+    """
+    first = crude(values, errors)
+    own = _median(np.where(np.isfinite(values), np.nan_to_num(errors), np.nan))
+    known = own > 0
+    between, memory = ((fits.weight * each).sum(axis=1) for each in (fits.between, fits.memory))
+    score = fits.likely + fits.prior
+    peak = score.max(axis=1)
+    likelihood = peak + np.log(np.exp(score - peak[:, None]).sum(axis=1))
     variance = _variance(values, errors, own, between)
     there = np.isfinite(values)
     moved = _fitted(first.clipped, basis)
@@ -135,9 +182,29 @@ def noise_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> tuple
         0.0,
         FREEDOMS[-1],
     )
-    return Noise(variance, memory, freedom, clipped(values, variance)), likelihood
+    return Noise(variance, memory, freedom, clipped(values, variance), fits.prior), likelihood
 
 
+def told_by_others(fits: Fits, alike: list[list[int]]) -> Fits:
+    """The same, with what series that are alike say of each other's noise: one that moved looks as if it had a memory.
+
+    Args:
+        fits: of all series.
+        alike: series that are.
+    """
+    weight, prior = fits.weight, fits.prior.copy()
+    for members in alike:
+        if len(members) < FEWEST_ALIKE:
+            continue
+        others = (weight[members].sum(axis=0) - weight[members]) / (len(members) - 1)
+        prior[members] += np.log(DOUBT + (1 - DOUBT) * others * np.exp(-prior[members]))
+    return replace(fits, prior=prior)
+
+
+FEWEST_ALIKE = 3
+"""Series that tell of each other's noise."""
+DOUBT = 0.05
+"""How likely it is that a series has a noise of its own."""
 SPREADS = (0.0, 0.15, 0.4, 1.0, 2.5, 6.0)
 """Variance of what steps differ by, in variances of what neighbours do, that are weighed against each other."""
 MEMORIES = (0.0, 0.4, 0.7, 0.9)

@@ -76,6 +76,7 @@ class RunRows:
         measures: what is known of each row.
         weight: float [N], 1 / probability of the rows traced at random, 0 for the others.
         prompt: int [N], the prompt, -1 where unknown; empty without prompt keys.
+        of_prompts: text column -> whether it is the prompt's, as far as somebody asked.
     """
 
     steps: np.ndarray
@@ -85,6 +86,7 @@ class RunRows:
     measures: list[RowMeasure] = field(default_factory=list)
     weight: np.ndarray = field(default_factory=lambda: np.empty(0))
     prompt: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    of_prompts: dict[str, bool] = field(default_factory=dict)
 
     @cached_property
     def per_step(self) -> np.ndarray:

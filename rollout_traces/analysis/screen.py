@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from rollout_traces.analysis.noise import Noise, crude, noise_of
+from rollout_traces.analysis.learning import may_be_learned
+from rollout_traces.analysis.noise import Noise, crude, fits_of, noise_of, told_by_others
 from rollout_traces.analysis.panel import Panel, one_of, stacked
 from rollout_traces.analysis.scan import (
     SHORTEST_RAMP,
@@ -17,6 +18,7 @@ from rollout_traces.analysis.scan import (
     polynomials,
     whitened,
 )
+from rollout_traces.analysis.step_series import SeriesName
 from rollout_traces.analysis.student import log_tail
 from rollout_traces.analysis.templates import SPIKE, Kind, Template, evidence
 
@@ -63,7 +65,8 @@ def noise_of_panel(panel: Panel) -> Noise:
         return first
     n_smooth = DRIFT_DEGREE + 1
     basis = np.broadcast_to(polynomials(n, DRIFT_DEGREE), (n_series, n_smooth, n))
-    noise, likely = noise_of(panel.values, panel.errors, basis)
+    fits = told_by_others(fits_of(panel.values, panel.errors, basis), _of_one_measure(panel))
+    noise, likely = noise_of(panel.values, panel.errors, basis, fits)
     without_spikes = replace(panel, values=first.clipped)
     left = np.arange(n_series)
     for _ in range(LARGEST_OF_NOISE):
@@ -83,13 +86,23 @@ def noise_of_panel(panel: Panel) -> Noise:
             for i in kept.tolist()
         ]
         wider = np.concatenate([basis[left], np.stack(further)[:, None]], axis=1)
-        own, other = noise_of(panel.values[left], panel.errors[left], wider)
+        again = replace(fits_of(panel.values[left], panel.errors[left], wider), prior=fits.prior[left])
+        own, other = noise_of(panel.values[left], panel.errors[left], wider, again)
         sure = other - likely[left] > np.log(n_tests(n)) + EVIDENT
         left, wider, own, other = left[sure], wider[sure], own.at(sure), other[sure]
         noise, likely = noise.put(left, own), _put(likely, left, other)
         basis = np.concatenate([basis, np.zeros((n_series, 1, n))], axis=1)
         basis[left] = wider
     return replace(noise, freedom=np.where(np.isfinite(panel.tails), panel.tails, noise.freedom))
+
+
+def _of_one_measure(panel: Panel) -> list[list[int]]:
+    """The series of the parts of each measure."""
+    found: dict[SeriesName, list[int]] = {}
+    for i, (name, part) in enumerate(zip(panel.names, panel.parts, strict=True)):
+        if part:
+            found.setdefault(name, []).append(i)
+    return list(found.values())
 
 
 LARGEST_OF_NOISE = 3
@@ -183,8 +196,14 @@ def _as_normal(z: np.ndarray, freedom: np.ndarray) -> np.ndarray:
     return np.sqrt(freedom * np.log1p(z**2 / freedom))
 
 
-def screened(panel: Panel, noise: Noise) -> tuple[np.ndarray, np.ndarray]:
-    """Log p of each series' best movement, float [S], and whether a drift explains it better, bool [S]."""
+def screened(panel: Panel, noise: Noise, learned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log p of each series' best movement, float [S], and whether a drift explains it better, bool [S].
+
+    Args:
+        panel: the series.
+        noise: theirs.
+        learned: bool [S], where a policy may drift.
+    """
     n = len(panel.steps)
     chance, drifts = np.zeros(len(panel.values)), np.zeros(len(panel.values), bool)
     per = max(1, AT_ONCE // max(n, 1))
@@ -196,7 +215,7 @@ def screened(panel: Panel, noise: Noise) -> tuple[np.ndarray, np.ndarray]:
         if n >= FEWEST_EVALUATIONS:
             smooth, v = scan(part, own, polynomials(n, DRIFT_DEGREE))
             drift = drift_evidence(w, v, n, freedom_of(part))
-            drifts[here] = drift > plain.evidence
+            drifts[here] = (drift > plain.evidence) & learned[here]
             log_p = np.where(drifts[here], smooth.log_p, log_p)
         chance[here] = log_p
     return chance, drifts
@@ -282,12 +301,10 @@ def all_screened(panels: Sequence[Panel], noises: Sequence[Noise]) -> list[tuple
     for members in side_by_side(panels):
         parts = [noises[i] for i in members]
         noise = Noise(
-            *(
-                np.concatenate([getattr(each, name) for each in parts])
-                for name in ("variance", "memory", "freedom", "clipped")
-            )
+            *(np.concatenate([getattr(each, field.name) for each in parts]) for field in fields(Noise))
         )
-        log_p, drifts = screened(stacked([panels[i] for i in members]), noise)
+        learned = np.asarray([may_be_learned(panels[i], part) for i in members for part in panels[i].parts])
+        log_p, drifts = screened(stacked([panels[i] for i in members]), noise, learned)
         first = 0
         for i in members:
             last = first + len(panels[i].names)

@@ -1,0 +1,62 @@
+"""What a policy can learn, so that slow change of it is no surprise."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rollout_traces.analysis.panel import Panel
+from rollout_traces.analysis.run_rows import CUT_BY_NUMBER, CUT_BY_OUTCOME, RunRows
+from rollout_traces.analysis.step_series import Part
+
+OF_PROMPTS = 0.9
+"""Part of the rollouts that have the value that their prompt has elsewhere, where a column is the prompt's."""
+
+
+def is_given(panel: Panel) -> bool:
+    """Whether a measure is of a column that rollouts are given, so that no policy learns it: a source, an engine, a prompt's length."""
+    source, measure = panel.source, panel.measure
+    if source is None or measure is None:
+        return False
+    return panel.names[0].column in source.parts or is_one_in_groups(source, measure.read())
+
+
+def may_be_learned(panel: Panel, part: Part | None) -> bool:
+    """Whether a policy may learn otherwise in a part than elsewhere: by what a prompt is or how a rollout came out, but not by who sampled it.
+
+    Args:
+        panel: the series of a measure.
+        part: all rows and those that cannot be told may always learn.
+    """
+    if not part or panel.source is None:
+        return True
+    column = part[0][0]
+    if column in (*CUT_BY_NUMBER, *CUT_BY_OUTCOME):
+        return True
+    # groups that a column cuts through are not parted by it: it is not the prompt's
+    return column in panel.source.parts and is_of_prompts(panel.source, column)
+
+
+def is_of_prompts(rows: RunRows, column: str) -> bool:
+    """Whether a prompt has the same value of a column wherever it is asked; a group where prompts are not known."""
+    if column not in rows.of_prompts:
+        prompt = rows.prompt if len(rows.prompt) else rows.unit
+        codes = rows.parts[column][0]
+        same = np.full(int(prompt.max(initial=0)) + 1, -1)
+        same[prompt] = codes
+        rows.of_prompts[column] = bool((same[prompt] == codes).mean() > OF_PROMPTS)
+    return rows.of_prompts[column]
+
+
+def is_one_in_groups(rows: RunRows, values: np.ndarray) -> bool:
+    """Whether all rollouts of a group have one value and groups of a step several: the prompt's. Not where rows are groups.
+
+    Args:
+        rows: the rows.
+        values: float [N].
+    """
+    known = np.isfinite(values)
+    order = np.argsort(rows.unit[known], kind="stable")
+    unit, at, value = rows.unit[known][order], rows.at[known][order], values[known][order]
+    together, same = unit[1:] == unit[:-1], value[1:] == value[:-1]
+    others = ~same & (at[1:] == at[:-1])
+    return bool(together.any() and same[together].all() and others.any())
