@@ -191,7 +191,7 @@ class StepCells:
         if not used.any():
             return own.mean, own.variance, control
         values = np.where(used[:, None], own.mean - control[:, None] * rest, own.mean)
-        less = np.where(np.isfinite(less), control[:, None] * less, 0.0)
+        less = control[:, None] * np.where(np.isfinite(less), less, 0.0)
         n_whole = int(self.whole[-1]) + 1
         of_group = np.bincount(self.whole, own.apart, n_whole)
         at_group = np.zeros(n_whole, np.int64)
