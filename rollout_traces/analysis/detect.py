@@ -249,7 +249,8 @@ def _found(
             located.template.start,
             located.template.stop - located.template.start,
         )
-    return Moved(panel, basis, noise, located, chosen, log_p, located.template.is_drift(len(panel.steps)))
+    drift = located.template.is_drift(len(panel.steps)) and may_be_learned(panel, chosen.values)
+    return Moved(panel, basis, noise, located, chosen, log_p, drift)
 
 
 def joined_series(panel: Panel, noise: Noise, members: Sequence[int]) -> tuple[np.ndarray, Noise]:

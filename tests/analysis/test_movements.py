@@ -61,6 +61,34 @@ class TestWhatMoved:
         assert entry.elsewhere == pytest.approx(100, abs=1)
         assert "engine = 'vllm-1'" in entry.where and f"step >= {entry.step}" in entry.where
 
+    def test_an_engine_is_judged_beside_the_others_where_all_wander_together(self):
+        wander = np.cumsum(np.random.default_rng(11).normal(0, 3.0, N))
+
+        def length(s: int, g: int, i: int) -> float:
+            return 100 + wander[s] + 2 * drawn(s, g, i) + (2.5 if 24 <= s < 44 and i % 4 == 3 else 0.0)
+
+        rows = steps(N, engine=lambda s, g, i: f"vllm-{i % 4}", n_sampled=length)
+        entries = diagnose(table(rows), "run").diagnoses
+        [entry] = [each for each in entries if each.part == (("engine", "vllm-3"),)]
+        assert (str(entry.series[0]), entry.shape) == ("n_sampled", "window")
+        assert entry.onset[0] <= 24 <= entry.onset[1] and abs(entry.last - 43) <= 1
+
+    def test_what_drifts_on_one_engine_alone_is_no_learning(self):
+        def length(s: int, g: int, i: int) -> float:
+            return 100 + 5 * drawn(s, g, i) - (0.2 * max(s - 15, 0) if i % 4 == 3 else 0.0)
+
+        [entry] = told(table(steps(N, engine=lambda s, g, i: f"vllm-{i % 4}", n_sampled=length)))
+        assert entry.part == (("engine", "vllm-3"),)
+
+    def test_what_groups_cancel_is_told_of_the_engine_that_differs_from_the_others(self):
+        def advantage(s: int, g: int, i: int) -> float:
+            rewards = [drawn(s, g, j) - (2.0 if s >= 30 and j % 4 == 3 else 0.0) for j in range(4)]
+            return rewards[i] - sum(rewards) / 4
+
+        [entry] = told(table(steps(N, engine=lambda s, g, i: f"vllm-{i % 4}", advantage=advantage)))
+        assert (str(entry.series[0]), entry.part) == ("advantage", (("engine", "vllm-3"),))
+        assert abs(entry.step - 30) <= 1 and entry.after < -1 < 0 < entry.elsewhere
+
     def test_a_window_ends_where_it_ends(self):
         def length(s: int, g: int, i: int) -> float:
             return 100 + 5 * drawn(s, g, i) + (8.0 if 20 <= s < 32 else 0.0)

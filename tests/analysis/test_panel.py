@@ -1,0 +1,90 @@
+"""Series of parts beside the rest of the rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollout_traces.analysis.noise import OF_GROUPS, Fits, told_by_others
+from rollout_traces.analysis.panel import StepCells, goes_with
+from rollout_traces.analysis.run_rows import RunRows
+
+N, GROUPS, SIZE = 40, 6, 4
+
+
+def rows_of(rng: np.random.Generator, wander: float) -> tuple[RunRows, np.ndarray]:
+    """Rows of which each group has one of each of four engines, and a number that all of a step share a part of."""
+    at = np.repeat(np.arange(N), GROUPS * SIZE)
+    unit = np.repeat(np.arange(N * GROUPS), SIZE)
+    engine = np.tile(np.arange(SIZE), N * GROUPS)
+    own = rng.normal(0, 1, len(at)) + rng.normal(0, 2, N * GROUPS)[unit] + rng.normal(0, wander, N)[at]
+    return RunRows(np.arange(N), at, unit, {"engine": (engine, list("abcd"))}), own
+
+
+class TestHowFarSeriesGoTogether:
+    @pytest.mark.parametrize("share", [0.5, 0.8, 1.0])
+    def test_is_what_they_share(self, share):
+        rng = np.random.default_rng(3)
+        rest = rng.normal(0, 1, (1, 4000))
+        own = share * rest + rng.normal(0, 0.3, (1, 4000))
+        assert goes_with(own, rest)[0] == pytest.approx(share, abs=0.03)
+
+    def test_is_nothing_where_they_do_not(self):
+        rng = np.random.default_rng(4)
+        assert goes_with(rng.normal(0, 1, (8, 200)), rng.normal(0, 1, (8, 200))).max() < 0.35
+
+    def test_is_hardly_moved_by_a_level_in_one_of_them(self):
+        rng = np.random.default_rng(5)
+        rest = rng.normal(0, 1, (1, 400))
+        own = rest + np.where(np.arange(400) > 250, 9.0, 0.0)
+        assert goes_with(own, rest)[0] == pytest.approx(1.0, abs=0.05)
+
+    def test_is_nothing_where_the_rest_is_seldom_there(self):
+        own = np.random.default_rng(6).normal(0, 1, (1, 40))
+        rest = np.where(np.arange(40) % 2, own, np.nan)
+        assert goes_with(own, rest)[0] == 0
+
+
+class TestAPartBesideTheRest:
+    def test_has_the_variance_that_its_means_have(self):
+        spread, told = [], []
+        for seed in range(60):
+            rows, own = rows_of(np.random.default_rng([7, seed]), wander=3.0)
+            cells = StepCells(rows, "engine")
+            values, variance, control = cells.beside_the_rest(cells.sums(own, None))
+            assert control.min() > 0.8
+            spread.append(values.var(axis=1).mean())
+            told.append(variance.mean())
+        assert np.mean(told) == pytest.approx(np.mean(spread), rel=0.25)
+
+    def test_is_itself_where_nothing_is_shared(self):
+        rng = np.random.default_rng(8)
+        rows, _ = rows_of(rng, wander=0.0)
+        own = rng.normal(0, 1, len(rows.at))
+        cells = StepCells(rows, "engine")
+        sums = cells.sums(own, None)
+        values, variance, control = cells.beside_the_rest(sums)
+        alone = control == 0
+        assert alone.any()
+        assert np.array_equal(values[alone], sums.mean[alone])
+        assert np.array_equal(variance[alone], sums.variance[alone])
+
+
+class TestNoiseOfSeriesThatAreAlike:
+    def test_a_noise_that_no_other_has_is_thought_less_likely_and_all_others_alike_are_not(self):
+        grid = len(OF_GROUPS)
+        left = np.full((4, grid), -50.0)
+        left[:, 0] = 0.0
+        left[3, 0], left[3, 5] = -2.0, 0.0
+        flat = np.full((4, grid), -np.log(grid))
+        fits = Fits(left, left, np.zeros((4, grid)), np.zeros((4, grid)), flat)
+        told = told_by_others(fits, [[0, 1, 2, 3]])
+        assert fits.weight[3].argmax() == 5 and told.weight[3].argmax() == 0
+        assert told.weight[0].argmax() == 0
+        assert np.allclose(np.exp(told.prior).sum(axis=1), 1)
+
+    def test_two_series_tell_nothing(self):
+        grid = len(OF_GROUPS)
+        flat = np.full((2, grid), -np.log(grid))
+        fits = Fits(flat, flat, flat, flat, flat)
+        assert np.array_equal(told_by_others(fits, [[0, 1]]).prior, flat)
