@@ -359,7 +359,7 @@ class Parting:
                 is_centred = bool(np.nanvar(sums.mean) < np.median(least))
             variance = np.maximum(variance, rounding + least)
             if is_share:
-                variance = np.maximum(variance, _binomial(sums.mean, n))
+                variance = np.maximum(variance * crowded(sums.mean, n), _binomial(sums.mean, n))
             level = sums.mean if plain is values else cells.means(plain, weight)
             total = n.sum(axis=1)
             keep = total > (ALONE * total.sum() if column else 0)
@@ -417,6 +417,33 @@ class Parting:
         rows = self.rows
         cells = np.unique(rows.prompt * len(rows.steps) + rows.at)
         return len(cells) > ASKED * len(np.unique(rows.prompt)) * len(rows.steps)
+
+
+def crowded(share_V_T: np.ndarray, n_V_T: np.ndarray) -> np.ndarray:
+    """float [V, T]: how much more the rows of a step differ in a share than those of the steps around, at least 1.
+
+    A share that hardly ever occurs has a spread near 0, pooled over many steps; where it comes, rows differ more.
+
+    Args:
+        share_V_T: float [V, T], NaN where there are no rows.
+        n_V_T: rows.
+    """
+    place = np.arange(n_V_T.shape[1])
+    low, high = np.maximum(place - BESIDE, 0), np.minimum(place + BESIDE + 1, len(place))
+
+    def near(values: np.ndarray) -> np.ndarray:
+        total = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)
+        return total[:, high] - total[:, low]
+
+    rows = np.where(np.isfinite(share_V_T), n_V_T, 0.0)
+    local = (near(np.nan_to_num(share_V_T) * rows) + HALF_A_ROW) / (near(rows) + 1)
+    spread = local * (1 - local)
+    around = pooled(spread * rows, rows).reshape(rows.shape)
+    return np.maximum(spread / np.where(around > 0, around, 1.0), 1.0)
+
+
+BESIDE = 2
+"""Steps to each side over which a share is looked at where it comes."""
 
 
 def _binomial(share: np.ndarray, n: np.ndarray) -> np.ndarray:

@@ -185,6 +185,19 @@ class TestWhatMoved:
 
 
 class TestWhatIsNotSaid:
+    @pytest.mark.parametrize("seed", range(4))
+    def test_errors_that_come_for_some_steps_are_told_of_no_part_of_the_rows(self, seed):
+        def status(s: int, g: int, i: int) -> str:
+            return "error" if 90 <= s < 103 and abs(drawn(s, g, i, 10 + seed)) > 1.2 else "ok"
+
+        columns = {
+            "engine": lambda s, g, i: f"vllm-{i % 4}",
+            "source": lambda s, g, i: "math" if g < 3 else "code",
+            "worker": lambda s, g, i: f"w{int(abs(drawn(s, g, i, 99)) * 4) % 5}",
+        }
+        [entry] = told(table(steps(200, groups=10, reward_status=status, **columns)))
+        assert entry.part == () and entry.step == 90 and abs(entry.last - 102) <= 1
+
     @pytest.mark.parametrize("seed", range(3))
     def test_a_healthy_run_has_no_entry(self, seed):
         rows = steps(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.analysis.noise import OF_GROUPS, Fits, told_by_others
-from rollout_traces.analysis.panel import StepCells, goes_with
+from rollout_traces.analysis.panel import StepCells, crowded, goes_with
 from rollout_traces.analysis.run_rows import RunRows
 
 N, GROUPS, SIZE = 40, 6, 4
@@ -88,3 +88,14 @@ class TestNoiseOfSeriesThatAreAlike:
         flat = np.full((2, grid), -np.log(grid))
         fits = Fits(flat, flat, flat, flat, flat)
         assert np.array_equal(told_by_others(fits, [[0, 1]]).prior, flat)
+
+
+class TestAShareThatComes:
+    def test_differs_more_between_rows_at_its_steps_and_nowhere_else(self):
+        n = np.full((1, 60), 40.0)
+        share = np.where((np.arange(60) >= 20) & (np.arange(60) < 26), 0.3, 0.0)[None]
+        more = crowded(share, n)
+        assert more[0, 21:25].min() > 3 and more[0, 30:].max() == more[0, :17].max() == 1.0
+
+    def test_differs_as_it_did_where_it_is_the_same_all_along(self):
+        assert crowded(np.full((1, 60), 0.25), np.full((1, 60), 40.0)) == pytest.approx(1.0, abs=0.02)
