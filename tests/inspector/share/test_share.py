@@ -13,6 +13,7 @@ from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.inspector.payload import unpacked
 from rollout_traces.inspector.share import Shared, shared_contents, shared_page
 from rollout_traces.inspector.share.answer import share
+from rollout_traces.inspector.share.hiding import Hiding, HidingWorkspace
 from tests.inspector.share.conftest import HIDDEN_BY_THE_RUN, SECRET
 from tests.inspector.told import told
 
@@ -110,6 +111,19 @@ class TestHiding:
         elsewhere = ~masked & (stops > starts)
         assert (after[elsewhere] == before[elsewhere]).all()
         assert len(open_["raw"]) == len(hidden["raw"])
+
+    def test_no_list_has_the_beginning_of_a_text_that_may_cut_a_secret(self, workspace, longest):
+        hiding = HidingWorkspace(workspace, Hiding(PATTERNS)).store("share")
+        shown, hidden = (store.query().rows for store in (workspace.store("share"), hiding))
+        row = next(each for each in shown if each.values.get("reply"))
+        assert {"prompt", "reply"} <= row.values.keys()
+        assert len(shown) == len(hidden)
+        assert not any(name in each.values for each in hidden for name in ("prompt", "reply", "snippet"))
+        of_step = "run", "rollout", 1
+        assert any(group.prompt for group in workspace.store("share").groups(*of_step).groups)
+        assert not any(group.prompt for group in hiding.groups(*of_step).groups)
+        traces = [trace for group in hiding.groups(*of_step).groups for trace in group.traces]
+        assert traces and not any("reply" in trace.values for trace in traces)
 
     @pytest.mark.parametrize(("pattern", "said"), [("(", "no regular expression"), ("x*", "empty text")])
     def test_a_pattern_that_hides_nothing_is_refused(self, workspace, longest, pattern, said):
