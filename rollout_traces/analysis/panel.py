@@ -359,7 +359,8 @@ class Parting:
                 is_centred = bool(np.nanvar(sums.mean) < np.median(least))
             variance = np.maximum(variance, rounding + least)
             if is_share:
-                variance = np.maximum(variance * crowded(sums.mean, n), _binomial(sums.mean, n))
+                more = crowded(sums.mean, n) if column else 1.0
+                variance = np.maximum(variance * more, _binomial(sums.mean, n))
             level = sums.mean if plain is values else cells.means(plain, weight)
             total = n.sum(axis=1)
             keep = total > (ALONE * total.sum() if column else 0)
