@@ -175,7 +175,7 @@ def _measure(name: SeriesName, values: np.ndarray, drawn: bool = False) -> RowMe
 
 
 def _sums(rows: RunRows) -> np.ndarray:
-    """float [5, M]: `FIELDS` of each measure, as `analysis.panel.StepCells` has them."""
+    """float [5, M]: `FIELDS` of each measure, as `analysis.step_cells.StepCells` has them."""
     values = np.stack([measure.read() for measure in rows.measures])
     weight = np.stack([rows.weight if measure.drawn else np.ones(len(rows.at)) for measure in rows.measures])
     weight = np.where(np.isfinite(values), weight, 0.0)

@@ -19,7 +19,7 @@ from rollout_traces.analysis.detect import RESIDUE, Moved, movements
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import diagnosis_of
 from rollout_traces.analysis.noise import DEVIATION, SMALLEST_ERROR, fits_of, noise_of
-from rollout_traces.analysis.panel import MOST_FREEDOM, Panel, logged_panels, pooled
+from rollout_traces.analysis.panel import Panel, logged_panels
 from rollout_traces.analysis.scan import coefficients, n_tests, polynomials, whitened
 from rollout_traces.analysis.screen import (
     DRIFT_DEGREE,
@@ -29,6 +29,7 @@ from rollout_traces.analysis.screen import (
     limits,
     log_chance,
 )
+from rollout_traces.analysis.step_cells import MOST_FREEDOM, pooled
 from rollout_traces.analysis.step_series import Series, SeriesName
 from rollout_traces.analysis.templates import SPIKE, Template
 from rollout_traces.flags import needs_text

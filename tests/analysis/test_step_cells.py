@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rollout_traces.analysis.noise import OF_GROUPS, Fits, told_by_others
-from rollout_traces.analysis.panel import StepCells, crowded, goes_with
 from rollout_traces.analysis.run_rows import RunRows
+from rollout_traces.analysis.step_cells import StepCells, crowded, goes_with
 
 N, GROUPS, SIZE = 40, 6, 4
 

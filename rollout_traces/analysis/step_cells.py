@@ -1,0 +1,274 @@
+"""Sums of a measure over steps and the values of a column, and what each value did beside the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from rollout_traces.analysis.run_rows import RunRows
+from rollout_traces.analysis.step_series import Part
+
+SMOOTHED = 0.2
+"""Part of the run over which the spread between groups is pooled, to each side ..."""
+LEAST_SMOOTHED = 8
+"""... and at least so many steps."""
+LEAST_SPREAD = 0.3
+"""Spread between groups around a step, of that of the run, at least: where a rare value was never seen it is not impossible."""
+HALF_A_ROW = 0.5
+"""What is added to the rows that have a value, so that a share that never occurred is not impossible."""
+NORMAL_KURTOSIS = 3.0
+"""Fourth moment of a normal distribution; the excess over it of Student's t of f degrees of freedom is 6 / (f - 4)."""
+EXCESS_OF_T, KURTOSIS_ENDS, MOST_FREEDOM = 6.0, 4.0, 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class CellSums:
+    """A measure at every cell.
+
+    Attributes:
+        mean: float [V, T].
+        variance: float [V, T], of it with groups as units.
+        n: float [V, T], rows.
+        tails: float [V], degrees of freedom of the tails of a mean.
+        weighted: float [V, T], rows by their weight.
+        apart: float [U], how far each unit is from its cell, times its rows.
+        n_groups: float [V * T], groups.
+        mass: float [V * T], the sum of the squares of their rows.
+        fewer: float [V, T], the part of the variance that is for groups of fewer rows than usual.
+    """
+
+    mean: np.ndarray
+    variance: np.ndarray
+    n: np.ndarray
+    tails: np.ndarray
+    weighted: np.ndarray
+    apart: np.ndarray
+    n_groups: np.ndarray
+    mass: np.ndarray
+    fewer: np.ndarray
+
+
+class StepCells:
+    """Sums over the cells of a way to part the rows: a cell is a step and a value.
+
+    Args:
+        rows: the rows.
+        column: the column that parts them; "" for none.
+    """
+
+    def __init__(self, rows: RunRows, column: str = "") -> None:
+        codes, values = rows.parts[column] if column else (np.zeros(len(rows.at), np.int64), [""])
+        self.n_steps, self.n_values = len(rows.steps), len(values)
+        self.parts: list[Part] = [((column, value),) for value in values] if column else [()]
+        self.known = np.flatnonzero(codes >= 0) if (codes < 0).any() else None
+        at, unit, codes = (
+            part if self.known is None else part[self.known] for part in (rows.at, rows.unit, codes)
+        )
+        key = unit * self.n_values + codes
+        distinct, first, self.unit = np.unique(key, return_index=True, return_inverse=True)
+        self.n_units = len(distinct)
+        self.value, self.at = codes[first], at[first]
+        self.cell = self.value * self.n_steps + self.at
+        self.whole = np.cumsum(np.diff(distinct // self.n_values, prepend=-1) > 0) - 1
+
+    def sums(self, values: np.ndarray, weight: np.ndarray | None, within: float = 0.0) -> CellSums:
+        """A measure at every cell.
+
+        Args:
+            values: float [N], NaN where unknown.
+            weight: float [N]; None where all rows count alike.
+            within: variance of the rows of a group: a group of which a step has fewer rows than usual is less sure.
+        """
+        n_u, s_u = self._of_units(values, weight)
+        size, shape = self.n_values * self.n_steps, (self.n_values, self.n_steps)
+        n, s = np.bincount(self.cell, n_u, size), np.bincount(self.cell, s_u, size)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = s / n
+        apart = np.where(n_u > 0, s_u - np.nan_to_num(mean)[self.cell] * n_u, 0.0)
+        n_groups, mass = np.bincount(self.cell, n_u > 0, size), np.bincount(self.cell, n_u**2, size)
+        variance = self._variance(np.bincount(self.cell, apart**2, size), n_groups, mass, n)
+        fewer = np.zeros(size)
+        if weight is None:
+            many = n_groups > 1
+            usual = pooled(np.where(many, n, 0.0).reshape(shape), np.where(many, mass, 0.0).reshape(shape))
+            with np.errstate(invalid="ignore", divide="ignore"):
+                fewer = within * np.nan_to_num(np.maximum(1 / n - usual * mass / n**2, 0.0), posinf=0.0)
+        weighted = n
+        if weight is not None:
+            counted = np.isfinite(values) & (weight > 0)
+            n = np.bincount(self.cell, self._of_units(np.where(counted, 0.0, np.nan), None)[0], size)
+        return CellSums(
+            mean.reshape(shape), (np.nan_to_num(variance) + fewer).reshape(shape), n.reshape(shape),
+            self._tails(apart**2, n_groups), weighted.reshape(shape), apart, n_groups, mass, fewer.reshape(shape),
+        )  # fmt: skip
+
+    def _variance(
+        self, squares: np.ndarray, n_groups: np.ndarray, mass: np.ndarray, n: np.ndarray
+    ) -> np.ndarray:
+        """float [V * T]: of a mean, from the squares of its groups, their number, and the sums of their rows' squares and rows."""
+        shape = (self.n_values, self.n_steps)
+        many = n_groups > 1
+        squares = np.where(many, squares * n_groups / np.maximum(n_groups - 1, 1), 0.0)
+        spread = pooled(squares.reshape(shape), np.where(many, mass, 0.0).reshape(shape))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(n > 0, spread * mass / n**2, np.nan)
+
+    def beside_the_rest(self, own: CellSums) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Means less what the other values did at the same steps, as far as a value goes with them (analysis of covariance).
+
+        Args:
+            own: the measure.
+
+        Returns:
+            values and their variances, float [V, T], and how far each value goes with the rest, float [V].
+        """
+        n = own.weighted
+        known = n > 0
+        usual = np.where(known, own.mean, 0.0) * n
+        usual = usual.sum(axis=1, keepdims=True) / np.maximum(n.sum(axis=1, keepdims=True), 1e-300)
+        moved = np.where(known, (own.mean - usual) * n, 0.0)
+        rest_n = n.sum(axis=0) - n
+        with np.errstate(invalid="ignore", divide="ignore"):
+            rest = np.where(rest_n > 0, (moved.sum(axis=0) - moved) / rest_n, np.nan)
+            less = n / rest_n
+        control = goes_with(np.where(known, own.mean, np.nan), rest)
+        used = control > 0
+        if not used.any():
+            return own.mean, own.variance, control
+        values = np.where(used[:, None], own.mean - control[:, None] * rest, own.mean)
+        less = control[:, None] * np.where(np.isfinite(less), less, 0.0)
+        n_whole = int(self.whole[-1]) + 1
+        of_group = np.bincount(self.whole, own.apart, n_whole)
+        at_group = np.zeros(n_whole, np.int64)
+        at_group[self.whole] = self.at
+        everyone = less**2 * np.bincount(at_group, of_group**2, self.n_steps)
+        taken = less.ravel()[self.cell]
+        others = taken * of_group[self.whole]
+        apart = own.apart * (1 + taken) - others
+        size = self.n_values * self.n_steps
+        squares = np.maximum(np.bincount(self.cell, apart**2 - others**2, size) + everyone.ravel(), 0.0)
+        variance = self._variance(squares, own.n_groups, own.mass, n.ravel()).reshape(n.shape)
+        variance = np.where(used[:, None], np.nan_to_num(variance) + own.fewer, own.variance)
+        return values, variance, control
+
+    def means(self, values: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+        """float [V, T]: means alone; arguments as for `sums`."""
+        size = self.n_values * self.n_steps
+        n, s = (np.bincount(self.cell, each, size) for each in self._of_units(values, weight))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return (s / n).reshape(self.n_values, self.n_steps)
+
+    def _of_units(self, values: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """float [U] each: rows that know a value, by their weight, and the sum of their values."""
+        if self.known is not None:
+            values, weight = values[self.known], None if weight is None else weight[self.known]
+        there = np.isfinite(values)
+        if weight is None and there.all():
+            return self.n_rows, np.bincount(self.unit, values, self.n_units)
+        w = there.astype(float) if weight is None else np.where(there, weight, 0.0)
+        plain = np.where(there, values, 0.0) * w
+        return np.bincount(self.unit, w, self.n_units), np.bincount(self.unit, plain, self.n_units)
+
+    @cached_property
+    def n_rows(self) -> np.ndarray:
+        """float [U]: rows of each unit."""
+        return np.bincount(self.unit, minlength=self.n_units).astype(float)
+
+    def _tails(self, squares: np.ndarray, n_groups: np.ndarray) -> np.ndarray:
+        """float [V]: degrees of freedom of Student's t with the kurtosis that a mean of so many groups has."""
+        many = np.maximum(np.bincount(self.value, minlength=self.n_values), 1)
+        second, fourth = (
+            np.bincount(self.value, each, self.n_values) / many for each in (squares, squares**2)
+        )
+        excess = fourth / np.maximum(second**2, np.finfo(float).tiny) - NORMAL_KURTOSIS
+        groups = many / np.maximum((n_groups.reshape(self.n_values, -1) > 0).sum(axis=1), 1)
+        return KURTOSIS_ENDS + EXCESS_OF_T * groups / np.maximum(excess, EXCESS_OF_T / MOST_FREEDOM)
+
+
+def goes_with(own_V_T: np.ndarray, rest_V_T: np.ndarray) -> np.ndarray:
+    """float [V]: how far each of V series goes up and down with another; 0 where that is little or is not known.
+
+    By regression of what they differ by over some steps, without the largest differences: a movement of one of them, which
+    lasts or comes slowly, has hardly a part in it.
+
+    Args:
+        own_V_T: float [V, T], NaN where there is none.
+        rest_V_T: the others.
+    """
+    found = np.zeros(len(own_V_T))
+    for i, (own, rest) in enumerate(zip(own_V_T, rest_V_T, strict=True)):
+        there = np.isfinite(own)
+        both = there & np.isfinite(rest)
+        if both.sum() < max(FEWEST_TOGETHER, TOGETHER * there.sum()):
+            continue
+        pair = np.stack([own[both], rest[both]])
+        apart = pair[:, APART:] - pair[:, :-APART]
+        apart -= np.median(apart, axis=1, keepdims=True)
+        usual = np.abs(apart) <= FAR * np.median(np.abs(apart), axis=1, keepdims=True)
+        x, y = apart[:, usual.all(axis=0)]
+        squares = float(y @ y)
+        slope = min(float(x @ y) / squares, 1.0) if squares > 0 else 0.0
+        quieter = ((apart[0] - slope * apart[1]) ** 2).sum() < (apart[0] ** 2).sum()
+        found[i] = slope if slope > LEAST_CONTROL and quieter else 0.0
+    return found
+
+
+FEWEST_TOGETHER = 12
+"""Steps at which there are a value and the rest, at least, and ..."""
+TOGETHER = 0.8
+"""... of the steps of the value."""
+APART = 5
+"""Steps over which differences are taken: what lasts for a few steps is in them, and what lasts for many is in few."""
+FAR = 4.0
+"""Median absolute deviations of the differences from which on one is a movement's."""
+LEAST_CONTROL = 0.2
+"""What goes with the rest less than this is left alone."""
+
+
+def pooled(squares: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """float [V * T]: the spread between groups around each step: a policy that learns has more of it at times than at others."""
+    reach = max(LEAST_SMOOTHED, int(SMOOTHED * squares.shape[1]))
+    top, bottom = _around(squares, reach), _around(mass, reach)
+    whole = squares.sum(axis=1, keepdims=True) / np.maximum(mass.sum(axis=1, keepdims=True), 1e-300)
+    local = np.where(bottom > 0, top / np.where(bottom > 0, bottom, 1.0), whole)
+    return np.maximum(local, LEAST_SPREAD * whole).ravel()
+
+
+def _around(values_V_T: np.ndarray, reach: int) -> np.ndarray:
+    """float [V, T]: the sum over each step and so many to each side of it."""
+    n_steps = values_V_T.shape[1]
+    place = np.arange(n_steps)
+    low, high = np.maximum(place - reach, 0), np.minimum(place + reach + 1, n_steps)
+    total = np.concatenate([np.zeros((len(values_V_T), 1)), np.cumsum(values_V_T, axis=1)], axis=1)
+    return total[:, high] - total[:, low]
+
+
+def crowded(share_V_T: np.ndarray, n_V_T: np.ndarray) -> np.ndarray:
+    """float [V, T]: how much more the rows of a step differ in a share than those of the steps around, at least 1.
+
+    A share that hardly ever occurs has a spread near 0, pooled over many steps; where it comes, rows differ more.
+
+    Args:
+        share_V_T: float [V, T], NaN where there are no rows.
+        n_V_T: rows.
+    """
+    rows = np.where(np.isfinite(share_V_T), n_V_T, 0.0)
+    local = (_around(np.nan_to_num(share_V_T) * rows, BESIDE) + HALF_A_ROW) / (_around(rows, BESIDE) + 1)
+    spread = local * (1 - local)
+    around = pooled(spread * rows, rows).reshape(rows.shape)
+    return np.maximum(spread / np.where(around > 0, around, 1.0), 1.0)
+
+
+BESIDE = 2
+"""Steps to each side over which a share is looked at where it comes."""
+
+
+def binomial(share: np.ndarray, n: np.ndarray) -> np.ndarray:
+    """float [V, T]: of a share of which less than a row is to be expected, the variance by the whole run; else 0."""
+    total = n.sum(axis=1, keepdims=True)
+    usual = (np.where(n > 0, np.nan_to_num(share), 0.0) * n).sum(axis=1, keepdims=True)
+    usual = np.clip((usual + HALF_A_ROW) / (total + 1), 0.0, 1.0)
+    rare = (n > 0) & (np.minimum(usual, 1 - usual) * n < 1)
+    return np.where(rare, usual * (1 - usual) / np.maximum(n, 1.0), 0.0)
