@@ -165,7 +165,7 @@ def sign_in(context: object, address: str, token: str = TOKEN) -> None:
     key = json.dumps(answer.json()["key"])
     context.add_init_script(  # type: ignore[attr-defined]
         f"""(([origin, name]) => {{
-            if (location.origin === origin && !sessionStorage.getItem(name)) sessionStorage.setItem(name, {key});
+            if (self.origin === origin && !sessionStorage.getItem(name)) sessionStorage.setItem(name, {key});
         }})({kept})"""
     )
 

@@ -201,7 +201,7 @@ class TestALogger:
         (row,) = store.live.look("run").rows
         assert (row.fate, row.rollout.group, row.rollout.step) == ("running", "q7", 1)
         assert row.rollout.attempt
-        until(lambda: [run.name for run in store.runs()] == ["run"])
+        until(lambda: store.refresh() == 0 and [run.name for run in store.runs()] == ["run"])
         logger.finish()
         assert store.live.look("run").rows[0].fate == "lost"
 
