@@ -130,6 +130,7 @@ TRACKIO_OUTSIDE_THE_SINK = {
     },
     "logger.rank_client": {"trackio.utils"},
     "logger.pipeline": {"trackio.utils"},
+    "logger.spool_client": {"trackio.utils"},
     "sources.importing": {"trackio.utils.TRACKIO_DIR"},
 }
 """What modules outside `sink/` import of Trackio: its folder, the parts of its dashboard; nothing that

@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 import logging
-import os
-import secrets
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rollout_traces.capture.hand_over import HandOver
 from rollout_traces.cluster.receiving import NodeReceiver
 from rollout_traces.cluster.rendezvous import Ranks, rank_spool
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import StoreError
 from rollout_traces.logger.arguments import naming
-from rollout_traces.logger.attempts import Attempts, attempts_of
+from rollout_traces.logger.attempts import attempts_of
+from rollout_traces.logger.spool_client import SpoolClient, place_of_run, unique
 from rollout_traces.model.counted_warnings import Warnings
-from rollout_traces.model.live_lines import LIVE_FOLDER, LivePlace, live_folder
 from rollout_traces.model.plain_values import plain
-from rollout_traces.settings.logger_options import LoggerOptions
-from rollout_traces.settings.names import file_stem
 from rollout_traces.settings.secrets import without_secrets
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.sink.webhook import ENVIRONMENT, LAST_WAIT, AlertWebhook
-from rollout_traces.spool.account import Account, account_of, damage_of
 from rollout_traces.spool.batch_record import ROLLOUTS
-from rollout_traces.spool.folder import SpoolReader, SpoolWriter
+from rollout_traces.spool.folder import SpoolWriter
 from rollout_traces.spool.memory import MemorySpool
-from rollout_traces.spool.patient_writer import PatientWriter
 from rollout_traces.spool.record import Record
-from rollout_traces.spool.run_folder import RANK_SPOOL, RunFolder, RunManifest, safe_name, take_run_folder
+from rollout_traces.spool.run_folder import RANK_SPOOL, RunFolder, RunManifest, take_run_folder
 from rollout_traces.spool.tokenizer_files import save_tokenizer
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.worker.close_log import CloseLog
@@ -57,8 +48,6 @@ LINGER = 20.0
 """Seconds that a rank which is finished waits for those that hand over through it, at most."""
 PAUSE = 0.05
 """Seconds between two looks at the other ranks' spools, once finished."""
-WATCH_EVERY = 0.5
-"""Seconds between two looks at the worker and at what is kept in memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,146 +72,6 @@ class PipelineOptions:
         return self.steps.worker == "process"
 
 
-class SpoolClient:
-    """Where a logger hands over, and how it learns that it was stored.
-
-    Args:
-        spool: what is written to.
-        warnings: where what happens is counted.
-        options: budget of one hand-over, and how long a call waits for the disk.
-        attempts: the run's.
-    """
-
-    def __init__(
-        self,
-        spool: SpoolWriter | MemorySpool,
-        warnings: Warnings,
-        options: LoggerOptions,
-        attempts: Attempts,
-    ) -> None:
-        self.attempts = attempts
-        self._spool = spool
-        self._writer = PatientWriter(spool, warnings, options.write_seconds)
-        self._warnings = warnings
-        self._stopped = threading.Event()
-        self._started = False
-        self._last_counters: Counter[str] = Counter()
-        self.reader = spool if isinstance(spool, MemorySpool) else SpoolReader(spool.folder)
-        self.hand_over = HandOver(self._writer, warnings, options.max_bytes_per_step)
-
-    @property
-    def dies_with_process(self) -> bool:
-        """True when only this process can write, process or send the records that wait."""
-        return self._writer.n_pending > 0
-
-    @property
-    def is_on_disk(self) -> bool:
-        """True when waiting records outlive this process."""
-        return isinstance(self._spool, SpoolWriter)
-
-    def account_of_damage(self) -> Account | None:
-        """What became of what was handed over to the run on this node; None where nothing of it is damaged."""
-        return (
-            None if self._run_folder is None or not self._damage().is_hurt else account_of(self._run_folder)
-        )
-
-    @property
-    def _run_folder(self) -> RunFolder | None:
-        """The folder of the run's spools; None where they are in memory."""
-        return None
-
-    def _damage(self) -> Account:
-        return Account() if self._run_folder is None else damage_of(self._run_folder)
-
-    def somebody_waits(self) -> AbstractContextManager[None]:
-        """Tells the worker that somebody waits for it, as long as the context lasts."""
-        return nullcontext()
-
-    def start(self) -> None:
-        """Starts the background work; does nothing when it already runs."""
-        if not self._started:
-            self._started = True
-            threading.Thread(target=self._watch, name="rollout-traces-watch", daemon=True).start()
-
-    def counters(self) -> Counter[str]:
-        """The worker's counters, and the numbers of records that wait: on disk to be stored, in memory for the disk."""
-        if not self._stopped.is_set():
-            self._last_counters = self._worker_counts() + Counter({"rollouts_lost": self._damage().lost})
-        waiting = len(self.reader.names())
-        return Counter(self._last_counters) + Counter(
-            {"spooled": waiting, "records_pending": self._writer.n_pending}
-        )
-
-    def wait_spooled(self, timeout: float) -> bool:
-        """Waits until everything handed over is in the spool; no step is closed.
-
-        Returns:
-            False when the time was not enough.
-        """
-        deadline = time.monotonic() + timeout
-        if not self.hand_over.wait_for_device(timeout):
-            return False
-        self.start()
-        return self._writer.wait(deadline - time.monotonic())
-
-    def wait_stored(self, kind: str, timeout: float) -> bool:
-        """Hands over a `flush` or `finish` and waits until all up to it is stored.
-
-        Returns:
-            False when the time was not enough.
-        """
-        deadline = time.monotonic() + timeout
-        if self._stopped.is_set():
-            return not self.reader.names()
-        if kind == "finish" and not self._started and not self.reader.names():
-            return True
-        if not self.hand_over.wait_for_device(timeout):
-            return False
-        mark = self.hand_over.put(Record(kind, {}))
-        self.start()
-        pause = 0.01
-        while True:
-            if not self._writer.n_pending:
-                mark = mark or self._writer.last_name
-                if self._is_stored(mark):
-                    self._spool.count_waiting()
-                    return True
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.1)
-
-    def _is_stored(self, name: str) -> bool:
-        """True when a record, and all before it, are stored; that one is mostly the last to be."""
-        if self.reader.has(name):
-            return False
-        names = self.reader.names()
-        return not names or names[0] > name
-
-    def _end_writing(self) -> None:
-        """Ends writing; records that could not be written to disk by now are counted as lost."""
-        self.counters()
-        self._stopped.set()
-        self._writer.close()
-
-    def _watch(self) -> None:
-        while True:
-            try:
-                self._look_after()
-                self._spool.count_waiting()
-                self._spool.keep_ahead()
-            except Exception as error:  # noqa: BLE001  the watch must go on; counted and warned
-                self._warnings.count("watch_errors", error)
-            if self._stopped.wait(WATCH_EVERY):
-                return
-
-    def _look_after(self) -> None:
-        """Runs the periodic work."""
-
-    def _worker_counts(self) -> Counter[str]:
-        return Counter()
-
-
 class LoggerPipeline(SpoolClient):
     """The spool and the worker of one logger.
 
@@ -236,35 +85,21 @@ class LoggerPipeline(SpoolClient):
     def __init__(
         self, sink: TrackioSink, plan: PipelineOptions, warnings: Warnings, ranks: Ranks | None = None
     ) -> None:
+        run = sink.run
+        folder, spool = _spool_in_memory() if plan.redact is not None else _spool_on_disk(run, plan, ranks)
+        place = place_of_run(project=run.project, run=run.name, run_id=run.id)
+        super().__init__(spool, folder, plan.steps, warnings, attempts_of(run.id), place)
         self._sink = sink
         self._plan = plan
         self._ranks = ranks
         self._receiver: NodeReceiver | None = None
-        self._folder: RunFolder | None = None
         self._worker_counters: Counter[str] = Counter()
         self._named = NamedTargets()
-        spool = self._spool_on_disk() if plan.redact is None else self._spool_in_memory()
-        super().__init__(spool, warnings, plan.steps, attempts_of(sink.run.id))
         self._worker: WorkerThread | WorkerProcess = self._make_worker()
-
-    @property
-    def _run_folder(self) -> RunFolder | None:
-        return self._folder
-
-    @property
-    def live_place(self) -> LivePlace:
-        """Where what this process says of rollouts in flight goes."""
-        run = self._sink.run
-        return place_of_run(project=run.project, run=run.name, run_id=run.id)
 
     def announce(self) -> None:
         """Makes the run known to readers before a step of it is stored."""
         self._sink.announce()
-
-    @property
-    def folder(self) -> RunFolder | None:
-        """The run's spools; None where they are in memory."""
-        return self._folder
 
     @property
     def dies_with_process(self) -> bool:
@@ -274,10 +109,6 @@ class LoggerPipeline(SpoolClient):
             or self._worker.kind == "thread"
             or (self._receiver is not None and self._receiver.has_nodes)
         )
-
-    def somebody_waits(self) -> AbstractContextManager[None]:
-        """Tells the worker that somebody waits for it; a thread of this process is never niced."""
-        return nullcontext() if self._folder is None else self._folder.waiters.one_more()
 
     def take_from(self, receiver: NodeReceiver) -> None:
         """Lets the ranks of other nodes send to this run too."""
@@ -308,9 +139,9 @@ class LoggerPipeline(SpoolClient):
         if isinstance(self._spool, MemorySpool):
             self._count_lost(self._spool.take_all())
             self._last_counters = self._worker_counts()
-        if self._folder is not None and isinstance(self._worker, WorkerThread):
-            self._folder.worker_lock.release()
-            self._folder.remove_if_done()
+        if self.folder is not None and isinstance(self._worker, WorkerThread):
+            self.folder.worker_lock.release()
+            self.folder.remove_if_done()
         self._sink.finish()
 
     def _count_lost(self, records: Sequence[Record]) -> None:
@@ -324,10 +155,10 @@ class LoggerPipeline(SpoolClient):
 
     def _wait_for_ranks(self, deadline: float) -> None:
         """Processes for the other ranks until they have finished, where that takes this process."""
-        if self._folder is None or self._ranks is None or not isinstance(self._worker, WorkerThread):
+        if self.folder is None or self._ranks is None or not isinstance(self._worker, WorkerThread):
             return
         self._worker.start()
-        while not self._folder.is_done():
+        while not self.folder.is_done():
             if self._worker.failure is not None or time.monotonic() >= deadline:
                 self._warnings.count(
                     "ranks_left", "not all ranks have finished or are stored; the rest waits"
@@ -336,38 +167,22 @@ class LoggerPipeline(SpoolClient):
             time.sleep(PAUSE)
         self._last_counters = self._worker_counts()
 
-    def _spool_in_memory(self) -> MemorySpool:
-        log.warning(
-            "redact: the spool is in memory only, %d MB at most; what is not stored is lost with this process.",
-            MAX_MEMORY_BYTES >> 20,
-        )
-        return MemorySpool(MAX_MEMORY_BYTES)
-
-    def _spool_on_disk(self) -> SpoolWriter:
-        import trackio.utils
-
-        run = self._sink.run
-        self._folder = take_run_folder(Path(trackio.utils.TRACKIO_DIR), run.project, run.id)
-        name = unique() if self._ranks is None else rank_spool(self._ranks.rank, unique())
-        writer = self._folder.writer_folder(name)
-        return SpoolWriter(writer, self._plan.steps.max_spool_bytes)
-
     def _make_worker(self) -> WorkerThread | WorkerProcess:
-        if self._folder is None:
+        if self.folder is None:
             return self._thread_worker()
         with naming("tokenizer"):
             saved = self._plan.tokenizer is None or save_tokenizer(
-                self._plan.tokenizer, self._folder.tokenizer
+                self._plan.tokenizer, self.folder.tokenizer
             )
-        self._declare(self._folder, self._manifest(has_tokenizer=saved))
-        self._named = NamedTargets.of(self._folder.manifest())
+        self._declare(self.folder, self._manifest(has_tokenizer=saved))
+        self._named = NamedTargets.of(self.folder.manifest())
         reason = self._why_not_a_process(tokenizer_saved=saved)
         if not self._plan.in_process:
             return self._thread_worker()
         if reason is not None:
             log.info("the worker runs in a thread: %s", reason)
             return self._thread_worker()
-        return WorkerProcess(self._folder, self._named, self._secrets(), self._fall_back)
+        return WorkerProcess(self.folder, self._named, self._secrets(), self._fall_back)
 
     def _declare(self, folder: RunFolder, manifest: RunManifest) -> None:
         """Writes what the worker reads, unless another logger of this run did and still hands over."""
@@ -439,10 +254,10 @@ class LoggerPipeline(SpoolClient):
         from rollout_traces.worker.consumer import SpoolConsumer
 
         decoder = self._decoder()
-        while self._folder is not None and not self._folder.worker_lock.acquire():
+        while self.folder is not None and not self.folder.worker_lock.acquire():
             if self._stopped.wait(0.2):
                 break
-        folder = self._folder
+        folder = self.folder
         readers = folder.readers if folder is not None else lambda: [self.reader]
         counters = self._worker_counters
         if folder is not None:
@@ -460,8 +275,8 @@ class LoggerPipeline(SpoolClient):
         )
 
     def _publish(self) -> None:
-        if self._folder is not None:
-            Publisher(self._folder, self._worker_counters).now()
+        if self.folder is not None:
+            Publisher(self.folder, self._worker_counters).now()
 
     def _decoder(self) -> Any:
         from rollout_traces.decode.messages import MessagesDecoder
@@ -490,10 +305,10 @@ class LoggerPipeline(SpoolClient):
 
     def _recover_others(self) -> None:
         """Starts recovery of the spools that killed trainers of the project left behind."""
-        if self._folder is None or not self._plan.in_process:
+        if self.folder is None or not self._plan.in_process:
             return
-        for left in find_left(self._sink.run.project, [self._folder.path.parent.parent]):
-            if left.folder.path == self._folder.path or left.in_use:
+        for left in find_left(self._sink.run.project, [self.folder.path.parent.parent]):
+            if left.folder.path == self.folder.path or left.in_use:
                 continue
             if not self._named.has_remote(left.manifest):
                 log.info("%s goes to %s, and this run does not", left.folder.path, left.manifest.remote)
@@ -502,24 +317,20 @@ class LoggerPipeline(SpoolClient):
             WorkerProcess(left.folder, self._named, token, log.warning).start_once()
 
 
-def place_of_run(project: str, run: str, run_id: str) -> LivePlace:
-    """The live files of a run, beside its project.
+def _spool_in_memory() -> tuple[None, MemorySpool]:
+    log.warning(
+        "redact: the spool is in memory only, %d MB at most; what is not stored is lost with this process.",
+        MAX_MEMORY_BYTES >> 20,
+    )
+    return None, MemorySpool(MAX_MEMORY_BYTES)
 
-    Args:
-        project: Trackio project.
-        run: Trackio run.
-        run_id: Trackio's id of it.
-    """
+
+def _spool_on_disk(run: Any, plan: PipelineOptions, ranks: Ranks | None) -> tuple[RunFolder, SpoolWriter]:
     import trackio.utils
 
-    beside = Path(trackio.utils.TRACKIO_DIR)
-    folder = live_folder(beside, file_stem(project), safe_name(run_id))
-    return LivePlace(folder, beside / LIVE_FOLDER, project, run, run_id)
-
-
-def unique() -> str:
-    """A name for a spool that no other process uses."""
-    return f"{os.getpid()}-{secrets.token_hex(4)}"
+    folder = take_run_folder(Path(trackio.utils.TRACKIO_DIR), run.project, run.id)
+    name = unique() if ranks is None else rank_spool(ranks.rank, unique())
+    return folder, SpoolWriter(folder.writer_folder(name), plan.steps.max_spool_bytes)
 
 
 def run_server(run: Any) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,14 +25,8 @@ from rollout_traces.cluster.rendezvous import (
 )
 from rollout_traces.errors import StoreError
 from rollout_traces.logger.attempts import Attempts, attempts_of
-from rollout_traces.logger.pipeline import (
-    LINGER,
-    LoggerPipeline,
-    PipelineOptions,
-    SpoolClient,
-    place_of_run,
-    unique,
-)
+from rollout_traces.logger.pipeline import LINGER, LoggerPipeline, PipelineOptions
+from rollout_traces.logger.spool_client import SpoolClient, place_of_run, unique
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.live_lines import LivePlace
 from rollout_traces.spool.folder import SpoolWriter
@@ -53,6 +46,7 @@ class RankClient(SpoolClient):
         warnings: where what happens is counted.
         attempts: the run's.
         live: where what this process says of rollouts in flight goes.
+        sender: sends for all ranks of its node, whose folder's worker lock this process holds; None where another does.
     """
 
     kind = "rank 0"
@@ -66,66 +60,30 @@ class RankClient(SpoolClient):
         warnings: Warnings,
         attempts: Attempts,
         live: LivePlace,
+        sender: NodeForwarder | None = None,
     ) -> None:
-        path = folder.writer_folder(rank_spool(rank, unique()))
-        super().__init__(SpoolWriter(path, plan.steps.max_spool_bytes), warnings, plan.steps, attempts)
-        self._folder = folder
-        self.live_place = live
-
-    @property
-    def _run_folder(self) -> RunFolder:
-        return self._folder
-
-    def somebody_waits(self) -> AbstractContextManager[None]:
-        """Tells the worker of the run, where it is on this node, that somebody waits for it."""
-        return self._folder.waiters.one_more()
-
-    def close(self, timeout: float, *, stored: bool) -> None:
-        """Ends the hand-over. The other rank stores or sends the records that wait."""
-        self._end_writing()
-
-    def _worker_counts(self) -> Counter[str]:
-        return Counter(self._folder.status().get("counters", {}))
-
-
-class NodeClient(RankClient):
-    """The client of the rank that sends for all ranks of its node.
-
-    Args:
-        folder: the node's folder; this process holds its worker's lock.
-        rank: this rank.
-        plan: what is wanted.
-        warnings: where what happens is counted.
-        attempts: the run's.
-        live: the node's own, which is sent along.
-        meeting: where rank 0 publishes its address.
-    """
-
-    def __init__(
-        self,
-        folder: RunFolder,
-        rank: int,
-        plan: PipelineOptions,
-        warnings: Warnings,
-        attempts: Attempts,
-        live: LivePlace,
-        meeting: NodeMeeting,
-    ) -> None:
-        super().__init__(folder, rank, plan, warnings, attempts, live)
-        self._sender = NodeForwarder(folder, meeting, warnings)
-        self._sender.start()
+        spool = SpoolWriter(folder.writer_folder(rank_spool(rank, unique())), plan.steps.max_spool_bytes)
+        super().__init__(spool, folder, plan.steps, warnings, attempts, live)
+        self._run_folder = folder
+        self._sender = sender
+        if sender is not None:
+            sender.start()
 
     @property
     def dies_with_process(self) -> bool:
-        """This process sends the records that wait."""
-        return True
+        """True when only this process can write or send the records that wait."""
+        return self._sender is not None or super().dies_with_process
 
     def close(self, timeout: float, *, stored: bool) -> None:
-        """Ends once the other ranks of the node have ended and all is sent, or the time is up."""
-        super().close(timeout, stored=stored)
-        self._sender.close(min(timeout, LINGER))
-        self._folder.worker_lock.release()
-        self._folder.remove_if_done()
+        """Ends the hand-over; the rank that sends for its node ends once the others have, or the time is up."""
+        self._end_writing()
+        if self._sender is not None:
+            self._sender.close(min(timeout, LINGER))
+            self._run_folder.worker_lock.release()
+            self._run_folder.remove_if_done()
+
+    def _worker_counts(self) -> Counter[str]:
+        return Counter(self._run_folder.status().get("counters", {}))
 
 
 def client_of_rank(ranks: Ranks, key: str, plan: PipelineOptions, warnings: Warnings) -> RankClient | None:
@@ -221,11 +179,12 @@ def _node_client(
     plan: PipelineOptions,
     warnings: Warnings,
     meeting: NodeMeeting,
-) -> NodeClient | None:
+) -> RankClient | None:
     try:
         folder = _folder_of_node(ranks, announcement, plan)
         live = _place_on_node(folder, announcement.manifest or {})
-        client = NodeClient(folder, ranks.rank, plan, warnings, _attempts(announcement), live, meeting)
+        sender = NodeForwarder(folder, meeting, warnings)
+        client = RankClient(folder, ranks.rank, plan, warnings, _attempts(announcement), live, sender)
     except (OSError, StoreError) as error:
         publish_node_folder(ranks, key, None)
         log.warning(

@@ -105,7 +105,8 @@ from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 n_ranks = int(sys.argv[5]) if len(sys.argv) > 5 else 2
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=n_ranks)
 logger = rt.RolloutLogger("p", "run", tiny_tokenizer(), max_rollout_traces_per_step=4)
-print(rank, "hands over to", type(logger._pipeline).__name__, flush=True)
+sender = getattr(logger._pipeline, "_sender", None)
+print(rank, "sends for its node" if sender else "hands over to another rank" if rank else "stores", flush=True)
 for step in range(3):
     plan = BatchPlan(n_groups=2, group_size=2, seed=10 * rank + step)
     arrays = batch_arrays(tiny_tokenizer(), plan)
@@ -153,7 +154,7 @@ class TestTwoNodes:
     def test_share_one_run_one_selection_and_one_cap(self, trackio_dir):
         codes, said = run_nodes("both")
         assert codes == [0, 0]
-        assert "1 hands over to NodeClient" in said
+        assert "1 sends for its node" in said
         assert rows(trackio_dir, "select count(distinct run_id) from traces") == [(1,)]
         assert len(trace_uids(trackio_dir)) == 3 * 4
         uids = ledger_uids(trackio_dir)
@@ -165,7 +166,7 @@ class TestTwoNodes:
     def test_have_one_connection_for_all_ranks_of_a_node(self, trackio_dir):
         codes, said = run_nodes("both", nodes=(0, 1, 1))
         assert codes == [0, 0, 0]
-        assert said.count("hands over to NodeClient") == said.count("hands over to RankClient") == 1
+        assert said.count("sends for its node") == said.count("hands over to another rank") == 1
         uids = ledger_uids(trackio_dir)
         assert (len(uids), set(uids.values())) == (3 * 12, {1})
         assert len(trace_uids(trackio_dir)) == 3 * 4
