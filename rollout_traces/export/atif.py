@@ -16,6 +16,7 @@ import orjson
 
 from rollout_traces.export.rows import ExportQuery, empty_folder, records
 from rollout_traces.model.plain_values import plain
+from rollout_traces.trace.thinking import with_thinking_apart
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -48,7 +49,7 @@ def export_atif(
     folder = empty_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     n = 0
-    for record in records(store, query, tokens=True):
+    for record in records(store, query, tokens=True, conversation=with_thinking_apart):
         if record.get("messages") is None:
             continue
         name = f"{n:07d}-{hashlib.blake2b(str(record['id']).encode(), digest_size=6).hexdigest()}"
@@ -97,6 +98,8 @@ def _steps(messages: Sequence[Mapping[str, Any]], calls: list[dict[str, Any]]) -
         source = _SOURCES.get(message["role"], "user")
         step = {"step_id": n, "source": source, "message": str(message.get("content") or "")}
         if source == "agent":
+            if message.get("reasoning_content"):
+                step["reasoning_content"] = message["reasoning_content"]
             if message.get("tool_calls"):
                 step["tool_calls"] = [_call(call, at) for at, call in enumerate(message["tool_calls"])]
             if (counted := next(metrics)) is not None:

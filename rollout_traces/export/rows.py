@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from rollout_traces.model.plain_values import INFINITE
 if TYPE_CHECKING:
     from rollout_traces.model.transcript import Transcript
     from rollout_traces.store import Store, TraceRow
+    from rollout_traces.trace.conversion import TraceRecord
 
 PAGE = 500
 PLACE = ("id", "run_id", "run", "split", "step")
@@ -89,19 +90,31 @@ def found(store: Store, query: ExportQuery) -> Iterator[TraceRow]:
             return
 
 
-def records(store: Store, query: ExportQuery, *, tokens: bool) -> Iterator[dict[str, Any]]:
+def as_stored(record: TraceRecord) -> list[Any]:
+    """The conversation of a trace as it is stored, thinking inside the content."""
+    return list(record.messages)
+
+
+def records(
+    store: Store,
+    query: ExportQuery,
+    *,
+    tokens: bool,
+    conversation: Callable[[TraceRecord], list[Any]] = as_stored,
+) -> Iterator[dict[str, Any]]:
     """The rows of a query: place, metadata, and for traced rollouts the conversation.
 
     Args:
         store: where from.
         query: which.
         tokens: add the token track of each traced rollout.
+        conversation: gives the messages of a trace; where it raises `StoreError`, they are as they are stored.
 
     Yields:
         One record a row; `unreadable` says why a conversation or token track is missing.
     """
     for row in found(store, query):
-        yield _record(store, row, query.rows, tokens)
+        yield _record(store, row, tokens, conversation)
 
 
 def decoded(text: str | bytes | None) -> str | None:
@@ -109,7 +122,9 @@ def decoded(text: str | bytes | None) -> str | None:
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
 
 
-def _record(store: Store, row: TraceRow, rows: str, tokens: bool) -> dict[str, Any]:
+def _record(
+    store: Store, row: TraceRow, tokens: bool, conversation: Callable[[TraceRecord], list[Any]]
+) -> dict[str, Any]:
     record: dict[str, Any] = {name: row[name] for name in PLACE}
     record |= {name: bool(row[name]) for name in ALWAYS_KNOWN}
     if row.id is None:
@@ -122,7 +137,10 @@ def _record(store: Store, row: TraceRow, rows: str, tokens: bool) -> dict[str, A
     if row["kind"] == "rollout":
         record |= {k: v for k, v in row.as_dict().items() if k not in record and is_column(k)}
     record |= _labelled(store, row)
-    record["messages"] = list(stored.messages)
+    try:
+        record["messages"] = conversation(stored)
+    except StoreError as error:
+        record |= {"messages": as_stored(stored), "unreadable": str(error)}
     if tokens:
         try:
             transcript = store.transcript(row.id)

@@ -13,6 +13,7 @@ import orjson
 
 from rollout_traces.export.formats import write_parquet
 from rollout_traces.export.rows import ExportQuery, empty_folder, records
+from rollout_traces.trace.thinking import with_thinking_apart
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -26,7 +27,10 @@ _RESERVED = frozenset({
     "total_tokens", "error", "limit", "trust_content", "events", "timelines", "events_data", "filename",
 })  # fmt: skip
 """Names of Scout's columns that a column of ours may not have."""
-_THINK, _THOUGHT = "<think>\n", "\n</think>"
+_UNPARSED = "Error parsing the following tool call arguments:\n\n{}\n\nError details: {}"
+"""How Inspect says that a call's arguments are no JSON."""
+_ROLES = {"system": "system", "developer": "system", "assistant": "assistant", "tool": "tool"}
+"""Roles that Scout knows, beside the user's."""
 
 
 def export_scout(
@@ -52,7 +56,7 @@ def export_scout(
     folder = empty_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{FILE}.unfinished"
-    found = records(store, query, tokens=False)
+    found = records(store, query, tokens=False, conversation=with_thinking_apart)
     n = write_parquet(
         unfinished, (transcript(r, store.project) for r in found if r.get("messages") is not None)
     )
@@ -95,25 +99,27 @@ def _messages(messages: list[Mapping[str, Any]], identity: str) -> Iterator[dict
     """Messages as inspect_ai's `ChatMessage` has them."""
     called: dict[str, str] = {}
     for number, message in enumerate(messages):
-        role, content = str(message["role"]), str(message.get("content") or "")
+        role, content = _ROLES.get(str(message.get("role")), "user"), str(message.get("content") or "")
         found: dict[str, Any] = {"id": f"{identity}-{number}", "role": role, "content": content}
         if role == "assistant":
-            if content.startswith(_THINK) and _THOUGHT in content:
-                thinking, _, said = content.removeprefix(_THINK).partition(_THOUGHT)
-                parts = [{"type": "reasoning", "reasoning": thinking}]
-                found["content"] = [*parts, {"type": "text", "text": said.removeprefix("\n\n")}]
+            if message.get("reasoning_content"):
+                thought = {"type": "reasoning", "reasoning": message["reasoning_content"]}
+                found["content"] = [thought, {"type": "text", "text": content}]
             if message.get("tool_calls"):
-                found["tool_calls"] = [_call(call, called) for call in message["tool_calls"]]
+                calls = enumerate(message["tool_calls"])
+                found["tool_calls"] = [_call(call, f"call_{number}_{at}", called) for at, call in calls]
         elif role == "tool":
             found["tool_call_id"] = message.get("tool_call_id")
             found["function"] = called.get(str(message.get("tool_call_id")), message.get("name"))
+        elif message.get("name"):
+            found["metadata"] = {"role_label": message["name"]}
         yield found
 
 
-def _call(call: Mapping[str, Any], called: dict[str, str]) -> dict[str, Any]:
+def _call(call: Mapping[str, Any], otherwise: str, called: dict[str, str]) -> dict[str, Any]:
     function = call.get("function") or {}
     found: dict[str, Any] = {
-        "id": str(call.get("id")),
+        "id": str(call.get("id") or otherwise),
         "function": str(function.get("name") or ""),
         "type": "function",
     }
@@ -121,5 +127,5 @@ def _call(call: Mapping[str, Any], called: dict[str, str]) -> dict[str, Any]:
     try:
         arguments = orjson.loads(function.get("arguments") or "{}")
     except orjson.JSONDecodeError as error:
-        return {**found, "arguments": {}, "parse_error": f"{error}: {function.get('arguments')}"}
+        return {**found, "arguments": {}, "parse_error": _UNPARSED.format(function.get("arguments"), error)}
     return {**found, "arguments": arguments if isinstance(arguments, dict) else {"value": arguments}}

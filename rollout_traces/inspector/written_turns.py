@@ -7,11 +7,9 @@ from typing import Any
 
 import orjson
 
-from rollout_traces.decode.grammars import THINKING_UNCLOSED, TYPED_FAMILIES, parse_assistant
+from rollout_traces.decode.grammars import THINKING_UNCLOSED
 from rollout_traces.model.text import encodable
-
-REASONING = ("reasoning_content", "reasoning", "thinking")
-"""Names under which tools keep an assistant's thinking beside its content; the first that holds text is taken."""
+from rollout_traces.trace.thinking import spoken
 
 
 def written_turns(messages: Sequence[Any]) -> dict[str, Any]:
@@ -52,32 +50,22 @@ def arguments_text(arguments: Any) -> str:
 
 def _turn(message: Mapping[str, Any], text: str) -> dict[str, Any]:
     role = str(message.get("role", "context"))
-    content, thinking, warnings = text, _given_thinking(message), []
-    if role == "assistant":
-        parsed = parse_assistant(text, TYPED_FAMILIES)  # which template wrote it is not known
-        content = parsed.content
-        thinking = "\n\n".join(part for part in (thinking, parsed.thinking) if part) or None
-        if not parsed.thinking_closed:
-            warnings.append(f"{THINKING_UNCLOSED}: the thinking was opened and not closed")
+    said = spoken(message, text)
+    unclosed = f"{THINKING_UNCLOSED}: the thinking was opened and not closed"
     return {
         "role": role if role in ("system", "user", "assistant", "tool") else "context",
         "start": 0,
         "stop": 0,
         "n_tokens": None,
         "n_sampled": 0,
-        "content": content,
-        "thinking": thinking,
+        "content": said.content,
+        "thinking": said.thinking,
         "name": encodable(str(message["name"])) if message.get("name") else None,
         "answers": None,
         "versions": [],
-        "warnings": warnings,
+        "warnings": [] if said.closed else [unclosed],
         "tool_calls": [_call(call) for call in message.get("tool_calls") or () if isinstance(call, Mapping)],
     }
-
-
-def _given_thinking(message: Mapping[str, Any]) -> str | None:
-    given = (message.get(name) for name in REASONING)
-    return next((encodable(text) for text in given if isinstance(text, str) and text), None)
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ _BUILT_IN = (
     "tinker.Tinker",
     "tinker_capture.TinkerCapture",
     "inspect_eval.InspectEval",
+    "scout.Scout",
     "atif.Atif",
     "api_log.ApiLog",
     "chat_jsonl.ChatJsonl",

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 import rollout_traces as rt
 from rollout_traces.cli import build_app
 from rollout_traces.errors import ConfigError
-from rollout_traces.export import export_scout
+from rollout_traces.export import export_atif, export_scout
+from rollout_traces.export.training import TrainingOptions, export_training
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
 
 KINDS = {
@@ -62,6 +63,60 @@ def test_every_rollout_is_a_transcript_of_scout_s_kinds(store, tmp_path):
                 assert theirs["tool_call_id"] == mine["tool_call_id"] and theirs["function"]
     with pytest.raises(ConfigError, match="not empty"):
         export_scout(store, tmp_path / "out")
+
+
+def part(kind, name, text):
+    return {"type": kind, name: text}
+
+
+@pytest.mark.parametrize(
+    ("written", "thought", "said"),
+    [
+        ({"content": "<think>\nplan\n</think>\n\nanswer"}, "plan", "answer"),
+        ({"content": "<think>plan</think>answer"}, "plan", "answer"),
+        ({"content": "its template opened it\n</think>\nanswer"}, "its template opened it", "answer"),
+        ({"content": "<think>never closed"}, "never closed", ""),
+        ({"content": "<thinking>plan</thinking>answer"}, "plan", "answer"),
+        ({"content": [part("text", "text", "<think>plan</think>answer")]}, "plan", "answer"),
+        ({"content": "answer", "reasoning_content": "beside"}, "beside", "answer"),
+        ({"content": "a `<think>` that is spoken of"}, None, "a `<think>` that is spoken of"),
+    ],
+)
+def test_thinking_in_another_tool_s_text_is_reasoning_to_scout(trackio_dir, tmp_path, written, thought, said):
+    import trackio
+
+    trackio.init(project="foreign", name="r1")
+    question = {"role": "user", "content": "<think> is a tag?"}
+    spoken = [question, {"role": "assistant", **written}]
+    about = {"reward": 1.0, "group_id": 0, "model_version": 1, "prompt_tokens": 1, "completion_tokens": 2}
+    trackio.log({"rollouts": trackio.Trace(messages=spoken, metadata=about)}, step=1)
+    trackio.finish()
+    store = rt.open_store(project="foreign")
+    assert export_scout(store, tmp_path / "out") == export_atif(store, tmp_path / "atif") == 1
+    row = pq.read_table(tmp_path / "out" / "transcripts.parquet").to_pylist()[0]
+    asked, replied = json.loads(row["messages"])
+    parts = [part("reasoning", "reasoning", thought), part("text", "text", said)]
+    assert asked["content"] == question["content"]
+    assert replied["content"] == (said if thought is None else parts)
+    step = json.loads(next((tmp_path / "atif").iterdir()).read_bytes())["steps"][1]
+    assert (step["message"], step.get("reasoning_content")) == (said, thought)
+    session = TrainingOptions("hub", near_duplicates=None, evaluation=True)
+    export_training(store, tmp_path / "hub", session)
+    lines = [json.loads(line) for line in next((tmp_path / "hub").rglob("*.jsonl")).read_text().splitlines()]
+    blocks = lines[-1]["message"]["content"]
+    assert [b.get("thinking", b.get("text")) for b in blocks] == [text for text in (thought, said) if text]
+
+
+def test_thinking_that_quotes_its_own_end_stays_whole(trackio_dir, tmp_path):
+    logger = rt.RolloutLogger("quoting", "r1", max_rollout_traces_per_step=9, worker="thread")
+    thought = "models write\n</think>\n\nat the end"
+    reply = {"role": "assistant", "content": "yes", "reasoning_content": thought}
+    logger.log_rollouts(rt.RolloutBatch.from_messages([[{"role": "user", "content": "q"}, reply]]), step=1)
+    assert logger.finish()
+    export_scout(rt.open_store(project="quoting"), tmp_path / "out")
+    row = pq.read_table(tmp_path / "out" / "transcripts.parquet").to_pylist()[0]
+    told = json.loads(row["messages"])[1]["content"]
+    assert told == [part("reasoning", "reasoning", thought), part("text", "text", "yes")]
 
 
 @pytest.mark.parametrize(("name", "what"), [("scout", "16 transcripts"), ("atif", "16 trajectories")])

@@ -3,7 +3,7 @@
     python -m tests.sources.make_samples OUT --code nemo=... slime=... open-instruct=... rllm=... prime-rl=...
         prime-rl-stream=... nemo-gym=...
 
-Needs an environment with verifiers 0.4.0, verl 0.9.1, areal 1.0.4, skyrl 0.3.0, inspect_ai 0.3.285,
+Needs an environment with verifiers 0.4.0, verl 0.9.1, areal 1.0.4, skyrl 0.3.0, inspect_ai 0.3.285, inspect_scout 0.6.1,
 tinker-cookbook 0.6.1, atroposlib 0.4.0, atif 1.8.0 and torch, and one with verifiers 0.1.14 for `--only verifiers-results`; `--code` names checkouts of the trainers that no index has. A writer that is a
 method of a class which needs a cluster is taken out of its source file by name and called on a small stand-in
 for `self`: the lines that write are the trainer's own.
@@ -726,6 +726,52 @@ def inspect(out: Path) -> None:
     )
 
 
+def scout(out: Path) -> None:
+    """Scout's database of an Inspect log, and of a transcript that thinks and calls a tool."""
+    from inspect_ai.model import (
+        ChatMessageAssistant,
+        ChatMessageTool,
+        ChatMessageUser,
+        ContentReasoning,
+        ContentText,
+    )
+    from inspect_ai.tool import ToolCall
+    from inspect_scout import Transcript, transcripts_db, transcripts_from
+
+    call = ToolCall(id="call_1", function="add", arguments={"a": 2, "b": 3})
+    said = [ContentReasoning(reasoning="Two and three."), ContentText(text="Let me add.")]
+    thoughtful = Transcript(
+        transcript_id="by-hand",
+        source_type="weave",
+        task_set="sums",
+        task_id="sum",
+        task_repeat=1,
+        agent="adder",
+        score=0.75,
+        success=True,
+        message_count=4,
+        total_tokens=40,
+        total_time=1.5,
+        metadata={"level": "easy"},
+        messages=[
+            ChatMessageUser(content="What is 2 + 3?"),
+            ChatMessageAssistant(content=said, tool_calls=[call]),
+            ChatMessageTool(content="5", tool_call_id="call_1", function="add"),
+            ChatMessageAssistant(content="It is 5."),
+        ],
+    )
+
+    async def write(logs: str) -> None:
+        async with transcripts_db(str(out)) as db:
+            await db.insert(transcripts_from(logs))
+            await db.insert([thoughtful])
+
+    with tempfile.TemporaryDirectory() as logs:
+        inspect(Path(logs))
+        asyncio.run(write(logs))
+    shutil.rmtree(out / "_index")
+
+
 def trl(out: Path, **settings: Any) -> list[dict[str, Any]]:
     """A real GRPO training of a tiny model: its parquet files, and the Trackio project it writes by itself.
 
@@ -965,6 +1011,7 @@ def main() -> None:
         "prime-rl-stream": lambda out: prime_rl_stream(out, code["prime-rl-stream"]),
         "verifiers": lambda out: verifiers_eval(out),
         "inspect": lambda out: inspect(out),
+        "scout": scout,
         "trl": lambda out: trl(out),
         "trl-trackio": trl_trackio,
         "tinker-capture": tinker_capture,

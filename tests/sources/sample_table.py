@@ -24,6 +24,7 @@ WRITERS = {
     "prime-rl": "prime-rl, August 2026",
     "prime-rl-stream": "prime-rl, September 2026, with verifiers 0.4.0",
     "rllm": "rLLM, August 2026",
+    "scout": "inspect_scout 0.6.1, of a log of inspect_ai and by hand",
     "skyrl": "skyrl 0.3.0",
     "skyrl-training": "skyrl 0.3.0, values of its models made up",
     "slime": "slime, August 2026",

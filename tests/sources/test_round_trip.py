@@ -7,7 +7,7 @@ import pytest
 
 import rollout_traces as rt
 from rollout_traces.errors import StoreError
-from rollout_traces.export import ExportQuery, export, export_atif, export_partitioned
+from rollout_traces.export import ExportQuery, export, export_atif, export_partitioned, export_scout
 from rollout_traces.export.training import TrainingOptions, export_training
 from rollout_traces.sources.importing import import_rollouts
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
@@ -247,6 +247,7 @@ WRITTEN_AND_READ = {
     "jsonl without tokens": (lambda store, out: export(store, out / "all.jsonl", EVERY), ("tokens",)),
     "partitioned": (lambda store, out: export_partitioned(store, out, tokens=True), ()),
     "atif": (lambda store, out: export_atif(store, out), ("rows that were no traces",)),
+    "scout": (lambda store, out: export_scout(store, out), ("rows that were no traces", "tokens")),
     "sft": (
         lambda store, out: write_training_rows(store, out, "sft"),
         ("rows that were no traces", "ledger", "tokens"),

@@ -6,16 +6,17 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from rollout_traces.decode.align import text_of
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.export.rows import ExportQuery, found
 from rollout_traces.export.training.options import TrainingOptions
-from rollout_traces.model.transcript import Turn
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
+from rollout_traces.trace.thinking import with_thinking_apart
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store, TraceRow
@@ -104,7 +105,7 @@ def evaluation_prompts(store: Store) -> frozenset[str]:
 
 def prompt_hash(prompt: Sequence[Mapping[str, Any]]) -> str:
     """A key of a prompt's text: equal for equal ones, blanks and case left out."""
-    text = "\x00".join(f"{m['role']}\x01{' '.join(str(m['content']).lower().split())}" for m in prompt)
+    text = "\x00".join(f"{m['role']}\x01{' '.join(text_of(m['content']).lower().split())}" for m in prompt)
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=12).hexdigest()
 
 
@@ -170,19 +171,14 @@ def _messages(record: TraceRecord, thinking: str) -> list[dict[str, Any]]:
     Raises:
         StoreError: the trace is damaged.
     """
-    transcript = read_transcript(record)
-    if transcript is None:
-        return [_plain(message) for message in record.messages]
-    turns = [turn if thinking == "content" else replace(turn, thinking=None) for turn in transcript.turns]
-    messages = [_plain(message) for message in replace(transcript, turns=tuple(turns)).messages()]
-    if thinking == "reasoning_content":
-        for message, turn in zip(messages, transcript.turns, strict=True):
-            message |= _reasoning(turn)
-    return messages
-
-
-def _reasoning(turn: Turn) -> dict[str, str]:
-    return {} if turn.thinking is None else {"reasoning_content": turn.thinking}
+    if thinking == "content":
+        transcript = read_transcript(record)
+        return [_plain(m) for m in (record.messages if transcript is None else transcript.messages())]
+    apart = [_plain(message) for message in with_thinking_apart(record)]
+    if thinking == "drop":
+        for message in apart:
+            message.pop("reasoning_content", None)
+    return apart
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ EXPECTED = {
     "nemo-rl": ("nemo-rl", 4, True),
     "open-instruct": ("open-instruct", 8, True),
     "rllm": ("rllm", 8, False),
+    "scout": ("scout", 5, False),
     "skyrl": ("skyrl-evals", 4, False),
     "skyrl-training": ("skyrl-training", 3, True),
     "slime": ("slime", 4, True),
@@ -294,6 +295,21 @@ class TestWhatEachSays:
         rows = rows_of(SAMPLES / "inspect")
         assert sorted(row.group for row in rows) == ["sample product"] * 2 + ["sample sum"] * 2
         assert {row.reward for row in rows} == {0.0, 1.0}
+
+    def test_scout_s_reasoning_is_thinking_and_its_scores_are_rewards(self):
+        rows = {row.sample_id: row for row in rows_of(SAMPLES / "scout")}
+        thoughtful = rows.pop("by-hand")
+        assert thoughtful.messages[1]["reasoning_content"] == "Two and three."
+        assert thoughtful.messages[1]["content"] == "Let me add."
+        assert json.loads(thoughtful.messages[1]["tool_calls"][0]["function"]["arguments"]) == {
+            "a": 2,
+            "b": 3,
+        }
+        assert (thoughtful.messages[2]["name"], thoughtful.messages[2]["tool_call_id"]) == ("add", "call_1")
+        assert (thoughtful.reward, thoughtful.success, thoughtful.timings) == (0.75, True, {"total": 1.5})
+        assert thoughtful.extras["level"] == "easy" and thoughtful.known_columns == {"n_tokens": 40}
+        assert sorted(row.group for row in rows.values()) == ["product"] * 2 + ["sum"] * 2
+        assert {row.extras["score_match"]: row.reward for row in rows.values()} == {"C": 1.0, "I": 0.0}
 
     def test_rllm_agents_of_an_episode_share_it(self):
         rows = rows_of(SAMPLES / "rllm")
