@@ -51,13 +51,17 @@ def test_what_is_loaded_is_what_was_written(store, tmp_path, made):
             assert {key: value for key, value in row.items() if value is not None} == expected
 
 
-def test_a_session_loads_as_lines(store, tmp_path):
+def test_a_session_loads_as_lines_and_is_taken_for_an_agent_s_trace(store, tmp_path):
+    """To decode one `datasets` needs teich: 0.3.6 reads it as a session of Pi's."""
     import datasets
+    from datasets.packaged_modules.json.json import has_agent_traces_markers
 
     export_training(store, tmp_path / "data", TrainingOptions("hub"))
     path = max((tmp_path / "data" / "train").glob("*.jsonl"), key=lambda path: path.stat().st_size)
-    found = datasets.load_dataset("json", data_files=str(path), cache_dir=str(tmp_path / "cache"))
+    cache = str(tmp_path / "cache")
+    found = datasets.load_dataset("json", data_files=str(path), cache_dir=cache, parse_agent_traces=False)
     assert set(found["train"]["type"]) == {"session", "message"}
+    assert has_agent_traces_markers(found["train"].features)
 
 
 def test_sft_takes_a_step(store, tmp_path, model):
