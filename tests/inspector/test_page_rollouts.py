@@ -174,6 +174,12 @@ class TestFilterSearchAndSort:
         expect(visit.get("filter-error-token")).to_be_visible()
         visit.picture("filter-error")
 
+    @pytest.mark.parametrize(("scope", "where"), [("step", "of this step"), ("all", "of all steps")])
+    def test_one_that_leaves_nothing_says_of_how_many(self, visit, scope, where):
+        visit.open(tab="rollouts", project="demo", run="run-a", step=4, scope=scope, where="reward > 99")
+        kept = visit.get("population").locator("b").inner_text().split()[0]
+        expect(visit.page.locator(".rt-empty:visible")).to_contain_text(f"{kept} rollouts {where} are kept")
+
     def test_a_bad_filter_in_the_address_is_said_where_one_reads(self, visit):
         visit.open(project="demo", run="run-a", where="reward < < 1")
         expect(visit.page.locator(".rt-middle .rt-notice")).to_contain_text("cannot be read")

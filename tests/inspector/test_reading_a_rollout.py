@@ -41,6 +41,14 @@ class TestHeader:
         visit.page.keyboard.press("j")
         expect(visit.page.locator(".rt-selected-by")).to_be_visible()
 
+    def test_an_expected_answer_of_many_lines_is_one_whole_line(self, visit):
+        visit.open(**PLACE, step=4)
+        heights = visit.page.locator(".rt-head-line .rt-answer code").first.evaluate(
+            """node => ["x", "x\\ny\\nz"].map(text => {
+            node.textContent = text; return node.getBoundingClientRect().height; })"""
+        )
+        assert heights[0] == heights[1] > 0
+
     def test_errors_stand_before_warnings_and_in_their_colour(self, visit):
         """Seen once: errors were paler than warnings."""
         visit.open(**LEAK, tab="rollouts")
@@ -212,3 +220,16 @@ class TestCredit:
         expect(table).to_contain_text("mismatch k3")
         table.locator("tbody tr").last.locator("button").click()
         expect(visit.get("outline-turn").last).to_have_attribute("aria-current", "true")
+
+    def test_the_key_shows_these_figures_wherever_one_reads(self, visit):
+        visit.open(**PLACE, step=4)
+        visit.page.set_viewport_size({"width": 1280, "height": 480})
+        visit.get("turn").last.scroll_into_view_if_needed()
+        visit.page.keyboard.press("End")
+        expect(visit.get("turn").first).not_to_be_in_viewport()
+        visit.page.keyboard.press("y")
+        expect(visit.get("turn-table").locator("th").first).to_be_in_viewport()
+        bar = visit.page.locator(".rt-transcript-bar:visible").bounding_box()
+        for place in (visit.get("turn-table"), visit.get("turn").nth(1)):
+            assert bar["y"] + bar["height"] <= place.bounding_box()["y"] <= 480
+            visit.get("outline-turn").nth(1).click()

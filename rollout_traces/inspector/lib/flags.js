@@ -37,6 +37,16 @@ export function usualLine(usual) {
   return `usual in this run, so not marked on rows: ${usual.map(each => `${each.name.replaceAll("_", " ")} ${Math.round(each.share * 100)} %`).join(", ")}`;
 }
 
+// Of n tokens 0, or 1 to 3 where a flag that has a place marks them: info, warn, error. What is usual in the run marks none. Null without marks.
+export function tokenMarks(flags, n) {
+  const marking = flags.filter(flag => flag.start !== null && flag.stop !== null && !flag.usual);
+  if (!marking.length) return null;
+  const marks = new Uint8Array(n);
+  for (const flag of marking.sort((a, b) => bySeverity(b, a)))
+    marks.fill(SEVERITIES.length - Math.max(SEVERITIES.indexOf(flag.severity), 0), flag.start, flag.stop);
+  return marks;
+}
+
 // The worst severity among flags; null where there is none.
 export function worst(flags) {
   return flags.length ? [...flags].sort(bySeverity)[0].severity : null;

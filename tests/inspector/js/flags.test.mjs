@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { grouped, usualLine, worst } from "../../../rollout_traces/inspector/lib/flags.js";
+import { grouped, tokenMarks, usualLine, worst } from "../../../rollout_traces/inspector/lib/flags.js";
 import { marksOf, nextTurn } from "../../../rollout_traces/inspector/components/transcript/outline.js";
 import { extremes } from "../../../rollout_traces/inspector/components/overlays/registry.js";
 
@@ -18,6 +18,13 @@ test("one entry a name, the worst first", () => {
   );
   assert.equal(worst([flag("a", "info"), flag("b", "warn")]), "warn");
   assert.equal(worst([]), null);
+});
+
+test("tokens are marked by their worst flag, and not by what is usual in the run", () => {
+  const at = (severity, start, stop, usual = false) => ({ ...flag("a", severity), start, stop, usual });
+  const marks = tokenMarks([at("error", 1, 2), at("info", 0, 3), at("warn", 3, 4), at("error", 4, 5, true)], 5);
+  assert.deepEqual([...marks], [1, 3, 1, 2, 0]);
+  assert.equal(tokenMarks([at("error", 0, 2, true), at("warn", null, null)], 2), null);
 });
 
 test("turns are marked by their worst flag, their calls and what failed", () => {

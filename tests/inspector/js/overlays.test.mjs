@@ -163,6 +163,19 @@ test("ticks are round and inside", () => {
   assert.deepEqual(ticks(-1, 1), [-1, 0, 1]);
 });
 
+test("there are two ticks or more wherever values differ", () => {
+  for (const [low, high] of [
+    [0.41, 0.59],
+    [0.11, 0.67],
+    [0.65, 0.78],
+    [-19.2, -0.4],
+    [3e-7, 8.8e-7],
+  ]) {
+    const found = ticks(low, high);
+    assert.ok(found.length > 1 && found.length < 7 && found[0] >= low && found.at(-1) <= high * 1.001, `${found}`);
+  }
+});
+
 test("quantiles interpolate and leave out what is not finite", () => {
   assert.equal(quantile([1, 2, 3, NaN, Infinity], 0.5), 2);
   assert.ok(Number.isNaN(quantile([], 0.5)));

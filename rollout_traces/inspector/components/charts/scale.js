@@ -43,12 +43,14 @@ export function hiddenBySmoothing(values, line) {
 // Whether two numbers are one but for rounding: sums of equal values differ in their last digit.
 const same = (low, high) => !(high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high)));
 
-// Round numbers that cover [low, high].
+// Round numbers in [low, high], two at least: one alone says nothing of the distance between two values.
 export function ticks(low, high, wanted = 3) {
   if (same(low, high)) return [low];
   const rough = (high - low) / wanted;
   const size = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map(m => m * size).find(s => s >= rough);
+  const rising = [1, 2, 5, 10].map(m => m * size);
+  const inside = s => 1 + Math.floor(high / s) - Math.ceil(low / s);
+  const step = rising.slice(0, 1 + rising.findIndex(s => s >= rough)).findLast(s => inside(s) > 1);
   const out = [];
   for (let v = Math.ceil(low / step) * step; v <= high + step * 1e-6; v += step)
     out.push(Math.abs(v) < step * 1e-6 ? 0 : v);

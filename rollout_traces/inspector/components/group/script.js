@@ -1,7 +1,7 @@
 // A whole group at a glance: its samples with what they did, where they part, what winners say and losers do not.
 
 import { button, h, notice, replace, table } from "../../lib/dom.js";
-import { number, percent, plural, signed } from "../../lib/format.js";
+import { number, plural, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { populationOfStep, register, setPopulation, splitOf } from "../../lib/pages.js";
@@ -325,6 +325,7 @@ function branch(node, first = false) {
 
 function phrases() {
   const { winners, losers, n_winners, n_losers } = data.phrases;
+  const of = (share, n) => `${number(Math.round(share * n))} of ${number(n)}`;
   const side = (title, found) =>
     h(
       "div",
@@ -342,7 +343,7 @@ function phrases() {
                 h(
                   "span",
                   { class: "rt-faint" },
-                  `${percent(phrase.winners)} of winners, ${percent(phrase.losers)} of losers`,
+                  `${of(phrase.winners, n_winners)} winners, ${of(phrase.losers, n_losers)} losers`,
                 ),
               ),
             ),

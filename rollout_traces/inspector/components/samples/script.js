@@ -253,6 +253,7 @@ export function drawSamples(root, data, options) {
 
 function emptyList(data, options) {
   if (options.filtered) {
+    const steps = options.scope === "all" ? "all steps" : "this step";
     return h(
       "div",
       { class: "rt-empty" },
@@ -261,8 +262,8 @@ function emptyList(data, options) {
         "p",
         null,
         data.n_traced
-          ? `${plural(data.n_traced, "rollout")} of this step are kept; the filter leaves none of them.`
-          : "No rollout of this step was kept as a trace.",
+          ? `${plural(data.n_traced, "rollout")} of ${steps} are kept; the filter leaves none of them.`
+          : `No rollout of ${steps} was kept as a trace.`,
       ),
       options.scope === "all"
         ? null

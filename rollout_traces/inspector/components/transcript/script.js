@@ -1,6 +1,7 @@
 // The conversation of one rollout, as a person reads it or token for token under an overlay.
 
 import { button, h, replace } from "../../lib/dom.js";
+import { tokenMarks } from "../../lib/flags.js";
 import { number } from "../../lib/format.js";
 import { Tokens } from "../../lib/tracks.js";
 import { legend } from "../overlays/legend.js";
@@ -10,8 +11,6 @@ import { turnTable } from "./turn_table.js";
 import { hideTokenCard, showTokenCard } from "./token_card.js";
 import { TokenText } from "./tokens.js";
 import { TurnCard } from "./turn.js";
-
-const SEVERITIES = ["", "info", "warn", "error"];
 
 export class TranscriptView {
   // options: {scroller, onChange(patch), around(what): a promise of what is around the rollout, rules: those of the page What if, image(number): a promise of one of its images, beside: tokens that share the overlays' range, markFlags: false to leave
@@ -107,11 +106,7 @@ export class TranscriptView {
   }
 
   flaggedTokens() {
-    const ranged = this.rollout.flags.filter(flag => flag.start !== null && flag.stop !== null);
-    if (!ranged.length || this.options.markFlags === false) return null;
-    const marks = new Uint8Array(this.tokens.n);
-    for (const flag of ranged) marks.fill(Math.max(SEVERITIES.indexOf(flag.severity), 1), flag.start, flag.stop);
-    return marks;
+    return this.options.markFlags === false ? null : tokenMarks(this.rollout.flags, this.tokens.n);
   }
 
   setLook(patch) {
@@ -220,7 +215,10 @@ export class TranscriptView {
   toggleTable() {
     if (this.table) this.table.remove();
     this.table = this.table ? null : turnTable(this.rollout, this.tokens, index => this.goToTurn(index));
-    if (this.table) this.turnsRoot.before(this.table);
+    if (this.table) {
+      this.turnsRoot.before(this.table);
+      this.table.scrollIntoView({ block: "nearest" });
+    }
     this.drawTools();
   }
 
