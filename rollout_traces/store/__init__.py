@@ -56,7 +56,8 @@ def open_store(
         folder: Trackio's folder on this machine; by default where Trackio itself looks.
         index_path: the index's folder; by default beside the project, or in the cache for servers and for
             folders that cannot hold it.
-        refresh: index what is new before returning.
+        refresh: index what is new before returning. With False, `Store.refresh(progress)` does it and says how far
+            it is, which a large project or export takes seconds for.
         options: for fsspec's file system, where an export is opened, such as `endpoint_url`.
 
     Returns:

@@ -30,9 +30,9 @@ def said(message: dict) -> tuple:
 def written(store, tmp_path):
     """Writes training data and reads its rows."""
 
-    def write(query: ExportQuery = ExportQuery(), **options):  # noqa: B008
-        manifest = export_training(store, tmp_path / "out", TrainingOptions(**options), query)
-        return rows_of(tmp_path / "out"), manifest
+    def write(query: ExportQuery = ExportQuery(), folder: str = "out", **options):  # noqa: B008
+        manifest = export_training(store, tmp_path / folder, TrainingOptions(**options), query)
+        return rows_of(tmp_path / folder), manifest
 
     return write
 
@@ -157,6 +157,16 @@ class TestLeftOut:
         assert manifest.left_out["near-duplicate"] == 1
         kept = export_training(store, tmp_path / "all", TrainingOptions("sft", near_duplicates=None))
         assert kept.splits["train"] == manifest.splits["train"] + 1
+
+
+class TestLimit:
+    @pytest.mark.parametrize("file_format", ["sft", "reward"])
+    def test_counts_what_is_written_and_not_what_was_left_out(self, written, file_format):
+        """Seen once: of 50 rollouts that were asked for 32 were written, and the manifest counted others."""
+        every, _ = written(format=file_format)
+        rows, manifest = written(ExportQuery(limit=len(every)), folder="as-many", format=file_format)
+        assert rows == every and len(rows) == manifest.splits["train"] == manifest.made_from.rows
+        assert len(written(ExportQuery(limit=2), folder="two", format=file_format)[0]) == 2
 
 
 class TestFiles:

@@ -103,6 +103,29 @@ class TestAddresses:
             open_store("gs://bucket/rollouts")
 
 
+class TestOneFileARun:
+    def test_is_what_a_partition_by_run_alone_writes_and_is_read_as_well(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "by run"
+        export_partitioned(store, folder, partition_by=["run"])
+        assert len(list(folder.glob("run=*/*.parquet"))) == len(store.runs())
+        opened = open_store(str(folder))
+        assert opened.count() == store.count()
+        opened.close()
+
+
+class TestOpening:
+    def test_says_how_far_it_is_up_to_the_whole(self, exported: Path) -> None:
+        """Seen once: half a minute without a line."""
+        said: list[tuple[int, int]] = []
+        opened = open_store(str(exported), refresh=False)
+        opened.refresh(lambda *done: said.append(done))
+        n_files = len(list(exported.glob("run=*/**/*.parquet")))
+        assert n_files > 1 and said[-1] == (n_files, n_files)
+        opened.close()
+
+
 class TestWhatChanges:
     def test_a_new_file_is_read_and_no_other(self, exported: Path, opened: Store) -> None:
         file = next(exported.glob("run=*/step=2/*.parquet"))
