@@ -18,16 +18,13 @@ from typing import IO, Any, NamedTuple, cast
 
 import orjson
 
+from rollout_traces.model.bounded_json import check_values
 from rollout_traces.sources.json_values import TooLong, is_no_lines, objects
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.zstd_frames import open_zstd
 
 MAX_LINE = 128 << 20
 """Bytes of a line above which it is passed over."""
-MOST_DECODED = 1 << 30
-"""Bytes that the values of one JSON text may take in memory."""
-SMALL = 4 << 20
-"""Bytes of JSON whose values are not counted: they cannot take a quarter of that."""
 MAX_RATIO = 200
 """A compressed file that grows to more than this many times its size is taken for a bomb."""
 
@@ -142,25 +139,13 @@ def _parsed(raw: bytes, path: Path, number: int, problems: Problems) -> dict[str
     return value
 
 
-def _check_values(raw: bytes) -> None:
-    """Refuses JSON of many small values, such as `[{},{},...`, by counting its marks, before it is decoded."""
-    if len(raw) <= SMALL:
-        return
-    # bytes that Python takes for an object, a list, and for a value of either
-    most = len(raw) + 232 * raw.count(b"{") + 64 * raw.count(b"[") + 40 * raw.count(b",")
-    if most > MOST_DECODED:
-        raise ValueError(
-            f"{len(raw):,} bytes that would take up to {most >> 20:,} MB; expected at most {MOST_DECODED >> 20:,}"
-        )
-
-
 def loads(raw: bytes) -> Any:
     """JSON, with the NaN and Infinity that Python's writer puts into it.
 
     Raises:
         ValueError: it is none, or it holds more values than its size accounts for.
     """
-    _check_values(raw)
+    check_values(raw)
     try:
         return orjson.loads(raw)
     except ValueError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,10 @@ import orjson
 
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.store.places import cached_index_path
+from rollout_traces.store.server_client import ServerClient
 from rollout_traces.store.source import Source, SqlValue
 
 _SPACE = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
-TIMEOUT = 60.0
-"""Seconds to wait for the next part of an answer."""
-WHOLE_ANSWER = 300.0
-"""Seconds within which a whole answer has to arrive."""
-MOST_BYTES = 256 << 20
-"""Bytes of one answer, unpacked; a page of texts has 64 MiB of them, or is one longer text."""
 
 
 class HttpSource(Source):
@@ -151,20 +145,13 @@ class _Api:
     """Trackio's HTTP API at one address."""
 
     def __init__(self, server_url: str | None, space: str | None) -> None:
-        import httpx
-
-        headers = {}
         if space is not None:
-            self.address = _space_address(space)
-            token = _hugging_face_token()
-            if token:
-                headers["Authorization"] = f"Bearer {token}"
+            self.address, token = _space_address(space), _hugging_face_token()
         else:
             self.address = _server_address(server_url or "")
-            access = parse_qs(urlsplit(server_url or "").query).get("access_token")
-            if access:
-                headers["Authorization"] = f"Bearer {access[0]}"
-        self._client = httpx.Client(timeout=TIMEOUT, headers=headers, follow_redirects=False)
+            token = next(iter(parse_qs(urlsplit(server_url or "").query).get("access_token", ())), None)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._client = ServerClient(self.address, "Trackio server", headers)
 
     def projects(self) -> list[str]:
         """The names of the projects there.
@@ -183,16 +170,8 @@ class _Api:
         Raises:
             StoreError: nothing answers, or something that is no answer, too long, or too late.
         """
-        import httpx
-
         asked = {"args": [], "kwargs": arguments}
-        try:
-            with self._client.stream("POST", f"{self.address}/api/{name}", json=asked) as response:
-                status, content = response.status_code, self._content(response, name)
-        except httpx.HTTPError as error:
-            raise StoreError(
-                f"no Trackio server answers at {self.address} ({error}). Is it running?"
-            ) from error
+        status, content = self._client.ask("POST", f"/api/{name}", json=asked)
         try:
             body = orjson.loads(content)
         except ValueError as error:
@@ -203,17 +182,6 @@ class _Api:
             said = body.get("error", body) if isinstance(body, dict) else body
             raise StoreError(f"{self.address}: {name}: HTTP {status}: {str(said)[:300]}")
         return body["data"]
-
-    def _content(self, response: Any, name: str) -> bytes:
-        until, parts, size = time.monotonic() + WHOLE_ANSWER, [], 0
-        for part in response.iter_bytes():
-            parts.append(part)
-            size += len(part)
-            if size > MOST_BYTES:
-                raise StoreError(f"{self.address}: {name}: more than {MOST_BYTES >> 20} MiB; not read on.")
-            if time.monotonic() > until:
-                raise StoreError(f"{self.address}: {name}: no whole answer within {WHOLE_ANSWER:g} s.")
-        return b"".join(parts)
 
     def _odd(self, name: str, expected: str, seen: Any) -> StoreError:
         return StoreError(f"{self.address}: {name}: {expected}; seen {str(seen)[:100]}.")

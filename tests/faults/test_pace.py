@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -108,6 +109,15 @@ def locked(database: Path) -> Iterator[None]:
 
 
 @contextmanager
+def silent(server) -> Iterator[None]:
+    """In the server's place something that takes every connection and says nothing."""
+    server.stop()
+    with socket.create_server(("127.0.0.1", server.port), backlog=1000):
+        yield
+    server.start()
+
+
+@contextmanager
 def down(server) -> Iterator[None]:
     server.stop()
     try:
@@ -192,6 +202,12 @@ class TestTheCallingThreadIsNotHeldUpByAServer:
         pace = measure(logger, arrays, down(server))
         assert_all_stored(logger, server.folder)
         row(outcome("server down in the middle", logger, server.folder, pace))
+
+    def test_that_takes_connections_and_never_answers(self, server, make_logger, arrays, row):
+        logger = make_logger(server_url=server.start().url)
+        pace = measure(logger, arrays, silent(server))
+        assert_all_stored(logger, server.folder)
+        row(outcome("server that never answers", logger, server.folder, pace))
 
     def test_that_is_down_at_the_end(self, server, make_logger, arrays, row):
         logger = make_logger(server_url=server.start().url)

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +19,7 @@ from hypothesis import strategies as st
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.store import Store, http_source, open_store
 from rollout_traces.store.http_source import HttpSource, remote_projects, with_values
+from tests.lying_server import LyingServer, body, lying_server, redirect
 from tests.store.projects import PROJECT, RUN
 
 
@@ -179,42 +178,12 @@ class TestALyingServer:
     """Whatever comes back is one sentence, in bounded time and memory."""
 
     @pytest.fixture
-    def lying(self) -> Iterator[tuple[str, dict[str, bytes]]]:
-        """An address, and what it answers by the function's name."""
-        answers: dict[str, bytes] = {}
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                body = answers[self.path.rpartition("/")[2]]
-                if body.startswith(b"http://"):
-                    self.send_response(307)
-                    self.send_header("Location", body.decode())
-                    self.end_headers()
-                    return
-                self.send_response(200)
-                self.end_headers()
-                with contextlib.suppress(OSError):
-                    if body == b"endless":
-                        while True:
-                            self.wfile.write(b" " * 65_536)
-                    elif body == b"drip":
-                        while True:
-                            self.wfile.write(b" ")
-                            time.sleep(0.05)
-                    self.wfile.write(body)
-
-            def log_message(self, *arguments: object) -> None:
-                pass
-
-        served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=served.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{served.server_address[1]}", answers
-        served.shutdown()
-        served.server_close()
+    def lying(self) -> Iterator[LyingServer]:
+        with lying_server() as found:
+            yield found
 
     @pytest.mark.parametrize(
-        "body",
+        "said",
         [
             b"",
             b"null",
@@ -229,20 +198,19 @@ class TestALyingServer:
             b"\xff\xfe",
         ],
     )
-    def test_a_list_of_projects_that_is_none(self, lying: tuple[str, dict[str, bytes]], body: bytes) -> None:
-        address, answers = lying
-        answers["get_all_projects"] = body
+    def test_a_list_of_projects_that_is_none(self, lying: LyingServer, said: bytes) -> None:
+        lying.answers["get_all_projects"] = body(said)
         with pytest.raises(StoreError):
-            remote_projects(server_url=address)
+            remote_projects(server_url=lying.address)
         with pytest.raises(StoreError):
-            HttpSource("p", server_url=address)
+            HttpSource("p", server_url=lying.address)
 
-    def test_nobody_is_asked_whom_it_names(self, lying: tuple[str, dict[str, bytes]]) -> None:
-        address, answers = lying
-        answers["elsewhere"] = b'{"data": ["p"]}'
-        answers["get_all_projects"] = f"{address}/api/elsewhere".encode()
+    def test_nobody_is_asked_whom_it_names(self, lying: LyingServer) -> None:
+        lying.answers["elsewhere"] = body(b'{"data": ["p"]}')
+        lying.answers["get_all_projects"] = redirect(f"{lying.address}/api/elsewhere")
         with pytest.raises(StoreError, match="HTTP 307"):
-            remote_projects(server_url=address)
+            remote_projects(server_url=lying.address)
+        assert lying.asked == ["/api/get_all_projects"]
 
     @pytest.mark.parametrize(
         "data",
@@ -259,30 +227,11 @@ class TestALyingServer:
             {"columns": [["a"]], "rows": [{"a": 1}]},
         ],
     )
-    def test_rows_that_are_none(self, lying: tuple[str, dict[str, bytes]], data: object) -> None:
-        address, answers = lying
-        answers["get_all_projects"] = b'{"data": ["p"]}'
-        answers["query_project"] = json.dumps({"data": data}).encode()
+    def test_rows_that_are_none(self, lying: LyingServer, data: object) -> None:
+        lying.answers["get_all_projects"] = body(b'{"data": ["p"]}')
+        lying.answers["query_project"] = body(json.dumps({"data": data}).encode())
         with pytest.raises(StoreError, match="query_project"):
-            HttpSource("p", server_url=address).select("SELECT 1")
-
-    def test_an_answer_without_end_is_not_read_on(
-        self, lying: tuple[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(http_source, "MOST_BYTES", 1 << 20)
-        address, answers = lying
-        answers["get_all_projects"] = b"endless"
-        with pytest.raises(StoreError, match="more than 1 MiB"):
-            remote_projects(server_url=address)
-
-    def test_an_answer_that_drips_is_given_up(
-        self, lying: tuple[str, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(http_source, "WHOLE_ANSWER", 0.5)
-        address, answers = lying
-        answers["get_all_projects"] = b"drip"
-        with pytest.raises(StoreError, match="no whole answer within"):
-            remote_projects(server_url=address)
+            HttpSource("p", server_url=lying.address).select("SELECT 1")
 
     def test_an_inspectors_token_is_sent_to_it_alone_and_a_write_token_never(self) -> None:
         source = http_source._Api("http://h:1/trackio?access_token=a+b&write_token=secret", None)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-import httpx
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.api.models import LabelLinesAnswer, TakenAnswer
 from rollout_traces.inspector.asking import as_plain
 from rollout_traces.store.labels import Entry, LabelBook
+from rollout_traces.store.labels.log import MOST_BYTES
+from rollout_traces.store.server_client import ServerClient
 
-MOST_BYTES = 48 << 10
+MOST_SENT = 48 << 10
 """Bytes of lines that are sent at once; a server takes 64 KiB."""
+LINES = "/api/v1/labels/lines"
+Model = TypeVar("Model")
 
 
 @dataclass(frozen=True)
@@ -50,38 +53,53 @@ def sync_labels(book: LabelBook, project: str, address: str, token: str | None) 
         StoreError: it does not answer, or refuses; or what it holds cannot be kept here.
     """
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    with httpx.Client(base_url=address.rstrip("/"), headers=headers, timeout=60) as client:
-        there: list[Entry] = []
-        after: int | None = 0
-        while after is not None:
-            answer = _asked(client, "GET", params={"project": project, "after": after})
-            part = TypeAdapter(LabelLinesAnswer).validate_json(answer)
-            there += part.lines
-            after = part.next
+    client = ServerClient(address.rstrip("/"), "inspector", headers)
+    try:
+        there, author = _lines_there(client, project)
         known = {entry.id for entry in there}
         missing = [entry for entry in book.lines() if entry.id not in known]
-        own = [entry for entry in missing if entry.author == part.author]
+        own = [entry for entry in missing if entry.author == author]
         taken = book.take(there)
         given = 0
         refused: list[str] = []
         for lines in _parts(own):
             sent = {"project": project, "lines": as_plain(lines)}
-            found = TypeAdapter(TakenAnswer).validate_json(_asked(client, "POST", json=sent))
+            found = _asked(client, TakenAnswer, "POST", json=sent)
             given += found.taken
             refused += found.refused
+    finally:
+        client.close()
     return Synced(taken, given, len(missing) - len(own), tuple(refused))
 
 
-def _asked(client: httpx.Client, method: str, **what: Any) -> bytes:
+def _lines_there(client: ServerClient, project: str) -> tuple[list[Entry], str]:
+    """All lines of the server, no more than a file of labels holds, and the name under which the token writes."""
+    there: list[Entry] = []
+    after, size = 0, 0
+    while True:
+        part = _asked(client, LabelLinesAnswer, "GET", params={"project": project, "after": after})
+        there += part.lines
+        size += sum(len(str(line)) for line in part.lines)
+        if part.next is None:
+            return there, part.author
+        if part.next <= after or size > MOST_BYTES:
+            raise StoreError(
+                f"the inspector at {client.address} has labels without end; expected {MOST_BYTES:,} bytes."
+            )
+        after = part.next
+
+
+def _asked(client: ServerClient, model: type[Model], method: str, **what: Any) -> Model:
+    status, answer = client.ask(method, LINES, **what)
+    if status != 200:
+        said = answer[:300].decode("utf-8", "replace")
+        raise StoreError(f"the inspector at {client.address} refuses ({status}): {said}")
     try:
-        answer = client.request(method, "/api/v1/labels/lines", **what)
-    except httpx.HTTPError as error:
-        raise StoreError(f"the inspector at {client.base_url} does not answer ({error}).") from error
-    if answer.status_code != 200:
+        return TypeAdapter(model).validate_json(answer)
+    except ValidationError as error:
         raise StoreError(
-            f"the inspector at {client.base_url} refuses ({answer.status_code}): {answer.text[:300]}"
-        )
-    return answer.content
+            f"the inspector at {client.address} answers something else than lines of labels."
+        ) from error
 
 
 def _parts(lines: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
@@ -89,7 +107,7 @@ def _parts(lines: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
     size = 0
     for line in lines:
         length = len(str(asdict(line)).encode()) * 2
-        if part and size + length > MOST_BYTES:
+        if part and size + length > MOST_SENT:
             yield part
             part, size = [], 0
         part.append(line)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal
 
-import httpx
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -28,6 +27,7 @@ from rollout_traces.inspector.view import EvaluationView, ProjectView, SplitView
 from rollout_traces.inspector.visitor import ANYBODY, Visitor, asking
 from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.model.text import NOTICE
+from rollout_traces.store.server_client import ServerClient
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
@@ -273,12 +273,12 @@ def open_elsewhere(address: str, token: str | None, state: Mapping[str, str]) ->
         StoreError: it does not answer, or refuses.
     """
     headers = {"Authorization": f"Bearer {token}"} if token else {}
+    client = ServerClient(address.rstrip("/"), "inspector", headers)
     try:
-        answer = httpx.post(
-            f"{address.rstrip('/')}/api/v1/open", json={"state": dict(state)}, headers=headers, timeout=10
-        )
-    except httpx.HTTPError as error:
-        raise StoreError(f"the inspector at {address} does not answer ({error}).") from error
-    if answer.status_code != 200:
-        raise StoreError(f"the inspector at {address} refuses ({answer.status_code}): {answer.text[:300]}")
+        status, content = client.ask("POST", "/api/v1/open", json={"state": dict(state)})
+    finally:
+        client.close()
+    if status != 200:
+        said = content[:300].decode("utf-8", "replace")
+        raise StoreError(f"the inspector at {address} refuses ({status}): {said}")
     return models.OpenedAnswer()

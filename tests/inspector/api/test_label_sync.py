@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,10 +15,12 @@ import httpx
 import pytest
 
 from rollout_traces.errors import StoreError
+from rollout_traces.inspector.api import label_sync
 from rollout_traces.inspector.api.label_sync import Synced, sync_labels
 from rollout_traces.store import open_store
 from rollout_traces.store.labels import LabelBook
 from tests.inspector.conftest import BEARER, TOKEN, Served, environment, free_port
+from tests.lying_server import LyingServer, body, lying_server, redirect
 
 PROJECT = "pictures"
 ADA, GRACE = "the-token-that-ada-has", "the-token-that-grace-has"
@@ -124,13 +127,60 @@ class TestBothSides:
         assert "0 lines taken, 0 given" in done.stderr and "by command" in done.stdout
 
 
+class TestAnyServer:
+    """What is no inspector, or one that means harm, is one sentence, and nothing of it is kept."""
+
+    @pytest.fixture
+    def lying(self) -> Iterator[LyingServer]:
+        with lying_server() as found:
+            yield found
+
+    def test_labels_without_end_are_not_asked_for_on_and_on(self, lying, mine, monkeypatch):
+        line = {
+            "id": "a" * 16,
+            "kind": "label",
+            "rollout": "r",
+            "text": "t",
+            "author": "a",
+            "time": "2026-01-01",
+        }
+
+        def more(handler):
+            part = {"run_id": "r", "lines": [line] * 100, "author": "ada", "next": len(lying.asked)}
+            body(json.dumps(part).encode())(handler)
+
+        lying.answers["lines"] = more
+        monkeypatch.setattr(label_sync, "MOST_BYTES", 100_000)
+        with pytest.raises(StoreError, match="labels without end; expected 100,000 bytes"):
+            sync_labels(mine, PROJECT, lying.address, None)
+        assert 2 < len(lying.asked) < 30 and mine.lines() == []
+
+    def test_a_page_that_leads_back_is_not_followed(self, lying, mine):
+        lying.answers["lines"] = body(b'{"run_id": "r", "lines": [], "author": "ada", "next": 0}')
+        with pytest.raises(StoreError, match="labels without end"):
+            sync_labels(mine, PROJECT, lying.address, None)
+        assert len(lying.asked) == 1
+
+    @pytest.mark.parametrize("said", [b"", b"<html>", b'{"lines": 3}', b"[" * 100_000])
+    def test_what_is_no_page_of_labels_is_said(self, lying, mine, said):
+        lying.answers["lines"] = body(said)
+        with pytest.raises(StoreError, match="something else than lines of labels"):
+            sync_labels(mine, PROJECT, lying.address, None)
+
+    def test_another_address_is_not_asked_and_gets_no_token(self, lying, mine):
+        lying.answers["lines"] = redirect(f"{lying.address}/elsewhere")
+        with pytest.raises(StoreError, match="refuses \\(307\\)"):
+            sync_labels(mine, PROJECT, lying.address, "a token")
+        assert len(lying.asked) == 1
+
+
 class TestRefusals:
     """Lines of labels with another's name, an older date, a rollout that is not there: once they were kept."""
 
     def test_a_wrong_token_and_no_inspector_are_said(self, served, mine):
         with pytest.raises(StoreError, match="401"):
             sync_labels(mine, PROJECT, served.address, "not the token of the tests")
-        with pytest.raises(StoreError, match="does not answer"):
+        with pytest.raises(StoreError, match="no inspector answers"):
             sync_labels(mine, PROJECT, f"http://127.0.0.1:{free_port()}", None)
 
     @pytest.mark.parametrize(

@@ -40,6 +40,6 @@ def test_the_page_moves_only_where_its_reader_pressed_agent(visit: Visit):
 def test_a_wrong_token_and_no_inspector_are_said(served):
     with pytest.raises(StoreError, match="401"):
         open_elsewhere(served.address, "not the token of the tests", {"tab": "run"})
-    with pytest.raises(StoreError, match="does not answer"):
+    with pytest.raises(StoreError, match="no inspector answers"):
         open_elsewhere(f"http://127.0.0.1:{free_port()}", None, {"tab": "run"})
     assert httpx.post(f"{served.address}/api/v1/open", json={"state": {}}, timeout=10).status_code == 401
