@@ -188,7 +188,8 @@ def _media(options: MountOptions, request: Request) -> Response:
 
 
 def _artifact(options: MountOptions, request: Request) -> Response:
-    from trackio import cas, server
+    """An artifact of a project that is shown, by its digest; links that lead out of Trackio's folder are not followed."""
+    from trackio import cas, server, utils
 
     try:
         project = server._validate_project_name(request.path_params["project"])
@@ -196,8 +197,8 @@ def _artifact(options: MountOptions, request: Request) -> Response:
         _check_shown(options, project)
     except (ReadRefused, server.TrackioAPIError):
         return Response("Not found", 404)
-    blob = cas.blob_path(project, digest)
-    if not blob.is_file():
+    blob = cas.blob_path(project, digest).resolve()
+    if not blob.is_relative_to(Path(utils.ARTIFACTS_DIR).resolve()) or not blob.is_file():
         return Response("Not found", 404)
     return FileResponse(blob, media_type="application/octet-stream", filename=digest)
 

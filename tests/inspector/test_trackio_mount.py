@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -10,8 +12,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from email.message import Message
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,6 +22,7 @@ import pytest
 
 from tests.inspector.conftest import BEARER, ROOT, Served, environment, log_project
 
+POLICY = "content-security-policy"
 WRITE_TOKEN = "the write token of the tests"
 
 
@@ -32,6 +36,31 @@ def post(address: str, body: object, **headers: str) -> tuple[int, object]:
     except urllib.error.HTTPError as error:
         text = error.read()
         return error.code, json.loads(text) if text[:1] == b"{" else text.decode()
+
+
+def fetched(server: Served, path: str) -> tuple[int, bytes, Message]:
+    """Status, content and head of a file of the dashboard."""
+    request = urllib.request.Request(f"{server.address}/trackio/{path}", headers=BEARER)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as response:
+            return response.status, response.read(), response.headers
+    except urllib.error.HTTPError as error:
+        return error.code, error.read(), error.headers
+
+
+@pytest.fixture
+def artifact(home: Path) -> Iterator[Callable[[str, bytes], Path]]:
+    """Puts the file of an artifact where Trackio keeps those of a project."""
+
+    def put(project: str, content: bytes) -> Path:
+        digest = hashlib.sha256(content).hexdigest()
+        path = home / "artifacts" / project / "blobs" / "sha256" / digest[:2] / digest
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return path
+
+    yield put
+    shutil.rmtree(home / "artifacts")
 
 
 @pytest.fixture(scope="module")
@@ -117,20 +146,39 @@ class TestWhatIsNotServed:
             server.stop()
 
     @pytest.mark.parametrize(("named", "status"), [("demo", 404), ("pictures", 200)])
-    def test_media_of_projects_that_were_not_named(self, home, named, status):
+    def test_media_and_artifacts_of_projects_that_were_not_named(self, home, artifact, named, status):
         picture = next(path for path in (home / "media" / "pictures").rglob("*") if path.is_file())
+        kept = artifact("pictures", b"weights")
         server = Served(home, "--project", named)
         try:
-            address = f"{server.address}/trackio/file?path={quote(str(picture))}"
-            try:
-                found = urllib.request.urlopen(
-                    urllib.request.Request(address, headers=BEARER), timeout=20
-                ).status
-            except urllib.error.HTTPError as error:
-                found = error.code
+            found = [
+                fetched(server, path)[0]
+                for path in (f"file?path={quote(str(picture))}", f"artifact_blob/pictures/{kept.name}")
+            ]
         finally:
             server.stop()
-        assert found == status
+        assert found == [status, status]
+
+
+class TestArtifacts:
+    def test_one_comes_whole_by_its_digest_alone_as_bytes_that_nothing_runs(self, served, artifact):
+        kept = artifact("demo", b"<script>alert(1)</script>")
+        status, body, headers = fetched(served, f"artifact_blob/demo/{kept.name}")
+        assert (status, body) == (200, b"<script>alert(1)</script>")
+        assert headers["content-type"] == "application/octet-stream" and "sandbox" in headers[POLICY]
+        for other in (kept.name[:-1], kept.name[:-1] + "/", "../blobs/" + kept.name, "0" * 64, "%2e%2e"):
+            assert fetched(served, f"artifact_blob/demo/{other}")[0] == 404, other
+        assert fetched(served, f"artifact_blob/..%2fdemo/{kept.name}")[0] == 404
+
+    def test_a_link_in_its_place_that_leads_out_of_the_folder_is_not_followed(
+        self, served, artifact, tmp_path
+    ):
+        """Seen once: a folder from someone else could name any file of whoever showed it."""
+        (tmp_path / "secret").write_bytes(b"secret")
+        kept = artifact("demo", b"weights")
+        kept.unlink()
+        kept.symlink_to(tmp_path / "secret")
+        assert fetched(served, f"artifact_blob/demo/{kept.name}")[0] == 404
 
 
 class TestAFolderThatTrackioCannotOpen:

@@ -97,17 +97,32 @@ class TestNothingConnects:
 
     @pytest.mark.parametrize(
         "arguments",
-        [("list", "--project", "demo"), ("stats", "--project", "demo"), ("last",), ("doctor",), ("recover",)],
+        [
+            ("list", "--project", "demo"),
+            ("stats", "--project", "demo"),
+            ("explain", "run-a", "--project", "demo"),
+            ("last",),
+            ("doctor",),
+            ("recover",),
+        ],
         ids=lambda arguments: arguments[0],
     )
     def test_when_they_are_read(self, guarded, arguments):
         before = guarded.attempts()
-        guarded.run(*COMMAND, *arguments, succeeds=arguments[0] in ("list", "stats"))
+        guarded.run(*COMMAND, *arguments, succeeds=arguments[0] in ("list", "stats", "explain"))
         assert guarded.attempts() == before
 
     def test_when_they_are_exported(self, guarded, tmp_path):
         before = guarded.attempts()
-        guarded.run(*COMMAND, "export", "--project", "demo", str(tmp_path / "rows.jsonl"), succeeds=False)
+        for form in ("jsonl", "parquet", "site"):
+            guarded.run(*COMMAND, "export", "run-a", "-p", "demo", str(tmp_path / f"a.{form}"), "-f", form)
+            assert (tmp_path / f"a.{form}").exists()
+        assert guarded.attempts() == before
+
+    def test_when_rollouts_of_another_tool_are_imported(self, guarded):
+        before = guarded.attempts()
+        guarded.run(*COMMAND, "import", "tests/sources/samples/verifiers", "--project", "imported")
+        assert (guarded.trackio / "imported.db").is_file()
         assert guarded.attempts() == before
 
     def test_when_they_are_shown(self, guarded):
