@@ -47,6 +47,12 @@ class Line(NamedTuple):
 
 PACKED = (".gz", ".zst")
 """Endings of files that are packed."""
+_JSON = (".jsonl", ".json", ".ndjson")
+
+
+def is_json_by_name(path: Path) -> bool:
+    """Whether a file's name ends as that of JSON, packed or not."""
+    return path.name.removesuffix(path.suffix if path.suffix in PACKED else "").endswith(_JSON)
 
 
 def json_lines(path: Path, problems: Problems, start: int = 0, number: int = 0) -> Iterator[Line]:

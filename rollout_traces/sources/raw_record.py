@@ -47,11 +47,15 @@ def raw_record(folder: Path, project: str, origin: str) -> bytes:
     if place is None:
         raise StoreError(f"origin: seen {origin[:200]!r}. Expected a file and a record, file:12.")
     name, number = place[1], int(place[2])
-    if name not in imported_files(folder, project):
+    known = imported_files(folder, project)
+    if name not in known:
         raise StoreError(
             f"{origin}: this file was not imported into the project on this machine, so it is not read here."
         )
     path = Path(name)
+    sealed = Path(f"{name}.zst")
+    if not path.exists() and str(sealed) in known:
+        path = sealed
     if path.suffix in _OF_PROGRAMS:
         raise StoreError(f"{origin}: a file of tensors, which has no text to show.")
     try:

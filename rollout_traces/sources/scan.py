@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.sources.base import HEAD, Claim, Format, Found, Head, number_in, split_of
+from rollout_traces.sources.lines import is_json_by_name
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.registry import format_named, formats
 
@@ -86,10 +87,9 @@ def scan(paths: Sequence[Path], problems: Problems, file_format: str = "auto") -
     for path in paths:
         if not path.exists():
             raise ConfigError(f"{path}: no such file or folder.")
-        n_seen = n_found = 0
+        n_found = 0
         unclaimed: list[Path] = []
         for file, info in files_below(path, problems):
-            n_seen += 1
             found = recognise(file, asked, problems, info)
             if found is None and file_format != "auto" and (file == path or _may_be_read(file, asked[0])):
                 found = Found(file, asked[0], _forced(file), info.st_size, info.st_mtime_ns)
@@ -101,13 +101,7 @@ def scan(paths: Sequence[Path], problems: Problems, file_format: str = "auto") -
         if n_found:
             _say_damaged(unclaimed, runs.values(), problems)
         else:
-            what = (
-                "is empty"
-                if not n_seen
-                else f"holds {n_seen} files, none of them rollouts of a format that is known"
-            )
-            if path.is_file():
-                what = _why_not(Head(path))
+            what = _why_not(Head(path)) if path.is_file() else _nothing_in(path, unclaimed)
             problems.add(path, "nothing_found", f"{what}. Known: {', '.join(formats())}.")
     names = _names(list(runs), paths)
     return [
@@ -121,22 +115,45 @@ def _say_damaged(unclaimed: Iterable[Path], claimed: Iterable[Sequence[Found]], 
     endings = {found.path.suffix for files in claimed for found in files}
     for path in unclaimed:
         head = Head(path)
-        is_like_them = path.suffix in endings and path.suffix.startswith(".json")
-        if is_like_them and 0 < len(head.raw) < HEAD and head.record is None:
+        if path.suffix not in endings or not path.suffix.startswith(".json"):
+            continue
+        if _is_utf16(head):
+            problems.add(path, "files_not_recognised", f"{_UTF16}; it is passed over.")
+        elif 0 < len(head.raw) < HEAD and head.record is None:
             text = "is passed over: what its format is cannot be told, since no whole JSON object is in it."
             problems.add(path, "files_not_recognised", f"{text} --format NAME reads it.")
 
 
+_UTF16 = "is UTF-16 text. Expected UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW"
+
+
+def _is_utf16(head: Head) -> bool:
+    return head.raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or head.raw[1:4:2] == b"\0\0"
+
+
+def _nothing_in(folder: Path, files: Sequence[Path]) -> str:
+    """What a folder holds in none of whose files a format saw rollouts."""
+    if not files:
+        return "is empty"
+    first = next((file for file in files if ".json" in file.name), files[0])
+    held = "holds a file" if len(files) == 1 else f"holds {len(files):,} files"
+    return f"{held} and no rollouts of a format that is known; {first.relative_to(folder)} {_why_not(Head(first))}"
+
+
 def _why_not(head: Head) -> str:
     """What a file is that no format claims."""
-    if head.raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or head.raw[1:4:2] == b"\0\0":
-        return "is UTF-16 text. Expected UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW"
+    if not head.raw:
+        return "is empty"
+    if _is_utf16(head):
+        return _UTF16
     keys = ", ".join(sorted(head.keys))[:300]
+    if head.record is None and keys and len(head.raw) >= HEAD:
+        return f"begins with a record above {HEAD:,} bytes ({keys}, ...), of which no format is told; --format NAME reads it"
     return f"is of no format that is known; its first record has {keys or 'no keys'}"
 
 
 def _may_be_read(path: Path, asked: Format) -> bool:
-    return asked.lines and path.name.removesuffix(".gz").endswith((".jsonl", ".json", ".ndjson"))
+    return asked.lines and is_json_by_name(path)
 
 
 def _forced(path: Path) -> Claim:

@@ -86,7 +86,33 @@ class TestFolders:
         (tmp_path / "notes.csv").write_text("a,b\n")
         problems = Problems()
         assert runs_of(tmp_path, problems) == []
-        assert "1 files" in str(problems.kept[0])
+        assert "holds a file and no rollouts" in str(problems.kept[0])
+
+    @pytest.mark.parametrize(
+        ("content", "why"),
+        [
+            (line().encode("utf-16"), "1.jsonl is UTF-16 text"),
+            (b"", "1.jsonl is empty"),
+            (
+                json.dumps({"prompt": "x" * 300_000, "response": "a"}).encode(),
+                "begins with a record above 262,144 bytes",
+            ),
+        ],
+        ids=["UTF-16", "empty", "long"],
+    )
+    def test_a_folder_without_rollouts_says_what_its_first_file_is(self, tmp_path, content, why):
+        path = verl_file(tmp_path / "some")
+        path.write_bytes(content)
+        problems = Problems()
+        assert runs_of(tmp_path, problems) == []
+        assert why in str(problems.kept[0])
+
+    def test_utf_16_among_files_that_are_read_is_said(self, tmp_path):
+        verl_file(tmp_path, line(), name="1.jsonl")
+        verl_file(tmp_path, name="2.jsonl").write_bytes(line().encode("utf-16"))
+        problems = Problems()
+        assert len(rows_of(tmp_path, problems)) == 1
+        assert "2.jsonl: is UTF-16 text" in str(problems.kept[0])
 
     def test_a_path_that_is_not_there_is_refused(self, tmp_path):
         with pytest.raises(ConfigError, match="no such file"):

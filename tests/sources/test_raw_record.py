@@ -8,6 +8,7 @@ import shutil
 import zipfile
 
 import orjson
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -37,6 +38,20 @@ def test_a_call_in_a_store_of_sqlite_is_its_row(tmp_path, trackio_dir):
     import_rollouts(tmp_path / "store", "raw", worker="thread")
     for row in rt.open_store(project="raw").query(rows="all", limit=10).rows:
         assert json.loads(raw_record(trackio_dir, "raw", row["origin"]))["iteration"] == row.step
+
+
+def test_a_file_that_its_writer_sealed_in_between_is_read_where_it_is_now(tmp_path):
+    path = tmp_path / "1.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    store, rows = imported(path)
+    with pa.output_stream(f"{path}.zst", compression="zstd") as sealed:
+        sealed.write(path.read_bytes())
+    path.unlink()
+    with pytest.raises(StoreError, match="cannot be read"):
+        raw_record_of(store, rows[0].id)
+    import_rollouts(tmp_path, "raw", name="r", worker="thread")
+    for row in rows:
+        assert json.loads(raw_record_of(store, row.id))["response"] == store.messages(row.id)[-1]["content"]
 
 
 @pytest.mark.parametrize("form", ["lines", "one line", "spread", "gz"])

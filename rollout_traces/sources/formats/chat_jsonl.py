@@ -11,7 +11,7 @@ from typing import Any
 
 from rollout_traces.sources.base import Claim, Format, Found, Head, ReadOptions, number_in, split_of
 from rollout_traces.sources.fields import Fields
-from rollout_traces.sources.lines import json_lines
+from rollout_traces.sources.lines import is_json_by_name, json_lines
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, numbers, scalars
 
@@ -47,7 +47,7 @@ class ChatJsonl(Format):
     title = "conversations, or prompts with replies"
 
     def claim(self, head: Head) -> Claim | None:
-        if not head.path.name.removesuffix(".gz").endswith((".jsonl", ".json", ".ndjson")):
+        if not is_json_by_name(head.path):
             return None
         has_reply = head.keys & {*_REPLIES} or ("answer" in head.keys and head.keys & {*_REWARDS})
         if not head.keys & {*_CHATS} and not (head.keys & {*_PROMPTS} and has_reply):
