@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+HUB_SECONDS = 60.0
+"""Seconds after which a Hub that says nothing is given up."""
+
 
 def deploy(
     space: Annotated[str | None, typer.Argument(help="The Space, user/name.", show_default=False)] = None,
@@ -34,6 +37,7 @@ def deploy(
     from rollout_traces.deploy.app_files import app_files, write_app
     from rollout_traces.deploy.space import SpaceOptions, deploy_space
     from rollout_traces.errors import ConfigError
+    from rollout_traces.inspector.hub import stop_waiting_after
 
     if (space is None) == (to_folder is None):
         raise ConfigError("deploy: name a Space, user/name, or a folder with --to-folder, one of the two.")
@@ -44,6 +48,7 @@ def deploy(
         )
         return
     assert space is not None
+    stop_waiting_after(HUB_SECONDS)
     options = SpaceOptions(space, private=not public, bucket_id=bucket, secrets=_secrets(secret or []))
     done = deploy_space(options, app_files(space.rpartition("/")[2]), report=_report)
     typer.echo(

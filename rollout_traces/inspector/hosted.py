@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from rollout_traces.errors import ConfigError, RolloutTracesError
+from rollout_traces.errors import ConfigError
 from rollout_traces.inspector.access import NAMED, SHORTEST, VARIABLE, named_tokens
+from rollout_traces.inspector.hub import HubWriters, stop_waiting_after
 from rollout_traces.inspector.server import ServerOptions
 
 PORT = 7860
@@ -25,14 +23,10 @@ LABELS = "ROLLOUT_TRACES_LABELS"
 """1 where readers may put labels and mark incidents; they may not where it is not set."""
 HUB = "https://huggingface.co"
 """The site that shows a Space in a frame."""
+HUB_SECONDS = 10.0
+"""Seconds that a Space waits for the Hub; a question holds a thread meanwhile."""
 LOCKING = "TRACKIO_SQLITE_LOCKING_MODE"
 """On a Space Trackio locks a project's file for itself alone; the inspector reads the same file."""
-MOST_TOKENS = 256
-"""Tokens that may write whose answers are kept, and as many that may not; the oldest goes first."""
-MOST_QUESTIONS = 60
-"""Questions in a minute of which the Hub has not said before that the token may write."""
-ASKED_AGAIN = 300.0
-"""Seconds after which the Hub is asked again whether a token may write."""
 
 
 def serve_hosted(environment: Mapping[str, str] | None = None) -> None:
@@ -51,6 +45,7 @@ def serve_hosted(environment: Mapping[str, str] | None = None) -> None:
     environment = os.environ if environment is None else environment
     options = hosted_options(environment)
     os.environ.setdefault(LOCKING, "NORMAL")
+    stop_waiting_after(HUB_SECONDS)
     server = build_server(Workspace(may_label=takes_labels(environment)), options)
     print(f"Inspector on port {options.port}.", flush=True)
     if server.no_dashboard:
@@ -115,81 +110,6 @@ def _container(environment: Mapping[str, str]) -> ServerOptions:
         trackio_sql=True,
         write_token=write_token,
     )
-
-
-class AskedTooOften(RolloutTracesError):
-    """More new tokens came within a minute than the Hub is asked about."""
-
-
-class HubWriters:
-    """Who may log to a Space: whoever the Hub lets write to it.
-
-    Strangers may send as many tokens as they like: they cannot make the Space ask more than `MOST_QUESTIONS` times
-    a minute, and neither push out of memory who may write, nor keep the Space from asking about them again.
-
-    Args:
-        space_id: the Space, `user/name`.
-        ask: whether a token may write, by the Hub; for tests.
-        clock: seconds; for tests.
-    """
-
-    def __init__(
-        self,
-        space_id: str,
-        ask: Callable[[str, str], bool] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._space_id = space_id
-        self._ask = ask or _ask_the_hub
-        self._clock = clock
-        self._known: dict[bool, dict[str, float]] = {True: {}, False: {}}
-        self._asked: deque[float] = deque()
-        self._lock = threading.Lock()
-
-    def may_write(self, token: str) -> bool:
-        """Whether a token may write to the Space; the answer is kept for five minutes.
-
-        Raises:
-            AskedTooOften: the Hub was asked about too many other tokens within the last minute.
-            Exception: the Hub gave no answer.
-        """
-        now = self._clock()
-        with self._lock:
-            for answer, known in self._known.items():
-                if now - known.get(token, -ASKED_AGAIN) < ASKED_AGAIN:
-                    return answer
-            if token not in self._known[True]:
-                self._count(now)
-        allowed = self._ask(self._space_id, token)
-        with self._lock:
-            for known in self._known.values():
-                known.pop(token, None)
-            self._known[allowed][token] = now
-            while len(self._known[allowed]) > MOST_TOKENS:
-                self._known[allowed].pop(next(iter(self._known[allowed])))
-        return allowed
-
-    def _count(self, now: float) -> None:
-        while self._asked and now - self._asked[0] >= 60:
-            self._asked.popleft()
-        if len(self._asked) >= MOST_QUESTIONS:
-            raise AskedTooOften(
-                f"{MOST_QUESTIONS} new tokens were asked about within a minute. Try again in a minute."
-            )
-        self._asked.append(now)
-
-
-def _ask_the_hub(space_id: str, token: str) -> bool:
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        HfApi().auth_check(space_id, repo_type="space", token=token, write=True)
-    except HfHubHTTPError as error:
-        if error.response is not None and error.response.status_code in (401, 403, 404):
-            return False
-        raise
-    return True
 
 
 def _port(environment: Mapping[str, str]) -> int:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from rollout_traces.cli.tables import cell, fitted, how_many, least_width
+from rollout_traces.cli.tables import cell as cell_text
+from rollout_traces.cli.tables import fitted, how_many, least_width
 from rollout_traces.store import Store
 from tests.cli.terminal import ROOT, printed
 
@@ -95,9 +96,9 @@ class TestFitting:
 class TestCells:
     def test_numbers_are_short_and_lists_are_words(self) -> None:
         """Seen once: `1.100000023841858`, and `('rollout', 'eval-rollout')`."""
-        assert [cell(value) for value in (1.100000023841858, 0.0, 7, None)] == ["1.1", "0", "7", ""]
-        assert cell(("rollout", "eval-rollout")) == "rollout, eval-rollout"
-        assert cell({"math": 0.33333, "code": 2}) == "math 0.3333, code 2"
+        assert [cell_text(value) for value in (1.100000023841858, 0.0, 7, None)] == ["1.1", "0", "7", ""]
+        assert cell_text(("rollout", "eval-rollout")) == "rollout, eval-rollout"
+        assert cell_text({"math": 0.33333, "code": 2}) == "math 0.3333, code 2"
 
 
 def _whole(value: object) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import platform
+import socket
 import subprocess
 import sys
 import textwrap
 import time
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -22,9 +23,10 @@ from packaging.specifiers import SpecifierSet
 
 from rollout_traces.deploy.app_files import PYTHON, app_files, pinned_versions, write_app
 from rollout_traces.errors import ConfigError
-from rollout_traces.inspector.hosted import PORT, AskedTooOften, HubWriters, hosted_options, takes_labels
+from rollout_traces.inspector.hosted import PORT, hosted_options, takes_labels
+from rollout_traces.inspector.hub import AskedTooOften, HubWriters, stop_waiting_after
 from rollout_traces.inspector.server import free_port
-from tests.deploy.hub import WRITER, LoopbackHub, Space, loopback_hub
+from tests.deploy.hub import READER, WRITER, LoopbackHub, Space, loopback_hub
 from tests.deploy.hub_road import Road, road_to
 
 SPACE = {"SYSTEM": "spaces", "SPACE_ID": "ada/rollouts", "SPACE_HOST": "ada-rollouts.hf.space"}
@@ -68,6 +70,18 @@ class TestOptions:
     )
     def test_labels_are_taken_only_where_it_was_told_to(self, said, taken):
         assert takes_labels({} if said is None else {"ROLLOUT_TRACES_LABELS": said}) is taken
+
+
+@pytest.fixture
+def hub_elsewhere(monkeypatch) -> Iterator[Callable[[str], None]]:
+    """Has this process's `huggingface_hub` ask at another address, and as it did before once the test is over."""
+    import huggingface_hub
+    from huggingface_hub.utils import _http
+
+    monkeypatch.setattr(_http, "_GLOBAL_CLIENT_FACTORY", _http._GLOBAL_CLIENT_FACTORY)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    yield lambda address: monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+    huggingface_hub.close_session()
 
 
 class TestHubWriters:
@@ -123,8 +137,24 @@ class TestHubWriters:
         allowed[0] = True
         assert not writers.may_write("hers")
 
+    def test_a_hub_that_takes_the_question_and_never_answers_is_given_up(self, hub_elsewhere):
+        """Seen once: it held a thread of the Space for ever, and forty of them the Space."""
+        stop_waiting_after(0.5)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            hub_elsewhere(f"http://127.0.0.1:{silent.getsockname()[1]}")
+            with pytest.raises(Exception, match="timed out"):
+                HubWriters("ada/rollouts").may_write(WRITER)
+
+    def test_one_that_answers_is_believed(self, hub_elsewhere):
+        stop_waiting_after(30)
+        with loopback_hub() as hub:
+            hub.spaces["ada/rollouts"] = Space(private=True, sdk="gradio")
+            hub_elsewhere(hub.address)
+            writers = HubWriters("ada/rollouts")
+            assert writers.may_write(WRITER) and not writers.may_write(READER)
+
     def test_the_answers_that_are_kept_are_bounded(self, monkeypatch):
-        monkeypatch.setattr("rollout_traces.inspector.hosted.MOST_QUESTIONS", 1_000)
+        monkeypatch.setattr("rollout_traces.inspector.hub.MOST_QUESTIONS", 1_000)
         asked = []
         writers = HubWriters("ada/rollouts", lambda space, token: bool(asked.append(token)))
         for number in range(300):
