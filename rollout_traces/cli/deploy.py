@@ -37,7 +37,7 @@ def deploy(
     from rollout_traces.deploy.app_files import app_files, write_app
     from rollout_traces.deploy.space import SpaceOptions, deploy_space
     from rollout_traces.errors import ConfigError
-    from rollout_traces.inspector.hub import stop_waiting_after
+    from rollout_traces.store.server_client import give_the_hub_up_after
 
     if (space is None) == (to_folder is None):
         raise ConfigError("deploy: name a Space, user/name, or a folder with --to-folder, one of the two.")
@@ -48,7 +48,7 @@ def deploy(
         )
         return
     assert space is not None
-    stop_waiting_after(HUB_SECONDS)
+    give_the_hub_up_after(HUB_SECONDS)
     options = SpaceOptions(space, private=not public, bucket_id=bucket, secrets=_secrets(secret or []))
     done = deploy_space(options, app_files(space.rpartition("/")[2]), report=_report)
     typer.echo(

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.inspector.access import NAMED, SHORTEST, VARIABLE, named_tokens
-from rollout_traces.inspector.hub import HubWriters, stop_waiting_after
+from rollout_traces.inspector.hub import HubWriters
 from rollout_traces.inspector.server import ServerOptions
+from rollout_traces.store.server_client import give_the_hub_up_after
 
 PORT = 7860
 """Where a Space is expected to listen."""
@@ -45,7 +46,7 @@ def serve_hosted(environment: Mapping[str, str] | None = None) -> None:
     environment = os.environ if environment is None else environment
     options = hosted_options(environment)
     os.environ.setdefault(LOCKING, "NORMAL")
-    stop_waiting_after(HUB_SECONDS)
+    give_the_hub_up_after(HUB_SECONDS)
     server = build_server(Workspace(may_label=takes_labels(environment)), options)
     print(f"Inspector on port {options.port}.", flush=True)
     if server.no_dashboard:

@@ -1,4 +1,4 @@
-"""What is asked of the Hugging Face Hub: whether a token may write to a Space; and for how long an answer is waited for."""
+"""Who may log to a Space, which the Hugging Face Hub is asked."""
 
 from __future__ import annotations
 
@@ -15,15 +15,6 @@ MOST_QUESTIONS = 60
 """Questions in a minute of which the Hub has not said before that the token may write."""
 ASKED_AGAIN = 300.0
 """Seconds after which the Hub is asked again whether a token may write."""
-
-
-def stop_waiting_after(seconds: float) -> None:
-    """Has `huggingface_hub` give up where the Hub says nothing for so long, in this process; by itself it waits for ever."""
-    from huggingface_hub import get_session, set_client_factory
-
-    usual = get_session()
-    made, hooks = type(usual), usual.event_hooks
-    set_client_factory(lambda: made(event_hooks=hooks, follow_redirects=True, timeout=seconds))
 
 
 class AskedTooOften(RolloutTracesError):

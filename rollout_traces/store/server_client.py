@@ -117,3 +117,12 @@ class ServerClient:
 
     def _refused(self, path: str, why: str) -> StoreError:
         return StoreError(f"{self.address}: {path.rpartition('/')[2]}: {why}.")
+
+
+def give_the_hub_up_after(seconds: float) -> None:
+    """Has `huggingface_hub` give up where the Hub says nothing for so long, in this process; by itself it waits for ever."""
+    from huggingface_hub import get_session, set_client_factory
+
+    usual = get_session()
+    made, hooks = type(usual), usual.event_hooks
+    set_client_factory(lambda: made(event_hooks=hooks, follow_redirects=True, timeout=seconds))

@@ -24,8 +24,9 @@ from packaging.specifiers import SpecifierSet
 from rollout_traces.deploy.app_files import PYTHON, app_files, pinned_versions, write_app
 from rollout_traces.errors import ConfigError
 from rollout_traces.inspector.hosted import PORT, hosted_options, takes_labels
-from rollout_traces.inspector.hub import AskedTooOften, HubWriters, stop_waiting_after
+from rollout_traces.inspector.hub import AskedTooOften, HubWriters
 from rollout_traces.inspector.server import free_port
+from rollout_traces.store.server_client import give_the_hub_up_after
 from tests.deploy.hub import READER, WRITER, LoopbackHub, Space, loopback_hub
 from tests.deploy.hub_road import Road, road_to
 
@@ -139,14 +140,14 @@ class TestHubWriters:
 
     def test_a_hub_that_takes_the_question_and_never_answers_is_given_up(self, hub_elsewhere):
         """Seen once: it held a thread of the Space for ever, and forty of them the Space."""
-        stop_waiting_after(0.5)
+        give_the_hub_up_after(0.5)
         with socket.create_server(("127.0.0.1", 0)) as silent:
             hub_elsewhere(f"http://127.0.0.1:{silent.getsockname()[1]}")
             with pytest.raises(Exception, match="timed out"):
                 HubWriters("ada/rollouts").may_write(WRITER)
 
     def test_one_that_answers_is_believed(self, hub_elsewhere):
-        stop_waiting_after(30)
+        give_the_hub_up_after(30)
         with loopback_hub() as hub:
             hub.spaces["ada/rollouts"] = Space(private=True, sdk="gradio")
             hub_elsewhere(hub.address)
