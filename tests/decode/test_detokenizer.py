@@ -11,6 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+from rollout_traces.decode import vocabulary
 from rollout_traces.decode.detokenizer import Detokenizer
 from rollout_traces.decode.vocabulary import read_vocabulary, verify
 from rollout_traces.errors import ConfigError
@@ -77,7 +78,11 @@ class TestAVocabularyWithLiteralNames:
         ids = [*tokenizer.encode("😀 wörld "), *tokenizer.convert_tokens_to_ids(["™", "\u200d"])]
         assert b"".join(pieces_of(detokenizer, ids)).decode() == "😀 wörld ™\u200d"
 
-    def test_a_table_of_tokens_decoded_alone_is_refused_where_they_are_parts_of_characters(self) -> None:
+    def test_a_table_of_tokens_decoded_alone_is_refused_where_they_are_parts_of_characters(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In a vocabulary of 255,000 the sequences that are compared hold no whole emoji; here there are none."""
+        monkeypatch.setattr(vocabulary, "_N_SEQUENCES", 0)
         tokenizer = with_literal_names()
         backend = tokenizer.backend_tokenizer
 

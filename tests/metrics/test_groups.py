@@ -83,6 +83,17 @@ class TestTies:
         other = of_ledger(ledger.with_columns(equal_to=np.asarray([0, 1, 1, 3])))
         assert other["source/b/group/tie_cause/identical_completions_share"] == 0.0
 
+    def test_nor_does_it_matter_at_which_row_the_group_begins(self):
+        ledger = make_ledger(
+            reward=[0, 1, *[1] * 4],
+            group=[0, 0, *[1] * 4],
+            sample=[0, 1, 0, 1, 2, 3],
+            equal_to=[0, 1, 2, 2, 2, 2],
+            source=["a", "a", "a", "b", "b", "b"],
+        )
+        found = of_ledger(ledger)
+        assert found["source/b/group/tie_cause/identical_completions_share"] == 1.0
+
     def test_a_group_with_an_unknown_reward_is_not_tied(self):
         found = of_ledger(make_ledger(reward=[1, 1, None, 1, 0, 1], group=[0, 0, 0, 1, 1, 1]))
         assert found["group/tie_share"] == 0.0

@@ -15,6 +15,10 @@ class TestSuperseded:
         first = {(1, "rollout", "a"): 1, (1, "eval-rollout", "a"): 4, (1, "rollout", "b"): 5}
         assert superseded_from(first)[(1, "eval-rollout", "a")] == 5
 
+    def test_the_earliest_step_that_a_later_attempt_wrote_counts(self) -> None:
+        first = {(1, "rollout", "a"): 1, (1, "rollout", "b"): 5, (1, "rollout", "c"): 3}
+        assert superseded_from(first) == {(1, "rollout", "a"): 3, (1, "rollout", "b"): 3}
+
     def test_runs_do_not_supersede_each_other(self) -> None:
         assert superseded_from({(1, "rollout", "a"): 1, (2, "rollout", "b"): 1}) == {}
 
