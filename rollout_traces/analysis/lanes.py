@@ -96,25 +96,35 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Tail:
-    """The few rollouts that end last, behind the widest gap.
+class HeldUp:
+    """How long a step's last rollouts held it up, and by what.
 
     Attributes:
-        rows: their places.
         of: how many rollouts were timed.
         begins: when all others had ended, milliseconds behind `began`; `ends`: when the last one did.
         kind: what they spent most of that time in; empty where most often nothing was logged.
         name: the tool or reward function of it.
-        seconds: how long they spent in it, and `share` of the time in which they held the step up.
+        seconds: how long they spent in it.
     """
 
-    rows: tuple[int, ...]
     of: int
     begins: int
     ends: int
     kind: str
     name: str
     seconds: float
+
+
+@dataclass(frozen=True)
+class Tail(HeldUp):
+    """The few rollouts that end last, behind the widest gap.
+
+    Attributes:
+        rows: their places.
+        share: `seconds` of the time in which they held the step up.
+    """
+
+    rows: tuple[int, ...]
     share: float
 
     @property
@@ -314,7 +324,7 @@ def tail_of(lanes: Lanes) -> Tail | None:
     silent = whole - _covered_of_rows(lanes, held, begins)
     if silent > ms:
         kind, name, ms = "", "", silent
-    return Tail(held, len(order), begins, finish, kind, name, ms / 1000, ms / whole)
+    return Tail(len(order), begins, finish, kind, name, ms / 1000, rows=held, share=ms / whole)
 
 
 def _spent(lanes: Lanes, begins: int, finish: int) -> tuple[str, str, int]:

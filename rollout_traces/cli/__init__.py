@@ -17,7 +17,20 @@ from rollout_traces.cli.options import expanded
 HELPERS = frozenset({"conversation", "dump", "example", "opened", "opening", "options", "tables"})
 """Modules here that are no command."""
 LEAN = frozenset(
-    {"delete", "events", "explain", "flips", "get", "label", "last", "list", "live", "prompts", "stats"}
+    {
+        "delete",
+        "events",
+        "explain",
+        "flips",
+        "get",
+        "label",
+        "lanes",
+        "last",
+        "list",
+        "live",
+        "prompts",
+        "stats",
+    }
 )
 """The commands that never need pandas."""
 

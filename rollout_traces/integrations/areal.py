@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rollout_traces.integrations import areal_followed, live_place
 from rollout_traces.integrations.base import (
     Arguments,
     arguments_of,
@@ -115,6 +116,7 @@ def attach(
         if observer.hook.is_on:
             _hook(trainer, observer)
             trainer._rollout_traces = observer
+            contained("areal")(areal_followed.install)()
     if (
         observer is not None
         and observer.hook.is_on
@@ -281,8 +283,10 @@ class _ArealObserver:
 
         @functools.wraps(prepare_batch)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
+            given = arguments_of(prepare_batch, args, kwargs)
+            contained("areal")(self._before_sampling)(given)
             result = prepare_batch(*args, **kwargs)
-            contained("areal")(self._learn_template)(prepare_batch, args, kwargs)
+            contained("areal")(self._learn_template)(given)
             contained("areal")(self.on_rollouts)(result)
             return result
 
@@ -351,7 +355,7 @@ class _ArealObserver:
         places = [place for place, trajectory in enumerate(batch) if trajectory is not None]
         batches: list[RolloutBatch] = []
         for index, (place, trajectory) in enumerate(zip(places, resolve(batch), strict=True)):
-            part = contained("areal")(batch_of)(trajectory)
+            part = contained("areal")(_followed_batch_of)(trajectory)
             if part is not None:
                 part = dataclasses.replace(part, train_version=self._version_trained(split))
                 batches.append(part.as_group(ListElement(call, place)))
@@ -368,12 +372,18 @@ class _ArealObserver:
         """The policy version that rollouts are compared with; AReaL sets the new one before it evaluates."""
         return self.steps.expected + (split == "eval-rollout")
 
-    def _learn_template(
-        self, prepare_batch: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> None:
+    def _before_sampling(self, given: Arguments) -> None:
+        """Lets what is sampled be seen in flight, once the logger can be made: its template is the workflow's."""
+        workflow = given.get("workflow")
+        if self.template is None and isinstance(workflow, str) and not _is_imported(workflow):
+            return
+        self._learn_template(given)
+        if self._writes():
+            live_place.announce(self.hook.ready_for_live())
+
+    def _learn_template(self, given: Arguments) -> None:
         if self.template is None:
             self.template = {}
-            given = arguments_of(prepare_batch, args, kwargs)
             self.template = template_of(
                 given.get("workflow"), given.get("workflow_kwargs") or {}, self.trainer.tokenizer
             )
@@ -434,6 +444,27 @@ def template_of(workflow: Any, workflow_kwargs: Mapping[str, Any], tokenizer: An
     if isinstance(template, str) and template != getattr(tokenizer, "chat_template", None):
         options["chat_template"] = template
     return options
+
+
+def _is_imported(path: str) -> bool:
+    return path.rpartition(".")[0] in sys.modules
+
+
+def _followed_batch_of(trajectory: Mapping[str, Any]) -> RolloutBatch:
+    """A dict as a batch, with what was noted of its rows while they were sampled."""
+    batch = batch_of(trajectory)
+    noted = areal_followed.noted_of(trajectory) if "input_ids" in trajectory else []
+    if not any(noted):
+        return batch
+    extras = batch.extras or [{}] * len(noted)
+    return dataclasses.replace(
+        batch,
+        timings=[list(row.spans) if row else None for row in noted],
+        extras=[
+            {**(known or {}), **({"live": row.live} if row and row.live else {})}
+            for known, row in zip(extras, noted, strict=True)
+        ],
+    )
 
 
 def _logged_here(*args: Any, **kwargs: Any) -> None:

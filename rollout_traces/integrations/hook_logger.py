@@ -12,6 +12,7 @@ from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import ConfigError, text_of
 from rollout_traces.integrations import run_report
 from rollout_traces.integrations.base import contained
+from rollout_traces.logger.live import NOT_LIVE, LiveRollout
 from rollout_traces.logger.rollout_handle import RolloutHandle
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
@@ -89,15 +90,34 @@ class HookLogger:
         """
         if self._check_only:
             self._check(batches, split)
+        logger = self._ready()
+        if logger is None:
+            raise ConfigError(self._failure)
+        self._has_logged = self._logged_in_step = True
+        self._report.rollouts += sum(batch.n_rows for batch in batches)
+        return logger.log_rollouts(batches, step=step, split=split, await_join=await_join)
+
+    def live(self, prompt: str | None = None, **known: Any) -> LiveRollout:
+        """Begins a rollout in flight; one that nothing is said of where nothing is logged.
+
+        Args:
+            prompt: its beginning is shown.
+            **known: further arguments of `RolloutLogger.live`.
+        """
+        logger = self.ready_for_live()
+        return NOT_LIVE if logger is None else logger.live(prompt, **known)
+
+    def ready_for_live(self) -> RolloutLogger | None:
+        """The logger, made if need be, before what is sampled first; None where nothing is logged."""
+        return None if self._check_only else self._ready()
+
+    def _ready(self) -> RolloutLogger | None:
         if self.logger is None and self._failure is None:
             self._make_logger()
-        if self.logger is None:
-            raise ConfigError(self._failure)
-        if self._starts_again:
+        if self.logger is not None and self._starts_again:
             self.logger.begin_attempt()
-        self._starts_again, self._has_logged, self._logged_in_step = False, True, True
-        self._report.rollouts += sum(batch.n_rows for batch in batches)
-        return self.logger.log_rollouts(batches, step=step, split=split, await_join=await_join)
+            self._starts_again = False
+        return self.logger
 
     def start_training(self) -> None:
         """Says that the trainer begins; where it trained before, what it logs now is another attempt."""

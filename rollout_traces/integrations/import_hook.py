@@ -13,11 +13,17 @@ from typing import Any
 
 TRIGGERS: dict[str, tuple[str, str]] = {
     "areal.api.cli_args": ("rollout_traces.integrations.areal", "extend_config"),
+    "areal.infra.workflow_executor": ("rollout_traces.integrations.areal_followed", "install"),
     "areal.trainer.rl_trainer": ("rollout_traces.integrations.areal", "install"),
     "trl.trainer.grpo_trainer": ("rollout_traces.integrations.trl", "install"),
     "trl.trainer.rloo_trainer": ("rollout_traces.integrations.trl", "install_rloo"),
     "trl.experimental.async_grpo.async_grpo_trainer": ("rollout_traces.integrations.trl_async", "install"),
     "unsloth": ("rollout_traces.integrations.trl", "install_recompiled"),
+    "verl.experimental.agent_loop.agent_loop": ("rollout_traces.integrations.verl_followed", "install"),
+    "verl.experimental.agent_loop.tool_agent_loop": (
+        "rollout_traces.integrations.verl_followed",
+        "install_tools",
+    ),
     "verl.trainer.ppo.ray_trainer": ("rollout_traces.integrations.verl", "install"),
     "verl.trainer.ppo.v1.trainer_base": ("rollout_traces.integrations.verl_v1", "install"),
 }

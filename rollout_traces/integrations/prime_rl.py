@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout_traces.integrations.base import arguments_of, contained
+from rollout_traces.integrations.prime_rl_live import PrimeRlLive
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.sources.base import EVAL, TRAIN, Claim
@@ -52,7 +53,7 @@ def batches_from(native: Sequence[Any], /, *, step: int, kind: str = "train") ->
 
 
 def attach(monitor: Any, logger: RolloutLogger) -> None:
-    """Logs the episodes that a monitor is given once they are trained on or evaluated.
+    """Logs the episodes that a monitor is given once they are trained on or evaluated, and says what is in flight.
 
     prime-rl logs an episode as `all` when it ends and as `effective` when its batch is complete: the second is
     taken, and closes the step.
@@ -61,8 +62,11 @@ def attach(monitor: Any, logger: RolloutLogger) -> None:
         monitor: any of prime-rl's, `FileMonitor` for one.
         logger: where to log.
     """
-    if not getattr(monitor.log_episodes, "_rollout_traces", False):
-        monitor.log_episodes = _watched(monitor.log_episodes, logger)
+    if getattr(monitor.log_episodes, "_rollout_traces", False):
+        return
+    monitor.log_episodes = _watched(monitor.log_episodes, logger)
+    if hasattr(monitor, "log_live"):
+        monitor.log_live = PrimeRlLive(logger).around(monitor.log_live)
 
 
 def _watched(log_episodes: Callable[..., Any], logger: RolloutLogger) -> Callable[..., Any]:

@@ -20,6 +20,8 @@ FOLDER = "ROLLOUT_TRACES_RUN_REPORT"
 """The environment variable that names the folder."""
 PROCESS = "ROLLOUT_TRACES_RUN_PROCESS"
 """The environment variable with the process id of the script."""
+LIVE_PLACE = "ROLLOUT_TRACES_LIVE_PLACE"
+"""The environment variable that names the file of `live_place`."""
 ADAPTED = {
     "slime": "slime",
     "openrlhf": "OpenRLHF",
@@ -92,7 +94,8 @@ def write() -> None:
 
 def environment() -> dict[str, str]:
     """The variables for a script that this process is about to become."""
-    return {FOLDER: tempfile.mkdtemp(prefix="rollout-traces-run-"), PROCESS: str(os.getpid())}
+    folder = tempfile.mkdtemp(prefix="rollout-traces-run-")
+    return {FOLDER: folder, PROCESS: str(os.getpid()), LIVE_PLACE: str(Path(folder) / "live.place")}
 
 
 def say_at_exit() -> None:

@@ -30,10 +30,11 @@ from rollout_traces.integrations.base import (
     integration_named,
     warn_if_unsupported,
 )
+from rollout_traces.integrations.followed import Followed, prompt_text
 from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
 from rollout_traces.integrations.trl_batch import ScoredCompletions, batches_from
-from rollout_traces.integrations.trl_spans import TrlSpans
+from rollout_traces.integrations.trl_followed import TrlRows
 from rollout_traces.integrations.trl_steps import align_steps, at_global_step
 from rollout_traces.logger.rollout_logger import RolloutLogger
 
@@ -67,7 +68,7 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
     if hasattr(trainer, "_generate"):
         trainer._generate = observer.remember_lengths(trainer._generate)
     if hasattr(trainer, "_generate_single_turn"):
-        trainer._generate_single_turn = observer.spans.around_sampling(trainer._generate_single_turn)
+        trainer._generate_single_turn = observer.rows.around_sampling(trainer._generate_single_turn)
     trainer._calculate_rewards = observer.remember_rewards(trainer._calculate_rewards)
     trainer.log = at_global_step(trainer, trainer.log)
     trainer._generate_and_score_completions = observer.hand_over(trainer._generate_and_score_completions)
@@ -125,6 +126,15 @@ class _Rewarded:
     extras: Mapping[str, Sequence[Any]]
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where the rows of a call belong: the step and split that they are logged at, and a group number each."""
+
+    step: int
+    split: str
+    groups: Sequence[int]
+
+
 class _TrlObserver(TrainerCallback):
     """Sees every call, hands it over, closes each step, and flushes before TRL finishes its run."""
 
@@ -133,7 +143,8 @@ class _TrlObserver(TrainerCallback):
         self.hook = HookLogger(
             "trl", logger, HookSettings.from_environment().over(options), self._said_by_trainer
         )
-        self.spans = TrlSpans(trainer)
+        self.rows = TrlRows(trainer)
+        self.place: _Place | None = None
         self.generated: list[_Generated] = []
         self.rewarded: _Rewarded | None = None
         self._groups: dict[str, tuple[int, int]] = {}
@@ -143,7 +154,8 @@ class _TrlObserver(TrainerCallback):
 
         @functools.wraps(generate)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            result = generate(*args, **kwargs)
+            with self.rows.calling_tools():
+                result = generate(*args, **kwargs)
             self.generated = contained("trl")(self._lengths)(result) or []
             return result
 
@@ -155,7 +167,7 @@ class _TrlObserver(TrainerCallback):
         @functools.wraps(calculate)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             names = contained("trl")(_unique)(self.trainer.reward_func_names) or []
-            with self.spans.scoring(names):
+            with self.rows.scoring(names):
                 rewards = calculate(*args, **kwargs)
             self.rewarded = contained("trl")(self._rewarded)(arguments_of(calculate, args, kwargs), rewards)
             return rewards
@@ -167,10 +179,17 @@ class _TrlObserver(TrainerCallback):
 
         @functools.wraps(score)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            self.generated, self.rewarded = [], None
-            self.spans.begin()
-            output = score(*args, **kwargs)
-            contained("trl")(self._log)(arguments_of(score, args, kwargs), output)
+            given = arguments_of(score, args, kwargs)
+            self.generated, self.rewarded, self.place = [], None, None
+            self.rows.begin(())
+            contained("trl")(self._begin)(given)
+            try:
+                output = score(*args, **kwargs)
+            except BaseException as error:
+                self.rows.end("aborted", type(error).__name__)
+                raise
+            self.rows.end("done")
+            contained("trl")(self._log)(given, output)
             return output
 
         return wrapped
@@ -215,13 +234,38 @@ class _TrlObserver(TrainerCallback):
             },
         )
 
-    def _log(self, given: Arguments, output: Mapping[str, Any]) -> None:
+    def _begin(self, given: Arguments) -> None:
+        """Begins a rollout in flight for each row; where TRL has environments, they are reset first."""
         trainer, inputs = self.trainer, given["inputs"]
-        sampled_at = int(trainer.state.global_step)
-        training = trainer.model.training
-        step, split = (sampled_at + 1, "rollout") if training else (sampled_at, "eval-rollout")
-        scored = self._scored(inputs, output, (step, split))
-        self.hook.log_rollouts(batches_from(scored), step=step, split=split)
+        place = self.place = self._place_of(len(inputs))
+        tokenizer = _tokenizer_of(trainer)
+        boots = getattr(trainer, "environment_factories", None) is not None
+        rows = []
+        for row, group in zip(inputs, place.groups, strict=True):
+            known = {"step": place.step, "split": place.split, "source": row.get("environment")}
+            live = self.hook.live(prompt_text(row.get("prompt")), group=str(group), **known)
+            if boots:
+                live.stage("booting")
+            rows.append(Followed(live, tokenizer))
+        self.rows.begin(rows)
+
+    def _place_of(self, n_rows: int) -> _Place:
+        """Where a call's rows belong: step, split, and a group each."""
+        trainer = self.trainer
+        at, training = int(trainer.state.global_step), trainer.model.training
+        step, split = (at + 1, "rollout") if training else (at, "eval-rollout")
+        world, rank = trainer.accelerator.num_processes, trainer.accelerator.process_index
+        size = trainer.num_generations
+        if not training:
+            size = getattr(trainer, "num_generations_eval", size)
+        first = self._take_groups((step, split), -(-n_rows * world // size))
+        return _Place(step, split, [first + (rank * n_rows + row) // size for row in range(n_rows)])
+
+    def _log(self, given: Arguments, output: Mapping[str, Any]) -> None:
+        inputs = given["inputs"]
+        place = self.place or self._place_of(len(inputs))
+        scored = self._scored(inputs, output, place.groups)
+        self.hook.log_rollouts(batches_from(scored), step=place.step, split=place.split)
 
     def _take_groups(self, place: tuple[int, str], n_groups: int) -> int:
         """The first of so many group ids of a step and split; calls of the same one go on where the last ended."""
@@ -232,17 +276,9 @@ class _TrlObserver(TrainerCallback):
         return first
 
     def _scored(
-        self,
-        inputs: Sequence[Mapping[str, Any]],
-        output: Mapping[str, Any],
-        place: tuple[int, str],
+        self, inputs: Sequence[Mapping[str, Any]], output: Mapping[str, Any], groups: Sequence[int]
     ) -> ScoredCompletions:
-        trainer = self.trainer
-        n = len(inputs)
-        world, rank = trainer.accelerator.num_processes, trainer.accelerator.process_index
-        group_size = trainer.num_generations
-        if place[1] != "rollout":
-            group_size = getattr(trainer, "num_generations_eval", group_size)
+        trainer, n = self.trainer, len(inputs)
         columns = {name: [row.get(name) for row in inputs] for name in inputs[0] if name != "prompt"}
         known = len(self.generated) == n
         rewarded = self.rewarded
@@ -251,7 +287,6 @@ class _TrlObserver(TrainerCallback):
                 f"TRL: `_calculate_rewards` saw {0 if rewarded is None else len(rewarded.prompts)} rows. "
                 f"Expected the batch's {n}."
             )
-        first_group = self._take_groups(place, -(-n * world // group_size))
         return ScoredCompletions(
             output=output,
             completion_lengths=[row.length for row in self.generated] if known else None,
@@ -259,12 +294,17 @@ class _TrlObserver(TrainerCallback):
             stop_reasons=[row.stop_reason for row in self.generated] if known else None,
             rewards={name: rewarded.rewards_B_F[:, f].tolist() for f, name in enumerate(rewarded.names)},
             reward_weights=_as_list(trainer.reward_weights),
-            group_ids=[first_group + (rank * n + row) // group_size for row in range(n)],
+            group_ids=groups,
             global_step=int(trainer.state.global_step),
             messages=self._messages(rewarded),
-            spans=self.spans.noted,
-            columns={**columns, **rewarded.extras},
+            spans=self.rows.noted,
+            columns={**columns, **rewarded.extras, **self._lives()},
         )
+
+    def _lives(self) -> dict[str, list[str]]:
+        """The column that leads from rollouts in flight to what is stored of them."""
+        ids = [row.live.id for row in self.rows.rows]
+        return {"live": ids} if any(ids) else {}
 
     def _messages(self, rewarded: _Rewarded) -> list[list[Mapping[str, Any]]] | None:
         """TRL's structured conversations; wrong under a `rollout_func`, absent for plain text."""

@@ -29,7 +29,7 @@ class ScoredCompletions:
         group_ids: B group numbers.
         global_step: the trainer's `state.global_step`.
         messages: B conversations as TRL structured them, or None.
-        spans: when the batch was sampled and scored, the same for all rows.
+        spans: when each row was sampled, called tools and was scored.
         columns: data set columns and extra log columns -> B values.
     """
 
@@ -42,7 +42,7 @@ class ScoredCompletions:
     group_ids: Sequence[int] | None = None
     global_step: int = 0
     messages: Sequence[Any] | None = None
-    spans: Sequence[Span] = ()
+    spans: Sequence[Sequence[Span]] = ()
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
 
@@ -96,7 +96,7 @@ def batches_from(scored: ScoredCompletions, /) -> list[RolloutBatch]:
             group_ids=scored.group_ids,
             stop_reasons=scored.stop_reasons,
             messages=scored.messages,
-            timings=[list(scored.spans)] * len(prompt_mask) if scored.spans else None,
+            timings=[list(spans) for spans in scored.spans] if any(scored.spans) else None,
             ground_truths=next(
                 (scored.columns[name] for name in GROUND_TRUTH_COLUMNS if name in scored.columns), None
             ),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.errors import BatchError
+from rollout_traces.integrations.verl_followed import NOTED, noted_columns
 from rollout_traces.model.batch import RolloutBatch
 
 RESPONSE_TRACKS = {
@@ -76,6 +77,7 @@ def batches_from(scored: ScoredDataProto, /) -> list[RolloutBatch]:
     }
     if "__num_turns__" in others:
         numbers["num_turns"] = _numbers(others["__num_turns__"])
+    noted = noted_columns(others.get(NOTED, ()))
     return [
         RolloutBatch(
             input_ids=tensors["input_ids"],
@@ -88,7 +90,8 @@ def batches_from(scored: ScoredDataProto, /) -> list[RolloutBatch]:
             group_ids=list(others["uid"]) if "uid" in others else list(range(len(response_mask))),
             sources=None if "data_source" not in others else list(others["data_source"]),
             ground_truths=ground_truths_of(others.get("reward_model")),
-            extras=words,
+            extras=merged_rows(words, noted.get("extras")),
+            timings=noted.get("timings"),
             train_version=scored.train_version,
             **tracks,
         )
@@ -109,6 +112,15 @@ def ground_truths_of(reward_models: Sequence[Any] | None) -> list[Any] | None:
     if reward_models is None:
         return None
     return [item.get("ground_truth") if isinstance(item, Mapping) else None for item in reward_models]
+
+
+def merged_rows(
+    first: Sequence[Mapping[str, Any]] | None, second: Sequence[Mapping[str, Any]] | None
+) -> list[dict[str, Any]] | None:
+    """Two columns of a mapping a row as one; None where neither is there."""
+    if first is None or second is None:
+        return [dict(row) for row in first or second or ()] or None
+    return [{**one, **other} for one, other in zip(first, second, strict=True)]
 
 
 def _numbers(values: Any) -> np.ndarray:

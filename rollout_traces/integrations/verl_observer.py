@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+from rollout_traces.integrations import live_place
 from rollout_traces.integrations.base import (
     Arguments,
     arguments_of,
@@ -63,6 +64,10 @@ class VerlObserver:
             with open_dict(config):
                 config.rollout_data_dir = NO_DUMP
 
+    def announce(self) -> None:
+        """Lets the agent loops of this node be seen in flight, before verl samples first."""
+        live_place.announce(self.hook.ready_for_live())
+
     def around_dump(self, dump: Callable[..., Any]) -> Callable[..., Any]:
         """Hands training rollouts over, closes the step, and lets verl dump where a folder was asked for."""
 
@@ -96,6 +101,7 @@ class VerlObserver:
         @functools.wraps(fit)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             self.hook.start_training()
+            contained(self.name)(self.announce)()
             try:
                 return fit(*args, **kwargs)
             finally:

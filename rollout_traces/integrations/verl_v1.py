@@ -24,7 +24,8 @@ from rollout_traces.integrations.base import (
     has_hook_points,
     integration_named,
 )
-from rollout_traces.integrations.verl_batch import ground_truths_of, split_extras
+from rollout_traces.integrations.verl_batch import ground_truths_of, merged_rows, split_extras
+from rollout_traces.integrations.verl_followed import NOTED, noted_columns
 from rollout_traces.integrations.verl_observer import VerlObserver, observe, validating
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
@@ -84,6 +85,7 @@ def batches_from(fetched: Fetched, /) -> list[RolloutBatch]:
     numbers, words = split_extras(_columns([item.get("reward_extra_info") or {} for item in extras]))
     if "num_turns" in rows:
         numbers["num_turns"] = np.asarray([float(value) for value in rows["num_turns"]])
+    noted = noted_columns([item.get(NOTED) for item in extras])
     return [
         RolloutBatch.from_prompt_response(
             rows["prompts"],
@@ -98,7 +100,8 @@ def batches_from(fetched: Fetched, /) -> list[RolloutBatch]:
             episode_ids=[key.rpartition("_")[0] for key in fetched.keys],
             sources=rows.get("data_source"),
             ground_truths=ground_truths_of(rows.get("reward_model")),
-            extras=words,
+            extras=merged_rows(words, noted.get("extras")),
+            timings=noted.get("timings"),
             train_version=fetched.train_version,
             **tracks,
         )

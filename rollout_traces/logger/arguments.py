@@ -12,6 +12,7 @@ from typing import Any
 from rollout_traces.capture.join import JOINABLE
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import BatchError, ConfigError, RolloutTracesError, text_of
+from rollout_traces.logger.where_to_open import inspector_of
 from rollout_traces.model.batch import SPLITS, RolloutBatch, keys_left_out
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.settings.logger_options import LoggerOptions
@@ -106,6 +107,7 @@ def checked_options(options: StepOptions, config: Mapping[str, Any] | None) -> S
         ),
         all_rows_folder=None if folder is None else str(Path(folder).absolute()),
         alert_webhook=webhook,
+        inspector_url=inspector_of(options.inspector_url, options.server_url),
     )
 
 

@@ -103,6 +103,10 @@ class LiveRollout:
         self.stage("done") if kind is None else self.stage("aborted", kind.__name__)
 
 
+NOT_LIVE = LiveRollout("", None)
+"""A rollout that nothing is said of."""
+
+
 class LiveWriter:
     """Appends what is said of a process's rollouts in flight to one file, on a thread.
 

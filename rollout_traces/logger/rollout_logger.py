@@ -32,13 +32,14 @@ from rollout_traces.logger.arguments import (
     naming,
     plain_step,
 )
-from rollout_traces.logger.live import LiveRollout, LiveWriter
+from rollout_traces.logger.live import NOT_LIVE, LiveRollout, LiveWriter
 from rollout_traces.logger.pipeline import LoggerPipeline, PipelineOptions
 from rollout_traces.logger.rank_client import RankClient, client_of_rank, share
 from rollout_traces.logger.rollout_handle import Joins, RolloutHandle, warn_of_failure
 from rollout_traces.logger.where_to_open import say_where_to_open
+from rollout_traces.model.addresses import page_address
 from rollout_traces.model.counted_warnings import Warnings
-from rollout_traces.model.live_lines import MAX_TEXT
+from rollout_traces.model.live_lines import MAX_TEXT, LivePlace
 from rollout_traces.model.plain_values import plain
 from rollout_traces.settings.logger_options import LoggerOptions, default_of
 from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS
@@ -75,7 +76,7 @@ class RolloutLogger:
             spool is then in memory alone, and is lost with the process.
         dialect: overrides what is learned from the chat template.
         **options: fields of `rollout_traces.LoggerOptions`, each documented there; None leaves the default:
-            `max_rollout_traces_per_step`, `selection`, `space_id`, `private`, `server_url`, `resume`,
+            `max_rollout_traces_per_step`, `selection`, `space_id`, `private`, `server_url`, `inspector_url`, `resume`,
             `ledger`, `run_settings`, `reward_range`, `metric_ranges`, `metric_keys`, `flag_parameters`,
             `all_rows_folder`, `alert_webhook`, `max_disk_gb`, `chat_template`, `chat_template_kwargs`,
             `worker`, `per_rank`, `max_bytes_per_step`, `max_spool_bytes`, `write_seconds`,
@@ -140,6 +141,9 @@ class RolloutLogger:
                         CONFIG_KEY: _run_config(asked, tokenizer),
                     },
                 )
+            if asked.inspector_url is not None:
+                place = {"project": sink.run.project, "run": sink.run.name}
+                asked.inspector_url = page_address(asked.inspector_url, **place)
             shared = ranks if self._n_ranks > 1 else None
             with naming(f"project: {project!r} cannot be spooled in Trackio's folder (TRACKIO_DIR)"):
                 self._pipeline = pipeline = LoggerPipeline(sink, plan, self._warnings, shared)
@@ -251,7 +255,12 @@ class RolloutLogger:
             )
         except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
             self._warnings.count("live_refused", error)
-            return LiveRollout("", None)
+            return NOT_LIVE
+
+    def live_place(self) -> tuple[LivePlace, bool]:
+        """Where what is said of rollouts in flight goes, and whether their texts may: for processes beside this one."""
+        self._announce()
+        return self._pipeline.live_place, self._says_texts
 
     def log_scalars(self, scalars: Mapping[str, Any], step: int) -> None:
         """Logs numbers at a step.
@@ -367,8 +376,7 @@ class RolloutLogger:
         return self._live
 
     def _begin_live(self) -> LiveWriter:
-        if isinstance(self._pipeline, LoggerPipeline):
-            self._pipeline.announce()
+        self._announce()
         return LiveWriter(
             self._pipeline.live_place,
             node_name(),
@@ -377,6 +385,10 @@ class RolloutLogger:
             n_ranks=self._n_ranks,
             says_texts=self._says_texts,
         )
+
+    def _announce(self) -> None:
+        if isinstance(self._pipeline, LoggerPipeline):
+            self._pipeline.announce()
 
     def _check_open(self) -> None:
         """Raises BatchError when the logger is finished."""
@@ -417,7 +429,14 @@ class RolloutLogger:
 def _run_config(options: StepOptions, tokenizer: Any) -> dict[str, Any]:
     """What this package adds to the run's config: settings, thresholds of flags, and which tokenizer wrote the rollouts."""
     name = getattr(tokenizer, "name_or_path", None)
-    written = {FLAG_PARAMETERS: dict(options.flag_parameters), "tokenizer": str(name) if name else None}
+    address = options.inspector_url and page_address(
+        options.inspector_url, project=options.project, run=options.name
+    )
+    written = {
+        FLAG_PARAMETERS: dict(options.flag_parameters),
+        "tokenizer": str(name) if name else None,
+        "inspector": address,
+    }
     return {**options.settings.as_config(), **{key: value for key, value in written.items() if value}}
 
 

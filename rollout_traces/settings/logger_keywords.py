@@ -17,6 +17,7 @@ class LoggerKeywords(TypedDict, total=False):
     space_id: str | None
     private: bool | None
     server_url: str | None
+    inspector_url: str | None
     resume: str | None
     ledger: bool | None
     run_settings: dict[str, Any] | None

@@ -31,6 +31,8 @@ class LoggerOptions:
         space_id: Hugging Face Space to log to, `user/name`.
         private: whether a Space that has to be created is private.
         server_url: self-hosted Trackio server to log to, perhaps with its write token.
+        inspector_url: http or https address under which people open the inspector: the run's config and each trace
+            lead there; where runs log to an inspector, its own by default. None: no address is written.
         resume: `allow`, `must` or `never`, for a new run.
         ledger: whether every step's ledger of all rows is kept.
         run_settings: what else the run declares, fields of `RunSettings`: clip bounds, a success threshold.
@@ -73,6 +75,7 @@ class LoggerOptions:
     space_id: str | None = field(default=None, metadata=HERE)
     private: bool | None = field(default=True, metadata=HERE)
     server_url: str | None = field(default=None, repr=False, metadata=SECRET)
+    inspector_url: str | None = None
     resume: str = field(default="allow", metadata=HERE)
     ledger: bool = True
     run_settings: dict[str, Any] = field(default_factory=dict, metadata=HERE)

@@ -34,6 +34,7 @@ from rollout_traces.ledger.build import complete_from_transcripts
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.ledger.loss_histogram import loss_histogram, pack
 from rollout_traces.metrics import step_histograms, tool_use
+from rollout_traces.model.addresses import page_address
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.transcript import Transcript
@@ -207,7 +208,10 @@ class Judge:
                 ledger,
                 item.row,
                 flags=flags[item.row],
-                extra=read[item.row][1](extra_metadata(batch, sizes[groups[item.row]], item.row)),
+                extra={
+                    **read[item.row][1](extra_metadata(batch, sizes[groups[item.row]], item.row)),
+                    "inspector": self._address(ledger, item.row),
+                },
                 details=read[item.row][1](details_of(batch, item.row)),
                 images=self.reader.images(batch, item.row),
             )
@@ -216,6 +220,14 @@ class Judge:
         at_random = {item.row: row_flags[item.row] for item in chosen if item.selected_by == "random"}
         used = {row: tool_use(transcript) for row, transcript in transcripts.items()}
         return replace(judged, ledger=ledger, random_flags=at_random, tool_use=used), traces
+
+    def _address(self, ledger: Ledger, row: int) -> str | None:
+        """Where the inspector shows a rollout, as far as it is known where that is."""
+        if self.options.inspector_url is None:
+            return None
+        known = ledger.row(row)
+        place = {name: known.get(name) for name in ("split", "step", "group", "sample")}
+        return page_address(self.options.inspector_url, tab="rollouts", **place)
 
     def _read(self, batch: PackedBatch, row: int) -> dict[int, tuple[Transcript, Hide]]:
         self.checkpoint()

@@ -86,6 +86,7 @@ METADATA = {
     "selected_by": "why the selection kept it",
     "selected_probability": "chance of having been traced",
     "population": "rollouts of this step and split when it was chosen",
+    "inspector": "where an inspector shows the rollout, where its address is known",
     "parsed_answer": "what the trainer parsed as the answer",
     "ground_truth": "the expected answer",
     "sample/<name>": "a metric that the trainer computed for the rollout",

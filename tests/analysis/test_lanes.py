@@ -144,7 +144,7 @@ class TestTail:
         assert str(tail_of(found)).endswith("no span tells in what")
 
     def test_a_mixture_says_its_share(self):
-        assert str(Tail((1,), 8, 0, 2000, "tool", "x", 0.9, 0.45)).endswith(
+        assert str(Tail(8, 0, 2000, "tool", "x", 0.9, (1,), 0.45)).endswith(
             "holds the step for 2 s: tool “x”, 45% of it"
         )
 

@@ -295,3 +295,19 @@ class TestThePolicy:
             visit.page.goto(f"{visit.address}{dashboard}{page}?project=demo")
             visit.page.wait_for_timeout(700)
         assert not [text for text in said if "Content Security Policy" in text], said
+
+
+class TestTrackiosPage:
+    def test_of_a_rollout_opens_the_traces_of_its_run(self, visit):
+        visit.open(project="demo", run="run-a", split="rollout", step=3, group=0, sample=0)
+        expect(visit.get("rollout-header")).to_be_visible()
+        with visit.page.expect_popup() as opened:
+            visit.get("trackio-link").click()
+        dashboard = opened.value
+        expect(dashboard.locator("body")).to_contain_text("Traces", timeout=60_000)
+        with dashboard.expect_response(lambda answer: "get_traces" in answer.url, timeout=60_000) as asked:
+            dashboard.reload()
+        assert dashboard.url.partition("?")[0].endswith("/traces")
+        sent = asked.value.request.post_data_json
+        assert (sent["project"], sent["run"]) == ("demo", "run-a"), sent
+        dashboard.close()

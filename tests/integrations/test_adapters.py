@@ -96,23 +96,33 @@ class TestTrl:
     @pytest.mark.parametrize("rank", [0, 1])
     def test_each_process_takes_its_own_slice_of_the_gathered_rewards(self, rank):
         observer, rows = self.observed(rank, ["right", "short"])
-        scored = observer._scored(rows, {}, (4, "rollout"))
+        scored = observer._scored(rows, {}, range(4))
         assert scored.rewards["right"] == [4.0 * rank + i for i in range(4)]
-        assert scored.group_ids == [2 * rank, 2 * rank, 2 * rank + 1, 2 * rank + 1]
         assert scored.messages is None
-        again = observer._scored(rows, {}, (4, "rollout"))
-        assert again.group_ids == [4 + group for group in scored.group_ids]
-        assert observer._scored(rows, {}, (4, "eval-rollout")).group_ids == scored.group_ids
-        assert observer._scored(rows, {}, (5, "rollout")).group_ids == scored.group_ids
+
+    @pytest.mark.parametrize("rank", [0, 1])
+    def test_the_groups_of_a_step_are_numbered_over_all_processes_and_calls(self, rank):
+        observer, _ = self.observed(rank, ["right", "short"])
+        trainer = observer.trainer
+        trainer.model = SimpleNamespace(training=True)
+        own = [2 * rank, 2 * rank, 2 * rank + 1, 2 * rank + 1]
+        first, again = observer._place_of(4), observer._place_of(4)
+        assert (first.step, first.split, first.groups) == (4, "rollout", own)
+        assert again.groups == [4 + group for group in own]
+        trainer.model.training = False
+        evaluated = observer._place_of(4)
+        assert (evaluated.step, evaluated.split, evaluated.groups) == (3, "eval-rollout", own)
+        trainer.model.training, trainer.state.global_step = True, 4
+        assert observer._place_of(4).groups == own
 
     def test_two_reward_functions_of_one_name_stay_two(self):
         observer, rows = self.observed(0, ["<lambda>", "<lambda>"])
-        rewards = observer._scored(rows, {}, (4, "rollout")).rewards
+        rewards = observer._scored(rows, {}, range(4)).rewards
         assert rewards == {"<lambda>": [0.0, 1.0, 2.0, 3.0], "<lambda>_2": [0.0, 10.0, 20.0, 30.0]}
 
     def test_what_a_reward_function_logged_is_kept_where_it_speaks_of_every_row(self):
         observer, rows = self.observed(0, ["right", "short"])
-        columns = observer._scored(rows, {}, (4, "rollout")).columns
+        columns = observer._scored(rows, {}, range(4)).columns
         assert columns == {"answer": ["4"] * 4, "note": ["a", "b", "c", "d"]}
         [batch] = trl.batches_from(
             trl.ScoredCompletions(self.scored(), columns={"note": ["a", "b"], "images": [[], []]})
@@ -122,7 +132,7 @@ class TestTrl:
     def test_rewards_of_another_call_are_not_taken(self):
         observer, rows = self.observed(0, ["right", "short"])
         with pytest.raises(BatchError, match=r"saw 4 rows\. Expected the batch's 3"):
-            observer._scored(rows[:3], {}, (4, "rollout"))
+            observer._scored(rows[:3], {}, range(3))
 
     def test_a_missing_key_is_named(self):
         with pytest.raises(BatchError, match="TRL's batch: key 'completion_mask' is missing"):

@@ -58,8 +58,10 @@ from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: E402
 
 from rollout_traces.capture.host_copy import capture  # noqa: E402
 from rollout_traces.decode import TranscriptDecoder  # noqa: E402
-from rollout_traces.trace.conversion import read_ledger  # noqa: E402
+from rollout_traces.model.spans import Span  # noqa: E402
+from rollout_traces.trace.conversion import read_details, read_ledger, read_transcript  # noqa: E402
 from tests.generator import tiny_tokenizer  # noqa: E402
+from tests.trainers.live_watch import Watched  # noqa: E402
 from tests.trainers.result import report  # noqa: E402
 
 PROMPTS, STEPS = 16, 4
@@ -142,6 +144,34 @@ def check_loop(project: str, trainer: PPOTrainer) -> int:
     assert joined == compared
     assert all("advantage" in record.metadata for _, record in traces)
     return compared
+
+
+def check_followed(project: str, trainer: PPOTrainer, watched: Watched) -> None:
+    """Each row was in flight before, and its spans are what the engine noted itself."""
+    traces = rows_of(FOLDER / "trackio", project, "rollout/trajectories")
+    sampled: list[Span] = []
+    for _, record in traces:
+        spans, tokens = read_details(record)["timings"], read_transcript(record).tokens
+        made = [span for span in spans if span["kind"] == "generate"]
+        scored = [span for span in spans if span["kind"] == "score"]
+        turns = [message["role"] for message in record.messages].count("assistant")
+        assert [span["turn"] for span in made] == list(range(turns)), (made, record.messages)
+        assert len(scored) == turns and {span["name"] for span in scored} == {"is_right"}
+        assert {span["engine"] for span in made} == {"10.0.0.1:3000"}
+        key = record.metadata["extra/live"]
+        assert watched.lines[key][-1]["stage"] == "done", watched.lines[key]
+        assert watched.last(key, "turns") == turns
+        assert watched.last(key, "tokens") == int(tokens.response_mask.sum())
+        sampled += made
+    noted = sorted(trainer.rollout.engine.times)
+    for span in sorted(sampled, key=lambda span: span["start"]):
+        near = [at for at in noted if span["start"] - 0.001 <= at[0] and at[1] <= span["end"] + 0.001]
+        assert near, span
+        noted.remove(min(near, key=lambda at: at[0] - span["start"]))
+    print(
+        f"{project}: {len(traces)} rows were in flight before, {len(sampled)} turns timed, each around the engine's own times; "
+        f"{len(watched.lines)} episodes seen in flight"
+    )
 
 
 def check_payload(tokenizer) -> None:
@@ -282,7 +312,10 @@ def main() -> None:
     check_exports(tokenizer)
     rows = 0
     for project, workflow in {"areal-multi-turn": many, "areal-rlvr": single}.items():
-        rows += check_loop(project, train(project, workflow, workflow, join_advantages=True))
+        with Watched(FOLDER / "trackio", project) as watched:
+            trainer = train(project, workflow, workflow, join_advantages=True)
+        rows += check_loop(project, trainer)
+        check_followed(project, trainer, watched)
     report("AReaL", "areal", "areal", rows=rows, equal=rows)
 
 

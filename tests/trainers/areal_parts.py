@@ -6,8 +6,10 @@ rollout controller around the executor, the train controller around the actor.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import random
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -56,11 +58,17 @@ class Engine:
     def __init__(self, tokenizer) -> None:
         self.tokenizer = tokenizer
         self.version = 0
+        self.times: list[tuple[float, float]] = []
+        self.rid_to_address: dict[str, str] = {}
 
     def get_version(self) -> int:
         return self.version
 
     async def agenerate(self, request):
+        began = time.time()
+        self.rid_to_address[request.rid] = "10.0.0.1:3000"
+        await asyncio.sleep(0.01)
+        self.times.append((began, time.time()))
         stop = random.choice(["stop", "stop", "length"])
         tokens = self.tokenizer.encode(random.choice(ANSWERS), add_special_tokens=False)
         if stop == "stop":

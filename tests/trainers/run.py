@@ -52,7 +52,11 @@ ENVIRONMENTS = (
         "trl",
         ("trl_grpo.py", "trl_ranks.py", "trl_async_loop.py"),
         (TEMPLATES, "transformers==5.0.0", "jmespath", "requests"),
-        beside=(("trl==0.24.0", "trl_unsloth.py"), ("trl==1.12.0", "trl_unsloth.py")),
+        beside=(
+            ("trl==0.24.0", "trl_unsloth.py"),
+            ("trl==1.12.0", "trl_unsloth.py"),
+            ("transformers==5.3.0", "trl_environments.py"),
+        ),
     ),
     Environment(
         "decode",

@@ -31,6 +31,7 @@ from rollout_traces.decode import TranscriptDecoder  # noqa: E402
 from rollout_traces.integrations import trl as integration  # noqa: E402
 from rollout_traces.trace.conversion import TraceRecord, read_details, read_transcript  # noqa: E402
 from tests.generator import tiny_tokenizer  # noqa: E402
+from tests.trainers.live_watch import Watched  # noqa: E402
 from tests.trainers.result import report  # noqa: E402
 
 ROWS = 16
@@ -170,6 +171,8 @@ def train(
         return wrapped
 
     evaluated = options.pop("evaluated", 0)
+    environment = options.pop("environment", None)
+    functions = [recorded(correct), recorded(short)]
     config = classes[1](
         output_dir=str(FOLDER / "out"),
         per_device_train_batch_size=options.pop("rows", ROWS),
@@ -189,18 +192,18 @@ def train(
         temperature=0.7,
         disable_tqdm=True,
         seed=1,
-        reward_weights=[1.0, 0.5],
+        **({} if environment else {"reward_weights": [1.0, 0.5]}),
         **({"max_tool_calling_iterations": 3} if tools else {}),
         **options,
     )
     trainer = classes[0](
         model=model,
-        reward_funcs=[recorded(correct), recorded(short)],
+        reward_funcs=functions,
         args=config,
         train_dataset=data,
         eval_dataset=concatenate_datasets([data] * evaluated) if evaluated else None,
         processing_class=tokenizer,
-        **({"tools": tools} if tools else {}),
+        **({"environment_factory": environment} if environment else {"tools": tools} if tools else {}),
     )
     integration.attach(trainer, max_rollout_traces_per_step=cap, selection=selection)
     trainer.seen, trainer.evaluated = [], []
@@ -371,6 +374,41 @@ def check_spans(record: TraceRecord, seen: dict) -> None:
             assert span["version"] == seen["global_step"] and span["end"] <= scored[0]["start"] + 0.001
 
 
+def check_live(project: str, trainer: GRPOTrainer, watched: Watched) -> None:
+    """Each stored rollout was in flight before: its stages, turns, tokens and last words, and a span a turn and a call."""
+    by_step, n_tools, followed = stored(project), 0, 0
+    for seen in trainer.seen:
+        for row, record in enumerate(by_step[seen["global_step"] + 1]):
+            key, tokens = record.metadata["extra/live"], read_transcript(record).tokens
+            completion = seen["completion"][row]
+            calls = [message["name"] for message in completion if message["role"] == "tool"]
+            turns = sum(message["role"] == "assistant" for message in completion)
+            spans = read_details(record)["timings"]
+            made = [span for span in spans if span["kind"] == "generate"]
+            called = [span for span in spans if span["kind"] == "tool"]
+            assert [span["turn"] for span in made] == list(range(len(made)))
+            assert len(made) - turns in (0, 1), "a turn that was cut away whole"
+            assert len(called) >= len(calls), (called, calls)
+            for span in called:
+                assert made[span["turn"]]["end"] <= span["start"] + 0.001, (
+                    "a tool runs after the turn that called it"
+                )
+            assert watched.lines[key][-1]["stage"] == "done"
+            assert watched.last(key, "turns") == len(made)
+            assert watched.last(key, "tokens") >= int(tokens.response_mask.sum())
+            assert watched.last(key, "step") == seen["global_step"] + 1
+            words = trainer.processing_class.decode(tokens.input_ids[tokens.response_mask][-3:])
+            followed += words in watched.last(key, "words")
+            stages = watched.stages(key)
+            n_tools += len(called)
+            if len(stages) > 4:
+                assert ("tool multiply" in stages) == bool(called), (stages, called)
+    assert n_tools > 10, "nobody called a tool"
+    print(
+        f"{project}: {watched.ended()} rollouts were in flight, {n_tools} calls of tools timed, {followed} last words"
+    )
+
+
 def check_evaluation(project: str, trainer: GRPOTrainer) -> int:
     """What TRL samples to evaluate is the other split, with TRL's ids and rewards.
 
@@ -429,6 +467,9 @@ def main() -> None:
         rows += check(project, trainer)
         if trainer.evaluated:
             rows += check_evaluation(project, trainer)
+    with Watched(FOLDER / "trackio", "trl-live") as watched:
+        trainer = train("trl-live", tools=[multiply])
+    check_live("trl-live", trainer, watched)
     report("TRL: GRPO, RLOO, GMPO", "trl", "trl", rows=rows, equal=rows)
 
 

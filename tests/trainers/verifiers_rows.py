@@ -11,19 +11,21 @@ import asyncio
 import random
 import time
 
-from adapter_rows import Comparison, Row
+from adapter_rows import FOLDER, Comparison, Row
 
 # isort: split
 # What is imported above sets where Trackio writes.
 from verifiers.v1.configs.agent import WireAgentConfig
 from verifiers.v1.episode import EnvInfo, Episode, GroupInfo, PolicySpan, TrainRunInfo, TrainWorkInfo
 from verifiers.v1.graph import prepare_turn
+from verifiers.v1.serve.delta import DeltaStreamer
 from verifiers.v1.task import WireTaskData
 from verifiers.v1.trace import AgentInfo, ModelCall, Trace, TraceTask
 from verifiers.v1.types import AssistantMessage, Response, ToolMessage, TurnTokens, UserMessage
 
 from rollout_traces.integrations import prime_rl
 from tests.generator import tiny_tokenizer
+from tests.trainers.live_watch import Watched
 
 STEPS, GROUPS, GROUP = 8, 16, 4
 
@@ -141,9 +143,55 @@ def rows_of_step(episodes: list[Episode]) -> list[Row]:
 
 
 class Monitor:
-    """With the signature of prime-rl's monitors."""
+    """With the signatures of prime-rl's monitors."""
 
     async def log_episodes(self, episodes, step: int, kind: str, subset: str) -> None: ...
+
+    async def log_live(self, events: list[dict]) -> None: ...
+
+
+async def grow(sampler: Sampler, monitor: Monitor, step: int) -> tuple[int, str]:
+    """A trace that is told of while it grows, by verifiers' own deltas.
+
+    Returns:
+        Its turns, and what it said last.
+    """
+    task = TraceTask(type="Task", data=WireTaskData(idx=step, prompt=f"Live {step}?"))
+    trace = Trace(task=task, agent=AgentInfo(config=WireAgentConfig(), name="solver"))
+    dispatch = {"kind": "train", "env": "demo", "group": f"live-{step}", "step": step}
+
+    async def send(delta: dict) -> None:
+        await monitor.log_live([{"delta": delta, "dispatch": dispatch}])
+
+    streamer = DeltaStreamer(lambda: [trace], send)
+    for phase in ("boot", "agent"):
+        getattr(trace.timing, phase).start = time.time()
+        await streamer.flush()
+        await asyncio.sleep(0.3)
+    known = [sampler.said("user", UserMessage(content=f"Live {step}?"))]
+    turns = sampler.rng.randrange(1, 4)
+    for turn in range(turns):
+        if turn:
+            known = [*known, sampler.said("tool", ToolMessage(content="found", tool_call_id=f"c{turn}"))]
+        known = sampler.turn(trace, known)
+        await streamer.flush()
+    trace.timing.scoring.start = time.time()
+    await streamer.flush()
+    await asyncio.sleep(0.3)
+    await monitor.log_live([{"done": trace.id}])
+    return turns, known[-1][0].content
+
+
+def check_live(watched: Watched, grown: dict[int, tuple[int, str]]) -> None:
+    """Each trace that grew was seen in its stages, with its turns and last words."""
+    by_step = {watched.last(key, "step"): key for key in watched.lines}
+    assert set(by_step) == set(grown), (by_step, grown)
+    for step, (turns, words) in grown.items():
+        key = by_step[step]
+        assert watched.stages(key)[-4:] == ["booting", "sampling", "scoring", "done"], watched.stages(key)
+        assert (watched.last(key, "turns"), watched.last(key, "words")) == (turns, words)
+        assert watched.last(key, "prompt") == f"Live {step}?" and watched.last(key, "source") == "demo"
+    print(f"prime-rl: {len(grown)} traces seen in flight, by verifiers' own deltas")
 
 
 def main() -> None:
@@ -152,6 +200,10 @@ def main() -> None:
     comparison = Comparison("prime-rl, verifiers", "verifiers", sampler.tokenizer)
     monitor = Monitor()
     prime_rl.attach(monitor, comparison.logger)
+    with Watched(FOLDER, "rows") as watched:
+        grown = {step: asyncio.run(grow(sampler, monitor, step)) for step in range(4)}
+        time.sleep(1)
+    check_live(watched, grown)
     for step in range(STEPS):
         start = time.perf_counter()
         episodes = one_step(sampler, step)

@@ -34,6 +34,7 @@ import numpy as np  # noqa: E402
 import orjson  # noqa: E402
 from omegaconf import OmegaConf  # noqa: E402
 from verl.experimental.agent_loop import agent_loop  # noqa: E402
+from verl.experimental.agent_loop.agent_loop import register  # noqa: E402
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop  # noqa: E402
 from verl.tools.base_tool import BaseTool  # noqa: E402
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse  # noqa: E402
@@ -43,8 +44,9 @@ from verl.trainer.ppo.reward import extract_reward  # noqa: E402
 from verl.workers.rollout.replica import TokenOutput  # noqa: E402
 
 from rollout_traces.integrations import verl as integration  # noqa: E402
-from rollout_traces.trace.conversion import TraceRecord, read_transcript  # noqa: E402
+from rollout_traces.trace.conversion import TraceRecord, read_details, read_transcript  # noqa: E402
 from tests.generator import tiny_tokenizer  # noqa: E402
+from tests.trainers.live_watch import Watched  # noqa: E402
 from tests.trainers.result import report  # noqa: E402
 
 CALL = 'Let me compute.\n<tool_call>\n{"name": "calc", "arguments": {"e": "6*7"}}\n</tool_call>'
@@ -67,10 +69,17 @@ STEPS, PROMPTS, SAMPLES = range(7, 11), 32, 4
 """Steps, and the rollouts of each: prompts times samples."""
 
 
+TIMES: dict[str, list[tuple[float, float]]] = {"generate": [], "tool": []}
+"""When the server and the tool worked, as they noted it themselves."""
+
+
 class Calculator(BaseTool):
     """Answers every call."""
 
     async def execute(self, instance_id, parameters, **_):
+        began = time.time()
+        await asyncio.sleep(0.02)
+        TIMES["tool"].append((began, time.time()))
         return ToolResponse(text="42"), 0.0, {}
 
 
@@ -81,6 +90,9 @@ class Server:
         self.tokenizer = tokenizer
 
     async def generate(self, request_id, prompt_ids, sampling_params, **_):
+        began = time.time()
+        await asyncio.sleep(0.02)
+        TIMES["generate"].append((began, time.time()))
         answered = "<tool_response>" in self.tokenizer.decode(prompt_ids)
         text = random.choice(["The answer is 42.", "I am not sure."]) if answered else CALL
         ids = [*self.tokenizer.encode(text, add_special_tokens=False), self.tokenizer.eos_token_id]
@@ -92,7 +104,60 @@ class Server:
         )
 
 
-def sample(tokenizer, n_prompts: int = 2, n_samples: int = 3):
+@register("scored_tool_agent")
+class Scored(ToolAgentLoop):
+    """verl's tool agent loop, which gives its own reward."""
+
+    async def run(self, sampling_params, **kwargs):
+        output = await super().run(sampling_params, **kwargs)
+        output.reward_score = float("42." in self.tokenizer.decode(output.response_ids))
+        output.extra_fields["reward_extra_info"] = {"acc": output.reward_score}
+        return output
+
+
+def worker_of(config, tokenizer, kind: type[agent_loop.AgentLoopWorker] = agent_loop.AgentLoopWorker):
+    """verl's worker, as far as it runs agent loops."""
+    worker = object.__new__(kind)
+    worker.config, worker.rollout_config, worker.tokenizer = (
+        config,
+        config.actor_rollout_ref.rollout,
+        tokenizer,
+    )
+    worker.processor = worker.reward_loop_worker_handles = worker.dataset_cls = None
+    worker.distillation_enabled, worker.mm_processor_kwargs = False, {}
+    worker.llm_client, worker.hf_model_type = Server(tokenizer), "qwen2"
+    worker.tools = [Calculator({}, OpenAIFunctionToolSchema.model_validate(SCHEMA))]
+    return worker
+
+
+def check_spans(records: list[TraceRecord]) -> int:
+    """Every span is around what the server or the tool noted itself, and there are as many.
+
+    Returns:
+        How many spans were compared.
+    """
+    found = [span for record in records for span in read_details(record)["timings"]]
+    for kind, noted in TIMES.items():
+        left = sorted(noted)
+        spans = sorted((span for span in found if span["kind"] == kind), key=lambda span: span["start"])
+        for span in spans:
+            near = [at for at in left if span["start"] - 0.001 <= at[0] and at[1] <= span["end"] + 0.001]
+            assert near, (span, left[:3])
+            left.remove(min(near, key=lambda at: at[0] - span["start"]))
+        assert not left, f"{len(left)} of {len(noted)} of the kind {kind} have no span"
+    return len(found)
+
+
+def check_live(record: TraceRecord, step: int, watched: Watched) -> None:
+    """A stored rollout was in flight before, with its stages, turns and tokens."""
+    key = record.metadata["extra/live"]
+    stages = watched.stages(key)
+    assert stages[-1] == "done" and "tool calc" in stages[:-1], stages
+    assert watched.last(key, "step") == step and watched.last(key, "turns") == 2
+    assert watched.last(key, "tokens") == int(read_transcript(record).tokens.response_mask.sum())
+
+
+def sample(tokenizer, step: int, n_prompts: int = 2, n_samples: int = 3):
     """A `DataProto` made by verl's own code."""
     config = OmegaConf.create(
         {
@@ -114,37 +179,22 @@ def sample(tokenizer, n_prompts: int = 2, n_samples: int = 3):
             "data": {"apply_chat_template_kwargs": ARGUMENTS},
         }
     )
-    tool = Calculator({}, OpenAIFunctionToolSchema.model_validate(SCHEMA))
 
     async def run():
-        worker = object.__new__(agent_loop.AgentLoopWorker)
-        worker.config, worker.rollout_config, worker.tokenizer = (
-            config,
-            config.actor_rollout_ref.rollout,
-            tokenizer,
-        )
-        worker.processor = worker.reward_loop_worker_handles = None
-        worker.distillation_enabled, worker.mm_processor_kwargs = False, {}
-        outputs, uids = [], []
+        worker = worker_of(config, tokenizer)
+        runs, uids = [], []
         for prompt in range(n_prompts):
             uid = str(uuid.uuid4())
             for _ in range(n_samples):
-                loop = ToolAgentLoop(
-                    agent_loop.DictConfigWrap(config),
-                    Server(tokenizer),
-                    tokenizer,
-                    None,
-                    None,
-                    agent_loop.DictConfigWrap(config.data),
-                    hf_model_type="qwen2",
-                    tools=agent_loop.ToolListWrap([tool]),
-                )
+                place = {"step": step, "sample_index": prompt, "rollout_n": 0, "validate": False}
                 messages = [{"role": "user", "content": f"What is 6*7? v{prompt}"}]
-                output = await loop.run({}, raw_prompt=messages)
-                output.reward_score = float("42." in tokenizer.decode(output.response_ids))
-                output.extra_fields["reward_extra_info"] = {"acc": output.reward_score}
-                outputs.append(await worker._agent_loop_postprocess(output, False, raw_prompt=messages))
+                runs.append(
+                    worker._run_agent_loop(
+                        {}, place, agent_name="scored_tool_agent", raw_prompt=messages, uid=uid
+                    )
+                )
                 uids.append(uid)
+        outputs = await asyncio.gather(*runs)
         n = len(outputs)
         others = {
             "data_source": np.array(["demo"] * n, dtype=object),
@@ -202,13 +252,18 @@ def main() -> None:
     folder = trainer.config.trainer.get("rollout_data_dir", None)
     assert folder == integration.NO_DUMP
     sampled = {}
-    for step in STEPS:
-        trainer.global_steps = step
-        sampled[step], extras = sample(tokenizer, n_prompts=PROMPTS, n_samples=SAMPLES)
-        trainer._log_rollout_data(sampled[step], extras, {}, folder)
+    trainer._rollout_traces.announce()
+    with Watched(FOLDER / "trackio", "verl-demo") as watched:
+        for step in STEPS:
+            trainer.global_steps = step
+            sampled[step], extras = sample(tokenizer, step, n_prompts=PROMPTS, n_samples=SAMPLES)
+            trainer._log_rollout_data(sampled[step], extras, {}, folder)
+        trainer._rollout_traces.hook.close()
     assert not Path(folder).exists()
-    trainer._rollout_traces.hook.close()
     traces = stored()
+    n_spans = check_spans([record for _, record in traces])
+    for step, record in traces:
+        check_live(record, step, watched)
     assert Counter(step for step, _ in traces) == dict.fromkeys(STEPS, PROMPTS * SAMPLES)
     groups: dict[str, set] = {}
     for step, record in traces:
@@ -221,7 +276,8 @@ def main() -> None:
     assert len({group for [group] in groups.values()}) == len(groups) == PROMPTS * len(STEPS)
     print(
         f"verl: {len(traces)} of {len(traces)} rows equal in tokens, masks, rewards, groups, versions and step; "
-        f"roles and calls right; {time.time() - start:.1f} s"
+        f"roles and calls right; {n_spans} spans around the server's and the tool's own times, {len(watched.lines)} rollouts "
+        f"seen in flight; {time.time() - start:.1f} s"
     )
     report("verl, RayPPOTrainer", "verl", "verl", rows=len(traces), equal=len(traces))
 

@@ -9,6 +9,7 @@ fields and tags. Run by `make test-trainers` in verl's environment. Prints one l
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import sys
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from verl_loop import ARGUMENTS, FOLDER, SCHEMA, Calculator, Server
+from verl_loop import ARGUMENTS, FOLDER, check_live, check_spans, worker_of
 
 # isort: split
 # What is imported above sets the environment in which verl loads its plugins.
@@ -29,14 +30,13 @@ import verl
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop import agent_loop
-from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
-from verl.tools.schemas import OpenAIFunctionToolSchema
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from rollout_traces.integrations.verl import NO_DUMP
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
 from tests.generator import tiny_tokenizer
+from tests.trainers.live_watch import Watched
 from tests.trainers.result import report
 
 STEPS, PROMPTS, SAMPLES = 4, 32, 4
@@ -59,12 +59,20 @@ OVERRIDES = [
 ]
 
 
+class Worker(agent_loop.AgentLoopWorker):
+    """verl's worker, whose outputs are kept as they are."""
+
+    async def _agent_loop_postprocess(self, output, validate, **kwargs):
+        await self._compute_score([output], kwargs=kwargs)
+        return output
+
+
 class Loops:
     """Runs verl's tool agent loop and writes what it made to the queue, as `AgentLoopWorkerTQ` does."""
 
     def __init__(self, config, tokenizer) -> None:
         self.config, self.tokenizer = config, tokenizer
-        self.tool = Calculator({}, OpenAIFunctionToolSchema.model_validate(SCHEMA))
+        self.worker = worker_of(config, tokenizer, Worker)
         self.written: dict[str, dict] = {}
 
     def generate_sequences(self, batch) -> None:
@@ -74,30 +82,22 @@ class Loops:
     async def _all(self, batch, validate: bool) -> None:
         step = int(batch["global_steps"])
         partition, n = ("val", 2) if validate else ("train", SAMPLES)
-        for uid, prompt in zip(batch["uid"], batch["raw_prompt"], strict=True):
-            uid, prompt = getattr(uid, "data", uid), getattr(prompt, "data", prompt)
+        sessions = []
+        for uid, prompt in zip(map(_plain, batch["uid"]), map(_plain, batch["raw_prompt"]), strict=True):
             for session in range(n):
-                await self._one(uid, prompt, (session, step, partition))
+                sessions.append(self._one(uid, prompt, (session, step, partition)))
+        await asyncio.gather(*sessions)
+        for uid in map(_plain, batch["uid"]):
             transfer_queue.kv_put(key=uid, partition_id=partition, tag={"status": "finished"})
 
     async def _one(self, uid: str, prompt: list, place: tuple[int, int, str]) -> None:
         session, step, partition = place
-        loop = ToolAgentLoop(
-            agent_loop.DictConfigWrap(self.config),
-            Server(self.tokenizer),
-            self.tokenizer,
-            None,
-            None,
-            agent_loop.DictConfigWrap(self.config.data),
-            hf_model_type="qwen2",
-            tools=agent_loop.ToolListWrap([self.tool]),
+        trajectory = {"step": step, "sample_index": 0, "rollout_n": session, "validate": partition == "val"}
+        output = await self.worker._run_agent_loop(
+            {}, trajectory, agent_name="scored_tool_agent", raw_prompt=prompt, uid=uid
         )
-        output = await loop.run({}, raw_prompt=prompt)
-        output.reward_score = float("42." in self.tokenizer.decode(output.response_ids))
         version = max(step - 1, 0)
-        output.extra_fields.update(
-            reward_extra_info={"acc": output.reward_score}, min_global_steps=version, max_global_steps=version
-        )
+        output.extra_fields.update(min_global_steps=version, max_global_steps=version)
         field = output.as_dict()
         field.update(
             uid=uid,
@@ -118,6 +118,39 @@ class Loops:
         self.written[key] = {**field, "step": step, "partition": partition}
         fields = list_of_dict_to_tensordict([field])
         transfer_queue.kv_batch_put(keys=[key], fields=fields, tags=[tag], partition_id=partition)
+
+
+def _plain(value):
+    return getattr(value, "data", value)
+
+
+def away(config, tokenizer, n: int) -> tuple[int, list[dict]]:
+    """Runs agent loops in the process that this is called in, and gives what was noted of them."""
+    worker = worker_of(config, tokenizer, Worker)
+
+    async def run():
+        place = {"step": 99, "sample_index": 0, "rollout_n": 0, "validate": False}
+        prompt = [{"role": "user", "content": "What is 6*7?"}]
+        runs = [
+            worker._run_agent_loop({}, place, agent_name="scored_tool_agent", raw_prompt=prompt, uid="away")
+            for _ in range(n)
+        ]
+        return await asyncio.gather(*runs)
+
+    outputs = asyncio.run(run())
+    time.sleep(1)
+    return os.getpid(), [orjson.loads(output.extra_fields["rollout_traces"]) for output in outputs]
+
+
+def check_away(trainer, tokenizer) -> None:
+    """A worker of another process says what is in flight in the same run, and hands its spans on."""
+    with Watched(FOLDER / "trackio", "verl-v1") as watched:
+        pid, noted = ray.get(ray.remote(away).remote(trainer.config, tokenizer, 4))
+    assert pid != os.getpid()
+    for each in noted:
+        assert watched.stages(each["live"])[-1] == "done", watched.lines.get(each["live"])
+        assert [span["kind"] for span in each["spans"]] == ["generate", "tool", "generate"], each["spans"]
+    print(f"verl v1: {len(noted)} rollouts of a Ray worker seen in flight in the trainer's run")
 
 
 def objects(values: list) -> np.ndarray:
@@ -267,7 +300,14 @@ def main() -> None:
         trainer._rollout_traces.hook.options.update(max_rollout_traces_per_step=10_000, selection="all")
         assert trainer.config.trainer.rollout_data_dir == NO_DUMP
         loops = Loops(trainer.config, tokenizer)
-        trainer.fit(loops)
+        with Watched(FOLDER / "trackio", "verl-v1") as watched:
+            trainer.fit(loops)
+            check_away(trainer, tokenizer)
+        records = [record for split in ("rollout", "eval-rollout") for _, record in stored(split)]
+        for split in ("rollout", "eval-rollout"):
+            for step, record in stored(split):
+                check_live(record, step, watched)
+        print(f"verl v1: {check_spans(records)} spans around the server's and the tool's own times")
         assert not Path(NO_DUMP).exists()
         check(trainer, loops.written)
     finally:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rollout_traces.analysis.lanes import BUSY, Lanes, Tail, aligned, covered, lanes_of, tail_of
+from rollout_traces.analysis.lanes import BUSY, HeldUp, Lanes, Tail, aligned, covered, lanes_of, tail_of
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import scalars
 from rollout_traces.inspector.pages.funnel import FunnelAnswer, funnel
@@ -108,74 +108,67 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class ShownTail:
-    """The rollouts that hold a step up; `where` finds them."""
+class ShownTail(HeldUp):
+    """The `n` rollouts that hold a step up, in words; `where` finds them."""
 
+    n: int
     text: str
     where: str
-    n: int
-    of: int
-    begins: int
-    ends: int
-    kind: str
-    name: str
-    seconds: float
 
 
 @dataclass(frozen=True)
-class LanesAnswer:
-    """The spans of a step, or of the last minutes up to it.
+class Time:
+    """Where the time of a step went, or of the last minutes up to it.
 
     Attributes:
-        steps: the steps whose rollouts are shown, ascending.
         began: when the first span began, seconds since the epoch.
         ms: until the last one ended.
-        by: what has a lane, and `choices` what can have one.
+        by: what has a lane.
         said: what is odd about clocks, and what was left out, in words.
         unobserved: what was not logged, with what to log.
-        next: give it as `after` for the spans behind; None at the end.
     """
 
     step: int
-    steps: list[int]
     began: float
     ms: int
     by: str
-    choices: list[str]
-    kinds: tuple[str, ...]
-    names: list[str]
     lanes: list[Lane]
-    rollouts: list[LaneRollout]
-    spans: SpanColumns
-    changes: list[Change]
     phases: list[Phase]
     tail: ShownTail | None
     said: list[str]
     unobserved: list[str]
     n_rows: int
     n_timed: int
+
+
+@dataclass(frozen=True)
+class LanesAnswer(Time):
+    """The same with its spans.
+
+    Attributes:
+        steps: the steps whose rollouts are shown, ascending.
+        choices: what can have a lane.
+        next: give it as `after` for the spans behind; None at the end.
+    """
+
+    steps: list[int]
+    choices: list[str]
+    kinds: tuple[str, ...]
+    names: list[str]
+    rollouts: list[LaneRollout]
+    spans: SpanColumns
+    changes: list[Change]
     next: int | None = None
 
 
 @dataclass(frozen=True)
-class StepTime:
-    """Where a step's time went: its lanes without their spans, and the funnel of its rollouts.
+class StepTime(Time):
+    """The same of a step without its spans, and the funnel of its rollouts.
 
     Attributes:
         notice: what names in it are.
     """
 
-    step: int
-    began: float
-    ms: int
-    by: str
-    lanes: list[Lane]
-    phases: list[Phase]
-    tail: ShownTail | None
-    said: list[str]
-    unobserved: list[str]
-    n_rows: int
-    n_timed: int
     funnel: FunnelAnswer
     notice: str = NOTICE
 
@@ -367,7 +360,7 @@ def _tail(tail: Tail | None, rows: Sequence[dict[str, Any]]) -> ShownTail | None
         return None
     uids = [rows[at]["uid"] or rows[at]["id"] for at in tail.rows[:MOST_NAMED]]
     where = f"uid in ({', '.join(literal(uid) for uid in uids)})"
-    return ShownTail(str(tail), where, len(tail.rows), tail.of, tail.begins, tail.ends, tail.kind, tail.name, tail.seconds)  # fmt: skip
+    return taken(ShownTail, tail, n=len(tail.rows), text=str(tail), where=where)
 
 
 def _left_out(raw: Lanes, given: np.ndarray, lanes_left_out: int, by: str) -> list[str]:

@@ -26,11 +26,13 @@ class ListedRun:
     """A run as the frame of the pages lists it.
 
     Attributes:
+        id: Trackio's id of it.
         name: by which it is asked for: its id where several runs share its name.
         note: what every page of it has to say: that it was imported, and what that leaves unknown.
         without: pages that have nothing of it to show.
     """
 
+    id: str
     name: str
     label: str
     started: str
@@ -100,6 +102,7 @@ def _runs(store: Store) -> list[ListedRun]:
     shared = Counter(run.name for run in found)
     return [
         ListedRun(
+            id=run.id,
             name=run.name if shared[run.name] == 1 else run.id,
             label=run.name if shared[run.name] == 1 else f"{run.name} ({run.started[:19]})",
             started=run.started,

@@ -9,7 +9,7 @@ import { latest, remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { flagChips } from "../samples/script.js";
-import { drawStepPager, move, nearest } from "../step_pager/script.js";
+import { atStep, stepKeys } from "../step_pager/script.js";
 import { LOOK_KEYS, lookOf } from "../transcript/keys.js";
 import { TranscriptView } from "../transcript/script.js";
 import { spans, strip } from "./way.js";
@@ -41,8 +41,7 @@ export function mount(element, server) {
   root = element.closest(".rt-view") || element;
   call = remote(server);
   const here = { page: "episodes", section: "Episodes" };
-  shortcut(["[", "ArrowLeft"], "Previous step", () => move(-1), here);
-  shortcut(["]", "ArrowRight"], "Next step", () => move(1), here);
+  stepKeys(here);
   shortcut("j", "Next branch", () => stepRow(1), here);
   shortcut("k", "Previous branch", () => stepRow(-1), here);
   shortcut("J", "Next episode", () => stepEpisode(1), here);
@@ -51,14 +50,8 @@ export function mount(element, server) {
 }
 
 function update(now, changed) {
-  drawStepPager(part(".rt-step-pager"), now);
-  const steps = splitOf(now)?.steps || [];
-  if (!steps.length) return replace(part(".rt-episodes-main"), notice("info", "No rollouts in this split yet", ""));
-  if (!steps.includes(Number(now.step)))
-    return state.set(
-      { step: now.step === undefined ? steps[steps.length - 1] : nearest(steps, Number(now.step)) },
-      { fill: true },
-    );
+  const nothing = () => replace(part(".rt-episodes-main"), notice("info", "No rollouts in this split yet", ""));
+  if (!atStep(part(".rt-step-pager"), now, nothing)) return undefined;
   const wanted = state.valuesOf(now, KEYS);
   if (wanted !== shownFor) load(now, wanted);
   else if (["group", "sample"].some(key => changed.has(key))) draw();

@@ -2,12 +2,11 @@
 
 import { button, h, notice, replace } from "../../lib/dom.js";
 import { number, plural, seconds } from "../../lib/format.js";
-import { shortcut } from "../../lib/keyboard.js";
 import { populationOfStep, register, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
-import { drawStepPager, move, nearest } from "../step_pager/script.js";
+import { atStep, stepKeys } from "../step_pager/script.js";
 import { LanesCanvas } from "./canvas.js";
 import { funnelTable, functionsTable } from "./tables.js";
 
@@ -34,20 +33,13 @@ export function mount(element, server) {
   root = element.closest(".rt-view") || element;
   call = remote(server);
   const here = { page: "lanes", section: "Lanes" };
-  shortcut(["[", "ArrowLeft"], "Previous step", () => move(-1), here);
-  shortcut(["]", "ArrowRight"], "Next step", () => move(1), here);
+  stepKeys(here);
   register("lanes", { element: root, update, news });
 }
 
 function update(now) {
-  drawStepPager(part(".rt-step-pager"), now);
-  const steps = splitOf(now)?.steps || [];
-  if (!steps.length) return replace(part(".rt-lanes-time"), notice("info", "No rollouts in this split yet", ""));
-  if (!steps.includes(Number(now.step)))
-    return state.set(
-      { step: now.step === undefined ? steps[steps.length - 1] : nearest(steps, Number(now.step)) },
-      { fill: true },
-    );
+  const nothing = () => replace(part(".rt-lanes-time"), notice("info", "No rollouts in this split yet", ""));
+  if (!atStep(part(".rt-step-pager"), now, nothing)) return undefined;
   const wanted = state.valuesOf(now, KEYS);
   if (wanted !== shownFor) load(now, wanted);
   return undefined;

@@ -87,6 +87,16 @@ export function funnelTable(answer) {
 
 export function functionsTable(answer, step) {
   const at = answer.steps.indexOf(step);
+  const curve = (each, field, title, show) =>
+    h(
+      "td",
+      null,
+      line(
+        each.steps.map(s => s[field]),
+        `${each.name}, ${title}`,
+        show,
+      ),
+    );
   const line = (values, label, show) =>
     values.some(value => value !== null)
       ? lineChart(answer.steps, values, {
@@ -109,15 +119,7 @@ export function functionsTable(answer, step) {
       h("td", { class: "rt-mono" }, inert(each.name)),
       h("td", { class: "rt-num" }, time(here.seconds)),
       h("td", { class: "rt-num" }, time(each.whole.seconds)),
-      h(
-        "td",
-        null,
-        line(
-          each.steps.map(s => s.seconds),
-          `${each.name}, seconds a step`,
-          seconds,
-        ),
-      ),
+      curve(each, "seconds", "seconds a step", seconds),
       h(
         "td",
         { class: `rt-num ${here.no_value ? "rt-error-text" : ""}` },
@@ -125,15 +127,7 @@ export function functionsTable(answer, step) {
         here.no_value && answer.steps[at] !== undefined ? links(`${name(each.column)} is null`, step) : null,
       ),
       h("td", { class: "rt-num" }, share(here.zeros)),
-      h(
-        "td",
-        null,
-        line(
-          each.steps.map(s => s.zeros),
-          `${each.name}, share of zeros`,
-          percent,
-        ),
-      ),
+      curve(each, "zeros", "share of zeros", percent),
       h("td", { class: "rt-num" }, share(here.one_value)),
       h("td", { class: "rt-num" }, share(here.outliers)),
     );

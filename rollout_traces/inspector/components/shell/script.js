@@ -262,7 +262,8 @@ function drawTools() {
           href: trackioAddress(),
           target: "_blank",
           rel: "noopener",
-          title: "Trackio's own dashboard, on this project",
+          title: "Trackio's own dashboard; of a rollout its run's traces, of which no single one has an address",
+          onclick: event => event.currentTarget.setAttribute("href", trackioAddress()),
           testid: "trackio-link",
         },
         "Trackio",
@@ -295,9 +296,13 @@ function drawTools() {
   );
 }
 
+// Trackio's page of what is shown here, as near as it has an address: a run's traces, else the project.
 function trackioAddress() {
-  const { project } = state.get();
-  return session.dashboard + (project ? `?project=${encodeURIComponent(project)}` : "");
+  const now = state.get();
+  if (!now.project) return session.dashboard;
+  const run = now.page === "rollouts" && runOf(now);
+  const asked = new URLSearchParams({ project: now.project, ...(run ? { run_ids: run.id } : {}) });
+  return `${session.dashboard}${run ? "traces" : ""}?${asked}`;
 }
 
 function shortcuts() {

@@ -2,6 +2,7 @@
 
 import { button, h, replace } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
+import { shortcut } from "../../lib/keyboard.js";
 import { splitOf } from "../../lib/pages.js";
 import { isStatic } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
@@ -26,6 +27,26 @@ export function goTo(wanted) {
 export function toggleFollow() {
   const steps = splitOf(state.get())?.steps || [];
   state.set(state.get().follow ? { follow: null } : { follow: 1, step: steps[steps.length - 1] });
+}
+
+// The keys of a page that shows a step: `[` and `]`, and the arrows where the page needs them for nothing else.
+export function stepKeys(here, { arrows = true } = {}) {
+  shortcut(["[", ...(arrows ? ["ArrowLeft"] : [])], "Previous step", () => move(-1), here);
+  shortcut(["]", ...(arrows ? ["ArrowRight"] : [])], "Next step", () => move(1), here);
+}
+
+// Draws the pager; false where the page waits: there is no step yet, which `nothing` is told, or it goes to the nearest one.
+export function atStep(root, now, nothing) {
+  drawStepPager(root, now);
+  const steps = splitOf(now)?.steps || [];
+  if (!steps.length) nothing();
+  else if (!steps.includes(Number(now.step)))
+    state.set(
+      { step: now.step === undefined ? steps[steps.length - 1] : nearest(steps, Number(now.step)) },
+      { fill: true },
+    );
+  else return true;
+  return false;
 }
 
 export function drawStepPager(root, now) {

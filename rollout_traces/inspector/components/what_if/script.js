@@ -8,7 +8,7 @@ import { populationOfStep, register, setPopulation, splitOf } from "../../lib/pa
 import { latest, remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
-import { drawStepPager, move, nearest } from "../step_pager/script.js";
+import { atStep, stepKeys } from "../step_pager/script.js";
 import { TranscriptView } from "../transcript/script.js";
 import { ofRollout, tried } from "./cells.js";
 import { RULES, declared, format, parse, tokenOf } from "./rules.js";
@@ -32,8 +32,7 @@ export function mount(element, server) {
   root = element.closest(".rt-view") || element;
   call = remote(server);
   const here = { page: "what_if", section: "What if" };
-  shortcut(["["], "Previous step", () => move(-1), here);
-  shortcut(["]"], "Next step", () => move(1), here);
+  stepKeys(here, { arrows: false });
   shortcut("j", "Next rollout", () => stepSample(1), here);
   shortcut("k", "Previous rollout", () => stepSample(-1), here);
   shortcut("e", "Next token that is cut", () => view?.jump(1), here);
@@ -41,14 +40,8 @@ export function mount(element, server) {
 }
 
 function update(now, changed) {
-  drawStepPager(part(".rt-step-pager"), now);
-  const steps = splitOf(now)?.steps || [];
-  if (!steps.length) return replace(part(".rt-of-step"), notice("info", "No steps in this split yet", ""));
-  if (!steps.includes(Number(now.step)))
-    return state.set(
-      { step: now.step === undefined ? steps[steps.length - 1] : nearest(steps, Number(now.step)) },
-      { fill: true },
-    );
+  const nothing = () => replace(part(".rt-of-step"), notice("info", "No steps in this split yet", ""));
+  if (!atStep(part(".rt-step-pager"), now, nothing)) return undefined;
   const wanted = state.valuesOf(now, KEYS);
   if (wanted !== shownFor) return load(now, wanted);
   if (!data) return undefined;

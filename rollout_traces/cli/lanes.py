@@ -1,0 +1,61 @@
+"""`rollout-traces lanes`: where a step's time went, and which rollouts held it up."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rollout_traces.cli import options
+from rollout_traces.cli.tables import print_json, print_table
+
+
+def lanes(
+    run: Annotated[str | None, typer.Argument(help="A run; the only one there is by default.")] = None,
+    *,
+    source: options.From,
+    step: Annotated[int | None, typer.Option(help="The step; the newest by default.")] = None,
+    split: Annotated[str, typer.Option(help="The split.")] = "rollout",
+    by: Annotated[
+        str,
+        typer.Option(help="A lane for each engine, source or rollout; the first that is known by default."),
+    ] = "",
+    as_json: options.AsJson = False,
+) -> None:
+    """Show where a step's time went: how long each engine worked and was idle, and which rollouts hold the step up.
+
+    Example: rollout-traces lanes my-run --step 12
+    """
+    from rollout_traces.errors import StoreError
+    from rollout_traces.inspector.asking import as_plain
+    from rollout_traces.inspector.pages.lanes import step_time
+    from rollout_traces.inspector.view import SplitView
+    from rollout_traces.inspector.workspace import Workspace
+
+    store = source.open()
+    name = options.run_name(store, run)
+    steps = [info.step for info in store.steps(name, split)]
+    if not steps:
+        raise StoreError(f"{name} has no rollouts in {split}.")
+    workspace = Workspace(server_url=source.server_url, space=source.space, projects=(store.project,))
+    try:
+        workspace.refresh(store.project)
+        view = SplitView(workspace, store.project, name, split)
+        found = step_time(view, steps[-1] if step is None else step, by)
+    finally:
+        workspace.close()
+    if as_json:
+        print_json(as_plain(found))
+        return
+    rows = [
+        [lane.name, lane.n_rollouts, lane.n_spans, round(lane.busy, 2), f"{lane.idle:.0%}"]
+        for lane in found.lanes
+    ]
+    title = f"{name}, step {found.step}: {found.ms / 1000:.3g} s, {found.n_timed} of {found.n_rows} rollouts timed"
+    print_table([found.by, "rollouts", "spans", "busy s", "idle"], rows, title=title)
+    for phase in found.phases:
+        typer.echo(f"{phase.name} of step {phase.step}: {(phase.end - phase.start) / 1000:.3g} s")
+    if found.tail is not None:
+        typer.echo(f'{found.tail.text}\n  rollout-traces list {name} --all --where "{found.tail.where}"')
+    for text in (*found.said, *found.unobserved):
+        typer.echo(text)
