@@ -2,9 +2,11 @@
 
     python -m benchmarks.lanes                            2,000 rollouts of 20 turns, each sampled and followed by a tool
     python -m benchmarks.lanes --rollouts 500
+    python -m benchmarks.lanes --funnel 1000000           the funnel of a run of so many rollouts alone
 
 Baselines, in the same run: for the server reading the spans' JSON and nothing else; in the browser a canvas of the same size
-on which each span is a rectangle in the order and with the colour it comes with, and nothing else.
+on which each span is a rectangle in the order and with the colour it comes with, and nothing else; for the funnel one count
+of the same rows.
 """
 
 from __future__ import annotations
@@ -44,12 +46,54 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=2000)
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--funnel", type=int, metavar="ROWS", help="measure the funnel of so many rollouts")
+    parser.add_argument("--folder", type=Path, help="a Trackio folder that --funnel made before")
     options = parser.parse_args()
+    if options.funnel:
+        with tempfile.TemporaryDirectory() as made:
+            measure_funnel(options.folder or Path(made), options.funnel, options.repeats)
+        return
     with tempfile.TemporaryDirectory() as folder:
         os.environ.update(TRACKIO_DIR=folder, TRACKIO_TELEMETRY="0", HF_HUB_OFFLINE="1")
         log(options.rollouts, options.turns)
         answer = measure_server(Path(folder), options)
         measure_browser(dict(os.environ), answer, options.repeats)
+
+
+def measure_funnel(folder: Path, n_rows: int, repeats: int) -> None:
+    """The funnel of a step and of its run, each time computed anew, beside one count."""
+    from benchmarks.table_of_rollouts import PROJECT, RUN, STEP_ROWS, write_steps
+
+    os.environ.update(TRACKIO_DIR=str(folder), TRACKIO_TELEMETRY="0", HF_HUB_OFFLINE="1")
+    n_steps = -(-n_rows // STEP_ROWS)
+    if not (folder / f"{PROJECT}.db").exists():
+        for first in range(0, n_steps, 100):
+            write_steps(range(first, min(first + 100, n_steps)))
+    from rollout_traces.inspector.pages.funnel import read_funnel
+    from rollout_traces.inspector.view import SplitView
+    from rollout_traces.inspector.workspace import Workspace
+
+    workspace = Workspace(folder=folder)
+    workspace.refresh(PROJECT)
+    view = SplitView(workspace, PROJECT, RUN, "rollout")
+    step = n_steps // 2
+    answer = read_funnel(view, step)
+    known = sum(not stage.unobserved for stage in answer.stages)
+    row(
+        "rollouts, stages and reasons that are known",
+        f"{n_steps * STEP_ROWS:,}, {known} of {len(answer.stages)}",
+    )
+    table = view.store.table()
+    for what, once in (
+        ("the funnel of a step and of the run", lambda: read_funnel(view, step)),
+        (
+            "baseline: one count of the run's rows",
+            lambda: table.sql("SELECT count(*), sum(n_sampled) FROM rollouts WHERE trained"),
+        ),
+    ):
+        took = spent(once, view.store.forget_answers, repeats)
+        row(what, f"{took['cpu']:.0f} ms of processor time, {took['wall']:.0f} ms on the wall (goal 1000)")
+    workspace.close()
 
 
 def log(n_rollouts: int, n_turns: int) -> None:

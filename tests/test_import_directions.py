@@ -104,7 +104,15 @@ WRITE_PATH = (
 )
 """The folders of the write path, whose arrows the architecture page lists."""
 
-MAY_IMPORT_INSPECTOR = ("cli.show", "cli.share", "cli.export", "cli.mcp", "cli.label", "cli.live")
+MAY_IMPORT_INSPECTOR = (
+    "cli.show",
+    "cli.share",
+    "cli.export",
+    "cli.mcp",
+    "cli.label",
+    "cli.lanes",
+    "cli.live",
+)
 
 TRACKIO_OUTSIDE_THE_SINK = {
     "doctor.storage": {"trackio.utils.TRACKIO_DIR"},

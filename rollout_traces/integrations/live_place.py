@@ -37,7 +37,7 @@ PAUSE = 1.0
 
 
 @dataclass
-class _Process:
+class _Announced:
     """What this process knows: the trainer's logger, or the writer of one that samples beside it."""
 
     logger: weakref.ref[RolloutLogger] | None = None
@@ -46,7 +46,7 @@ class _Process:
     looked: float = 0.0
 
 
-_process = _Process()
+_process = _Announced()
 
 
 def prepare() -> None:

@@ -28,7 +28,7 @@ def named(monkeypatch, tmp_path):
     folder = tmp_path / "named"
     folder.mkdir(mode=0o700)
     monkeypatch.setenv(LIVE_PLACE, str(folder / "place.json"))
-    monkeypatch.setattr(live_place, "_process", live_place._Process())
+    monkeypatch.setattr(live_place, "_process", live_place._Announced())
     return folder / "place.json"
 
 

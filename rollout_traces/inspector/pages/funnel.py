@@ -124,10 +124,11 @@ class FunnelAnswer:
 
 def funnel(view: SplitView, step: int) -> FunnelAnswer:
     """What became of the rollouts of a step, and of the run."""
-    return view.remembered(("funnel", view.run, view.split, step), lambda: _funnel(view, step))
+    return view.remembered(("funnel", view.run, view.split, step), lambda: read_funnel(view, step))
 
 
-def _funnel(view: SplitView, step: int) -> FunnelAnswer:
+def read_funnel(view: SplitView, step: int) -> FunnelAnswer:
+    """The same, read anew."""
     superseded, known = _known(view)
     here = " and not superseded" if superseded else ""
     asked: dict[str, Stage] = {name: stage for name, stage in STAGES.items() if _is_known(stage, known)}
