@@ -141,7 +141,8 @@ class SiteOf:
 def listed_run(view: SplitView, splits: list[SplitSteps]) -> ListedRun:
     """The run as the frame lists it, without what needs a server."""
     info = view.store.run(view.run)
-    return ListedRun(info.name, info.name, info.started, info.n_traces, info.n_rollouts, splits, "", [])
+    named = (info.id, info.name, info.name, info.started)
+    return ListedRun(*named, info.n_traces, info.n_rollouts, splits, "", [])
 
 
 def _kept(view: SplitView) -> list[TraceRow]:
