@@ -87,8 +87,9 @@ class TestHooks:
         for file, function in TRIGGERS.values():
             assert callable(getattr(importlib.import_module(file), function))
         named = {file.rsplit(".", 1)[1] for file, _ in TRIGGERS.values()}
-        extends_verls = {"agent_lightning"}
-        assert {integration.name for integration in INTEGRATIONS} == named | extends_verls
+        extends_verls, beside_the_trainer = {"agent_lightning"}, {"areal_followed", "verl_followed"}
+        expected = (named - beside_the_trainer) | extends_verls
+        assert {integration.name for integration in INTEGRATIONS} == expected
 
     def test_a_hook_that_fails_is_counted_and_warned_about_once(self, caplog):
         @contained("somewhere")

@@ -145,7 +145,7 @@ def away(config, tokenizer, n: int) -> tuple[int, list[dict]]:
 def check_away(trainer, tokenizer) -> None:
     """A worker of another process says what is in flight in the same run, and hands its spans on."""
     with Watched(FOLDER / "trackio", "verl-v1") as watched:
-        pid, noted = ray.get(ray.remote(away).remote(trainer.config, tokenizer, 4))
+        pid, noted = ray.get(ray.remote(num_cpus=0)(away).remote(trainer.config, tokenizer, 4))
     assert pid != os.getpid()
     for each in noted:
         assert watched.stages(each["live"])[-1] == "done", watched.lines.get(each["live"])
