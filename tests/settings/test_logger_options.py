@@ -27,6 +27,7 @@ GIVEN = {
     "space_id": "user/space",
     "private": False,
     "server_url": "https://server.example",
+    "inspector_url": "https://inspector.example",
     "resume": "must",
     "ledger": False,
     "run_settings": {"clip_low": 0.2},
