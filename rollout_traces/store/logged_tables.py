@@ -9,12 +9,15 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rollout_traces.sources.trl_tables import TABLE, LoggedTable, Select, TableReader, row_metadata
 from rollout_traces.store.rows import StoredTrace
+
+if TYPE_CHECKING:
+    from rollout_traces.sources.trl_tables import LoggedTable, Select, TableReader
 
 _LOG = logging.getLogger("rollout_traces")
 _PREFIX = "table-"
@@ -44,7 +47,6 @@ class LoggedTables:
 
     def __init__(self, select: Select) -> None:
         self._select = select
-        self._reader = TableReader(select)
         self._kept: OrderedDict[int, dict[int, StoredTrace]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -59,7 +61,7 @@ class LoggedTables:
         Yields:
             How far the reading is, and the rows of a page's tables.
         """
-        reader = TableReader(self._select)
+        reader = self._new_reader()
         found: list[StoredTrace] = []
         size = repeated = 0
         for number, n_bytes in reader.numbers(after, up_to):
@@ -75,6 +77,15 @@ class LoggedTables:
             yield up_to, found
         if repeated:
             _LOG.info("rollout-traces: %d rows of tables repeat those of the table before.", repeated)
+
+    @cached_property
+    def _reader(self) -> TableReader:
+        return self._new_reader()
+
+    def _new_reader(self) -> TableReader:
+        from rollout_traces.sources.trl_tables import TableReader  # few projects have such tables
+
+        return TableReader(self._select)
 
     def ids(self, trace_ids: Iterable[str]) -> dict[str, StoredTrace]:
         """Rows by id; those that are gone are left out."""
@@ -105,6 +116,8 @@ class LoggedTables:
 
 
 def _rows(table: LoggedTable) -> dict[int, StoredTrace]:
+    from rollout_traces.sources.trl_tables import TABLE, row_metadata
+
     found = {}
     for n, (row, record) in enumerate(zip(table.rollouts(), table.records, strict=True)):
         inside = table.first + n

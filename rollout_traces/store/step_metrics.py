@@ -7,7 +7,6 @@ from collections.abc import Container, Sequence
 import numpy as np
 
 from rollout_traces.ledger.columns import NULL_INT, Ledger, any_known
-from rollout_traces.metrics import rollout_metrics
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.store.scope import EVERYTHING, Steps
 from rollout_traces.store.store import Store
@@ -49,6 +48,8 @@ def ledger_metrics(ledger: Ledger, split: str, keys: Sequence[str], settings: Ru
     Returns:
         Values by key, without the split.
     """
+    from rollout_traces.metrics import rollout_metrics  # what was logged needs none of it
+
     rows = of_closed_step(ledger)
     # the table has a column for every row as soon as one of them knows it; a step's own ledger does not
     known = Ledger({name: column for name, column in rows.columns.items() if any_known(name, column)})
