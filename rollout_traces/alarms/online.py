@@ -28,6 +28,7 @@ from rollout_traces.analysis.screen import (
     freedom_of,
     limits,
     log_chance,
+    with_tails,
 )
 from rollout_traces.analysis.step_cells import MOST_FREEDOM, pooled
 from rollout_traces.analysis.step_series import Series, SeriesName
@@ -263,7 +264,7 @@ def _log_p(trail: Trail, at: np.ndarray, n: int, since: np.ndarray) -> np.ndarra
     basis = np.broadcast_to(polynomials(n, DRIFT_DEGREE), (len(at), DRIFT_DEGREE + 1, n))
     wider = np.concatenate([basis, inside[:, None]], axis=1)
     noise, _ = noise_of(panel.values, panel.errors, wider, fits_of(panel.values, panel.errors, wider))
-    noise = replace(noise, freedom=np.where(np.isfinite(panel.tails), panel.tails, noise.freedom))
+    noise = with_tails(panel, noise, wider)
     sharp, smooth = whitened(panel.values, noise, basis), whitened(noise.clipped, noise, basis)
     freedom = freedom_of(panel)
     sizes, tails = [], []

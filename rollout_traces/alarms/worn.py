@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rollout_traces.analysis.compete import span
-from rollout_traces.analysis.detect import movements
+from rollout_traces.analysis.detect import Moved, movements
 from rollout_traces.analysis.entries import severity_of
 from rollout_traces.analysis.panel import Parting
 from rollout_traces.analysis.run_rows import RowMeasure, RunRows, read_rows
@@ -153,8 +153,13 @@ def rises(scope: RunScope, names: Collection[str]) -> list[Rise]:
         Rise(str(panel.names[0].value), *span(found), found.chosen.values or ())
         for panel, noise, limit in zip(there, noises, allowed, strict=True)
         for found in movements(panel, noise, limit, limit)
-        if found.located.z > 0 and severity_of(found, len(there)) != "info"
+        if found.located.z > 0 and severity_of(found, len(there)) != "info" and not _is_how_it_is(found)
     ]
+
+
+def _is_how_it_is(found: Moved) -> bool:
+    """Whether a movement began in the steps that say what is usual, and lasts."""
+    return found.template.kind != "window" and found.template.start < FIRST_STEPS
 
 
 def _flagged(scope: RunScope) -> RunRows:

@@ -143,6 +143,8 @@ def _same_time(each: Moved, head: Moved) -> bool:
         return False
     if span(each) == span(head):
         return True
+    if each.template.kind != head.template.kind and not _begin_together(each, head):
+        return False
     template = moved_to(head, each.panel)
     if template is None:
         return False
@@ -152,6 +154,12 @@ def _same_time(each: Moved, head: Moved) -> bool:
     if own[0] * other[0] <= 0 or abs(other[0]) < SHOWS:
         return False
     return bool((own[0] ** 2 - other[0] ** 2) / 2 < ALIKE)
+
+
+def _begin_together(one: Moved, other: Moved) -> bool:
+    """Whether the intervals of the onsets overlap: a ramp over the run explains nearly any level that comes late."""
+    (first, last), (low, high) = (f.panel.steps[list(f.located.onset)].tolist() for f in (one, other))
+    return bool(first <= high and low <= last)
 
 
 def _of_one(found: Moved) -> Whitened:

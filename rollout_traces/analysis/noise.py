@@ -19,8 +19,6 @@ CLIPPED_LOSS = 1.01
 TINY = np.finfo(float).tiny
 FREEDOMS = (3.0, 4.0, 6.0, 10.0, 20.0, 60.0)
 """Degrees of freedom of Student's t among which the tails of a series are chosen."""
-MOST_OF_LOGGED = 6.0
-"""... of a series without groups at most: the steps of a run are too few to say that it has no tails."""
 NEIGHBOURS = 7
 """Steps whose median a value is compared with: more than twice as many as a spike has."""
 REACH = 4.0
@@ -168,21 +166,18 @@ def noise_of(
     peak = score.max(axis=1)
     likelihood = peak + np.log(np.exp(score - peak[:, None]).sum(axis=1))
     variance = _variance(values, errors, own, between)
-    there = np.isfinite(values)
-    moved = _fitted(first.clipped, basis)
-    order = in_a_row(values)
-    left, wide = (
-        np.take_along_axis(each, order, axis=1)
-        for each in (np.where(there, values - moved, np.nan), variance)
-    )
-    freedom = np.where(known, _freedom(left, wide), np.minimum(_freedom(left, wide), MOST_OF_LOGGED))
-    is_setting = ~known & (_median(np.abs(np.diff(np.take_along_axis(values, order, axis=1), axis=1))) == 0)
-    variance[is_setting], memory[is_setting], freedom[is_setting] = (
-        first.variance[is_setting],
-        0.0,
-        FREEDOMS[-1],
-    )
-    return Noise(variance, memory, freedom, clipped(values, variance), fits.prior), likelihood
+    still = ~known & is_setting(values)
+    variance[still], memory[still] = first.variance[still], 0.0
+    return Noise(variance, memory, first.freedom, clipped(values, variance), fits.prior), likelihood
+
+
+def is_setting(values: np.ndarray) -> np.ndarray:
+    """bool [S]: whether a series mostly stays as it is from one step to the next.
+
+    Args:
+        values: float [S, T], NaN where there is none.
+    """
+    return _median(np.abs(np.diff(np.take_along_axis(values, in_a_row(values), axis=1), axis=1))) == 0
 
 
 def told_by_others(fits: Fits, alike: list[list[int]]) -> Fits:
@@ -383,28 +378,86 @@ def _mean(values: np.ndarray) -> np.ndarray:
         return np.nanmean(values, axis=1)
 
 
-def _freedom(y: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """float [S]: tails by maximum likelihood over `FREEDOMS`; of the furthest values only that they are far is used.
+def tails_of(
+    values: np.ndarray, variance: np.ndarray, basis: np.ndarray, of_groups: np.ndarray
+) -> np.ndarray:
+    """float [S]: degrees of freedom of the tails of series; the steps of a logged number alone hardly say them.
 
-    A value is compared with the mean of its neighbours, so that a level is none of the tails.
+    The mean of 1 / freedom by the likelihood of `FREEDOMS`, where all series together say how often each occurs; of means
+    over groups the likeliest.
+
+    Args:
+        values: float [S, T], NaN where there is none.
+        variance: float [S, T], of each.
+        basis: float [S, K, T], what a series did that is no noise.
+        of_groups: bool [S], whether they are means over groups.
+    """
+    found = np.full(len(values), FREEDOMS[-1])
+    moving = ~is_setting(values)
+    if not moving.any():
+        return found
+    order = in_a_row(values[moving])
+    left = values - _fitted(clipped(values, variance), basis)
+    y, wide = (np.take_along_axis(each[moving], order, axis=1) for each in (left, variance))
+    likely = _likelihood_of_tails(y, wide)
+    weight = _weighed_together(likely)
+    choices = np.asarray(FREEDOMS)
+    found[moving] = np.where(
+        of_groups[moving], choices[np.argmax(likely, axis=1)], 1 / (weight @ (1 / choices))
+    )
+    return found
+
+
+def _weighed_together(likely: np.ndarray) -> np.ndarray:
+    """float [S, F]: how likely each choice is for each series, where how often each occurs among them is found too.
+
+    Empirical Bayes by expectation and maximisation (Efron 2010), with one series' worth of even chances beside them.
+
+    Args:
+        likely: float [S, F], log likelihoods.
+    """
+    density = np.exp(likely - likely.max(axis=1, keepdims=True))
+    n_series, n_choices = density.shape
+    often = np.full(n_choices, 1 / n_choices)
+    weight = density
+    for _ in range(ROUNDS):
+        weight = density * often
+        weight /= weight.sum(axis=1, keepdims=True)
+        often = (weight.sum(axis=0) + 1 / n_choices) / (n_series + 1)
+    return weight
+
+
+ROUNDS = 50
+"""Rounds of expectation and maximisation, of a few choices and series."""
+
+
+def _likelihood_of_tails(y: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """float [S, F]: log likelihood of each of `FREEDOMS`; of the furthest values only that they are far is used.
+
+    A value is compared with the mean of its neighbours, so that a level or a drift is none of the tails.
     """
     if y.shape[1] <= 2 * OUTERMOST:
-        return np.full(len(y), FREEDOMS[-1])
+        return np.zeros((len(y), len(FREEDOMS)))
     middle = (y[:, :-2] + y[:, 2:]) / 2
     residual = (y[:, 1:-1] - middle) / np.sqrt(variance[:, 1:-1] + variance[:, :-2] / 2)
     size = np.sort(np.abs(np.nan_to_num(residual)), axis=1)
     inner, edge = size[:, :-OUTERMOST], size[:, -OUTERMOST]
     scale = np.maximum(np.median(inner, axis=1), SMALLEST_ERROR)
-    shapes = np.asarray([_shape(nu) for nu in FREEDOMS])
-    factors = shapes[:, :1] / scale
-    beyond = log_tail(edge * factors, np.asarray(FREEDOMS)[:, None])
     likelihoods = []
-    for nu, factor, constant, further in zip(FREEDOMS, factors, shapes[:, 1], beyond, strict=True):
-        squares = np.log1p((inner * factor[:, None]) ** 2 / nu).sum(axis=1)
-        likelihoods.append(
-            inner.shape[1] * (constant + np.log(factor)) - (nu + 1) / 2 * squares + OUTERMOST * further
-        )
-    return np.asarray(FREEDOMS)[np.argmax(likelihoods, axis=0)]
+    for nu in FREEDOMS:
+        quarter, constant = _shape(nu)
+        factors = quarter / scale * np.asarray(SCALES)[:, None]
+        squares = np.log1p((inner * factors[..., None]) ** 2 / nu).sum(axis=2)
+        beyond = OUTERMOST * log_tail(edge * factors, nu)
+        tried = inner.shape[1] * (constant + np.log(factors)) - (nu + 1) / 2 * squares + beyond
+        likelihoods.append(tried.max(axis=0) * NEW)
+    return np.stack(likelihoods, axis=1)
+
+
+SCALES = (0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4)
+"""Scales beside that of the median that are tried for each of the tails."""
+NEW = 0.5
+"""Part of the differences from the neighbours' mean that are new: each shares its neighbours with the next ones'."""
 
 
 @lru_cache(len(FREEDOMS))

@@ -46,7 +46,8 @@ class Panel:
         carried: position of a step -> how many rows carry it, set aside in `values`, and the level with them.
         is_share: whether a row is 0 or 1, so that its mean is a share of rows.
         control: float [S], how much of what the rest of the rows did is taken off; 0 for all rows.
-        is_centred: whether the mean over all rows is always the same, as an advantage's is: what one part gains others lose.
+        is_centred: whether the mean over all rows, or their sum, is always the same, as that of advantages or of parts of an
+            update is: what one part gains others lose.
     """
 
     steps: np.ndarray
@@ -125,7 +126,7 @@ class Parting:
             n = sums.n
             least = LEAST_ERROR**2 * between_rows / np.maximum(n, 1.0)
             if not column:
-                is_centred = bool(np.nanvar(sums.mean) < np.median(least))
+                is_centred = _is_constant(sums.mean, least) or _is_constant(sums.mean * n, least * n**2)
             variance = np.maximum(variance, rounding + least)
             if is_share:
                 more = crowded(sums.mean, n) if column else 1.0
@@ -187,6 +188,12 @@ class Parting:
         rows = self.rows
         cells = np.unique(rows.prompt * len(rows.steps) + rows.at)
         return len(cells) > ASKED * len(np.unique(rows.prompt)) * len(rows.steps)
+
+
+def _is_constant(values: np.ndarray, least: np.ndarray) -> bool:
+    """Whether a series differs by less than the variance that its values have at least."""
+    known = np.isfinite(values)
+    return bool(known.any() and np.var(values[known]) < np.median(least[known]))
 
 
 def _moves(values: np.ndarray, largest: float) -> bool:

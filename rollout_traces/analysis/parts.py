@@ -98,6 +98,8 @@ def smallest_part(panel: Panel, w: Whitened, template: Template, at: int) -> Cho
         )
         strongest = max(held, key=lambda i: abs(beta[i]) / error[i])
         return Chosen(strongest, _part(panel, held), tuple(held), tuple(outside), also)
+    if whole and abs(beta[whole[0]]) < THERE * error[whole[0]]:
+        everywhere = False
     if everywhere or not columns:
         best = whole[0] if whole else at
         return Chosen(best, (), (best,))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from rollout_traces.analysis.learning import may_be_learned
-from rollout_traces.analysis.noise import Noise, crude, fits_of, noise_of, told_by_others
+from rollout_traces.analysis.noise import Noise, crude, fits_of, noise_of, tails_of, told_by_others
 from rollout_traces.analysis.panel import Panel, one_of, stacked
 from rollout_traces.analysis.scan import (
     SHORTEST_RAMP,
@@ -93,7 +93,17 @@ def noise_of_panel(panel: Panel) -> Noise:
         noise, likely = noise.put(left, own), _put(likely, left, other)
         basis = np.concatenate([basis, np.zeros((n_series, 1, n))], axis=1)
         basis[left] = wider
-    return replace(noise, freedom=np.where(np.isfinite(panel.tails), panel.tails, noise.freedom))
+    return with_tails(panel, noise, basis)
+
+
+def with_tails(panel: Panel, noise: Noise, basis: np.ndarray) -> Noise:
+    """The noise with the tails that groups give a mean, and of other series those that their steps say beside a basis, float [S, K, T]."""
+    freedom = panel.tails.copy()
+    unknown = ~np.isfinite(freedom)
+    if unknown.any():
+        of_groups = (np.nan_to_num(panel.errors[unknown]) > 0).any(axis=1)
+        freedom[unknown] = tails_of(panel.values[unknown], noise.variance[unknown], basis[unknown], of_groups)
+    return replace(noise, freedom=freedom)
 
 
 def _of_one_measure(panel: Panel) -> list[list[int]]:

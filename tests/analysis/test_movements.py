@@ -80,6 +80,28 @@ class TestWhatMoved:
         [entry] = told(table(steps(N, engine=lambda s, g, i: f"vllm-{i % 4}", n_sampled=length)))
         assert entry.part == (("engine", "vllm-3"),)
 
+    def test_a_level_that_comes_late_is_not_the_same_as_a_drift_from_the_start(self):
+        def length(s: int, g: int, i: int) -> float:
+            return 100 + 5 * drawn(s, g, i) + (6.0 if s >= 44 else 0.0)
+
+        values = [
+            5.0 - 0.05 * s + 0.1 * v for s, v in enumerate(np.random.default_rng(3).normal(size=N).tolist())
+        ]
+        entries = diagnose(logged(steps(N, n_sampled=length), values), "run").diagnoses
+        of_length = [each for each in entries if "n_sampled" in map(str, each.series)]
+        assert [abs(each.step - 44) <= 1 and len(each.series) == 1 for each in of_length] == [True]
+
+    def test_a_spike_among_logged_numbers_without_tails_is_said(self):
+        noise = np.random.default_rng(8).normal(0, 0.01, (6, 40))
+        noise[0, 13] += 0.12
+        metrics = pa.concat_tables(
+            logged(steps(1), (0.5 + each).tolist(), f"train/n{i}").sql("select * from metrics")
+            for i, each in enumerate(noise)
+        )
+        relations = TableRelations(table(steps(40)).sql("select * from rollouts"), metrics)
+        [entry] = told(relations)
+        assert (entry.step, entry.shape, str(entry.series[0])) == (13, "spike", "train/n0")
+
     def test_what_groups_cancel_is_told_of_the_engine_that_differs_from_the_others(self):
         def advantage(s: int, g: int, i: int) -> float:
             rewards = [drawn(s, g, j) - (2.0 if s >= 30 and j % 4 == 3 else 0.0) for j in range(4)]
@@ -185,6 +207,14 @@ class TestWhatMoved:
 
 
 class TestWhatIsNotSaid:
+    def test_parts_that_move_against_each_other_are_no_movement_of_all(self):
+        def share(s: int, g: int, i: int) -> float:
+            moved = 0.02 if 20 <= s < 30 else 0.0
+            return 1 / 24 + 0.01 * drawn(s, g, i) + (moved if i % 2 else -moved)
+
+        entries = diagnose(table(steps(N, engine=engine, n_sampled=share)), "run").diagnoses
+        assert entries and not [each for each in entries if each.part == ()]
+
     @pytest.mark.parametrize("seed", range(4))
     def test_errors_that_come_for_some_steps_are_told_of_no_part_of_the_rows(self, seed):
         def status(s: int, g: int, i: int) -> str:

@@ -1,0 +1,42 @@
+"""How heavy the tails of a number's noise are: a run's logged numbers tell of each other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollout_traces.analysis.noise import tails_of
+
+N = 40
+
+
+def tails(values_S_T: np.ndarray) -> np.ndarray:
+    n_series, n = values_S_T.shape
+    flat = np.ones((n_series, 1, n))
+    return tails_of(values_S_T, np.ones((n_series, n)), flat, np.zeros(n_series, bool))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_numbers_of_a_run_tell_of_each_others_tails(seed):
+    rng = np.random.default_rng(seed)
+    light, heavy = rng.normal(size=(6, 120)), rng.standard_t(3, size=(6, 120))
+    assert tails(light).min() > 9 and np.median(tails(heavy)) < 7
+    together, alone = tails(light[:, :40]), [tails(light[i : i + 1, :40])[0] for i in range(6)]
+    assert np.ptp(together) < np.ptp(alone), "one of 40 steps alone hardly knows"
+
+
+def test_one_with_heavy_tails_among_light_ones_keeps_them():
+    rng = np.random.default_rng(6)
+    values = np.concatenate([rng.normal(size=(5, 300)), rng.standard_t(2.5, size=(1, 300))])
+    assert tails(values)[5] < 5 < 10 < tails(values)[:5].min()
+
+
+def test_a_setting_that_was_changed_once_has_no_tails():
+    values = np.where(np.arange(N) < 20, 1.0, 2.0)[None]
+    assert tails(values) == [60]
+
+
+def test_a_spike_is_not_a_tail():
+    values = np.random.default_rng(7).normal(size=(6, N))
+    values[2, 11] = 40.0
+    assert tails(values)[2] > 6
