@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import expect
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.inspector.viewers import Viewer
+from rollout_traces.inspector.viewers import Viewer, installed_viewers
 from tests.inspector.conftest import ARTIFACTS, ROOT, Served, Visit, environment
 
 EXAMPLES = ROOT / "examples" / "viewers"
@@ -188,6 +188,39 @@ class TestAHostileViewer:
         opened(visit, "hostile", 1)
         visit.page.wait_for_timeout(1500)
         assert stranger.asked == []
+
+
+def package(folder: Path, name: str, viewer: str, points: str) -> None:
+    """A package with a viewer, installed in a folder."""
+    code = f"from rollout_traces.inspector.viewers import Viewer\n{viewer}\n"
+    (folder / f"{name}.py").write_text(code)
+    info = folder / f"{name}-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text(f"[rollout_traces.viewers]\n{points}\n")
+
+
+class TestInstalledViewers:
+    def test_of_one_name_the_first_is_shown_and_the_others_are_said(self, tmp_path, monkeypatch):
+        for name in ("chess", "draughts"):
+            viewer = "board = Viewer('board', lambda rollout: True, html=str)"
+            package(tmp_path, f"{name}_viewer", viewer, f"board = {name}_viewer:board")
+        monkeypatch.syspath_prepend(tmp_path)
+        found = installed_viewers.__wrapped__()
+        [(name, said)] = [each for each in found.items() if "draughts" in str(each) or "chess" in each[0]]
+        assert isinstance(found["board"], Viewer) and name != "board"
+        assert "is a viewer of the name 'board' too. Rename one." in said
+        assert "chess_viewer:board" in said and "draughts_viewer:board" in said
+
+    def test_one_that_fails_does_not_hide_another_of_its_name(self, tmp_path, monkeypatch):
+        package(
+            tmp_path, "good_viewer", "board = Viewer('board', bool, html=str)", "board = good_viewer:board"
+        )
+        package(tmp_path, "poor_viewer", "board = 1 / 0", "board = poor_viewer:board")
+        monkeypatch.syspath_prepend(tmp_path)
+        found = installed_viewers.__wrapped__()
+        assert isinstance(found["board"], Viewer)
+        assert "ZeroDivisionError" in str(found["board of poor_viewer:board"])
 
 
 class TestAViewer:
