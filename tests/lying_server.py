@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 Answer = Callable[["http.server.BaseHTTPRequestHandler"], None]
 """Writes a whole answer, head included."""
+DRIPS = 200
+"""Bytes of an answer that drips, one every 50 ms: whoever waits for its end fails, instead of never ending."""
 
 
 @dataclass
@@ -31,6 +33,16 @@ def body(content: bytes, packed: str | None = None, status: int = 200) -> Answer
             handler.send_header("Content-Encoding", packed)
         handler.end_headers()
         handler.wfile.write(content)
+
+    return write
+
+
+def late(seconds: float, answer: Answer) -> Answer:
+    """An answer that begins so many seconds after it was asked for."""
+
+    def write(handler: http.server.BaseHTTPRequestHandler) -> None:
+        time.sleep(seconds)
+        answer(handler)
 
     return write
 
@@ -68,7 +80,7 @@ def dripping_head(handler: http.server.BaseHTTPRequestHandler) -> None:
 
 
 def _drip(handler: http.server.BaseHTTPRequestHandler) -> None:
-    while True:
+    for _ in range(DRIPS):
         handler.wfile.write(b" ")
         time.sleep(0.05)
 

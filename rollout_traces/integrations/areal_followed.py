@@ -6,7 +6,6 @@ of single-controller mode is another: what is in flight there is said, and when 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -29,6 +28,8 @@ TOKENS_TOLD_BY = 256
 """Tokens from a row's end by which it is found again."""
 MOST_WAITING = 20_000
 """Rows whose spans wait for the trainer; the oldest go."""
+MOST_ALIKE = 64
+"""Rows of equal tokens and logprobs whose spans wait; the oldest go."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,11 @@ def noted_of(trajectory: Mapping[str, Any]) -> list[Noted | None]:
     """What was noted of the rows of a dict with local tensors, each once."""
     found: list[Noted | None] = []
     for row in range(len(trajectory["input_ids"])):
-        waiting = _waiting.get(_key(trajectory, row))
-        found.append(waiting.popleft() if waiting else None)
+        key = _key(trajectory, row)
+        alike = _waiting.get(key)
+        found.append(None if alike is None else alike.popleft())
+        if not alike:
+            _waiting.pop(key, None)
     return found
 
 
@@ -87,8 +91,9 @@ class _Followed:
 
     async def arun_episode(self, engine: Any, data: Any) -> Any:
         """The workflow's own."""
-        contained("areal")(_watch)(engine)
-        followed = Followed(live_place.begin(_prompt(data), **self._known))
+        followed = contained("areal")(self._begin)(engine, data)
+        if followed is None:
+            return await self._workflow.arun_episode(engine, data)
         token = current.set(followed)
         try:
             result = await self._workflow.arun_episode(engine, data)
@@ -103,6 +108,10 @@ class _Followed:
             followed.live.stage("done")
             contained("areal")(_keep)(followed, result)
         return result
+
+    def _begin(self, engine: Any, data: Any) -> Followed:
+        _watch(engine)
+        return Followed(live_place.begin(_prompt(data), **self._known))
 
 
 def _followed_task(task: Any) -> Any:
@@ -123,7 +132,7 @@ def _keep(followed: Followed, result: Any) -> None:
     noted = Noted(followed.noted, followed.live.id)
     for trajectory in rows:
         for row in range(len(trajectory["input_ids"])):
-            _waiting.setdefault(_key(trajectory, row), deque()).append(noted)
+            _waiting.setdefault(_key(trajectory, row), deque(maxlen=MOST_ALIKE)).append(noted)
     while len(_waiting) > MOST_WAITING:
         _waiting.popitem(last=False)
 
@@ -182,9 +191,9 @@ def _scored(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]
 
 
 def _prompt(data: Any) -> str | None:
-    with contextlib.suppress(Exception):
-        return next((prompt_text(data[key]) for key in PROMPTS if key in data), None)
-    return None
+    if not isinstance(data, Mapping):
+        return None
+    return next((prompt_text(data[key]) for key in PROMPTS if key in data), None)
 
 
 def _key(trajectory: Mapping[str, Any], row: int) -> bytes:

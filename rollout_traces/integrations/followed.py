@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from rollout_traces.integrations.base import contained
 from rollout_traces.logger.live import LiveRollout
 from rollout_traces.model.spans import Span, Spans
 
@@ -50,7 +50,7 @@ class Followed:
         """A turn of so many tokens is there."""
         self.turns += 1
         self.tokens += len(ids)
-        words = last_words(self.tokenizer, ids)
+        words = contained("live")(last_words)(self.tokenizer, ids)
         self.live.stage("sampling", turns=self.turns, tokens=self.tokens, words=words)
 
     @contextmanager
@@ -69,12 +69,10 @@ class Followed:
 
 
 def last_words(tokenizer: Any, ids: Sequence[int]) -> str | None:
-    """The end of what was sampled; None where it cannot be decoded."""
+    """The end of what was sampled; None without a tokenizer."""
     if tokenizer is None:
         return None
-    with contextlib.suppress(Exception):
-        return str(tokenizer.decode(list(ids[-LAST_TOKENS:])))
-    return None
+    return str(tokenizer.decode(list(ids[-LAST_TOKENS:])))
 
 
 def prompt_text(prompt: Any) -> str | None:

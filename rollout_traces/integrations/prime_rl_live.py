@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,8 @@ class PrimeRlLive:
 
         @functools.wraps(log_live)
         async def wrapped(*args: Any, **kwargs: Any) -> Any:
-            for event in arguments_of(log_live, args, kwargs).get("events") or ():
+            events = arguments_of(log_live, args, kwargs).get("events")
+            for event in events if isinstance(events, Sequence) else ():
                 contained("prime-rl")(self.take)(event)
             return await log_live(*args, **kwargs)
 

@@ -68,11 +68,8 @@ class TrlRows:
         """Follows the tools that TRL calls inside, where it has them a row."""
         own = {name: getattr(self._trainer, name, None) for name in TOOLS}
         for name, tools in own.items():
-            if isinstance(tools, list) and len(tools) == len(self.rows):
-                followed = [
-                    {tool: _tool(function, tool, row) for tool, function in of_row.items()}
-                    for of_row, row in zip(tools, self.rows, strict=True)
-                ]
+            followed = contained("trl")(self._followed_tools)(tools)
+            if followed is not None:
                 setattr(self._trainer, name, followed)
         try:
             yield
@@ -97,6 +94,15 @@ class TrlRows:
             yield
         finally:
             self._trainer.reward_funcs = own
+
+    def _followed_tools(self, tools: Any) -> list[dict[str, Any]] | None:
+        """The tools of each row, followed; None where they are not known a row."""
+        if not isinstance(tools, list) or len(tools) != len(self.rows):
+            return None
+        return [
+            {tool: _tool(function, tool, row) for tool, function in of_row.items()}
+            for of_row, row in zip(tools, self.rows, strict=True)
+        ]
 
     def _begin_turn(self, given: Arguments) -> list[int]:
         """The places of the rows that a call samples."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import weakref
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -21,8 +22,34 @@ MOST_BYTES = 256 << 20
 """Bytes of one answer, unpacked; a page of texts has 64 MiB of them, or is one longer text."""
 
 
+class _Connection:
+    """A thread's connection, which another thread may end.
+
+    Args:
+        headers: sent with every question. Redirects are not followed: nobody else gets the token.
+    """
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self.client = httpx.Client(timeout=TIMEOUT, headers=headers, follow_redirects=False)
+        self._stream: Any = None
+
+    def note(self, event: str, told: Mapping[str, Any]) -> None:
+        """Takes what httpx tells of a question while it is asked."""
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self._stream = told["return_value"]
+
+    def hang_up(self, late: threading.Event) -> None:
+        """Ends a wait for the next byte, wherever in the answer it is."""
+        late.set()
+        if self._stream is not None:
+            try:
+                self._stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+            except OSError:
+                return  # the server has hung up itself
+
+
 class ServerClient:
-    """Asks one server, one question at a time. Redirects are not followed: nobody else gets the token.
+    """Asks one server, from any thread, over a connection a thread.
 
     Args:
         address: of the server; messages name it.
@@ -32,16 +59,10 @@ class ServerClient:
 
     def __init__(self, address: str, what: str, headers: Mapping[str, str]) -> None:
         self.address = address
+        self.headers = {**headers, "Accept-Encoding": "gzip"}
         self._what = what
-        self._client = httpx.Client(
-            timeout=TIMEOUT, headers={**headers, "Accept-Encoding": "gzip"}, follow_redirects=False
-        )
-        self._stream: Any = None
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """What is sent with every question."""
-        return self._client.headers
+        self._of_thread = threading.local()
+        self._connections: weakref.WeakSet[_Connection] = weakref.WeakSet()
 
     def ask(self, method: str, path: str, **what: Any) -> tuple[int, bytes]:
         """The status and content of an answer.
@@ -55,13 +76,15 @@ class ServerClient:
             StoreError: nothing answers, or what answers is too long, too late, packed in another way than
                 asked for, or JSON of more values than its size accounts for.
         """
-        late = threading.Event()
-        patience = threading.Timer(WHOLE_ANSWER, self._hang_up, (late,))
+        late, connection = threading.Event(), self._connection()
+        patience = threading.Timer(WHOLE_ANSWER, connection.hang_up, (late,))
         patience.daemon = True
         patience.start()
-        seen = {"trace": self._note_connection}
+        seen = {"trace": connection.note}
         try:
-            with self._client.stream(method, f"{self.address}{path}", extensions=seen, **what) as response:
+            with connection.client.stream(
+                method, f"{self.address}{path}", extensions=seen, **what
+            ) as response:
                 status, content = response.status_code, self._content(response, path)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             if late.is_set():
@@ -76,8 +99,16 @@ class ServerClient:
         return status, content
 
     def close(self) -> None:
-        """Closes the connection."""
-        self._client.close()
+        """Closes every thread's connection."""
+        for connection in list(self._connections):
+            connection.client.close()
+
+    def _connection(self) -> _Connection:
+        if not hasattr(self._of_thread, "connection"):
+            self._of_thread.connection = _Connection(self.headers)
+            self._connections.add(self._of_thread.connection)
+        found: _Connection = self._of_thread.connection
+        return found
 
     def _content(self, response: httpx.Response, path: str) -> bytes:
         packed = response.headers.get("Content-Encoding", "identity")
@@ -98,19 +129,6 @@ class ServerClient:
         except (zlib.error, ValueError) as error:
             raise self._refused(path, str(error)) from error
         return content
-
-    def _note_connection(self, event: str, told: Mapping[str, Any]) -> None:
-        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
-            self._stream = told["return_value"]
-
-    def _hang_up(self, late: threading.Event) -> None:
-        """Ends a wait for the next byte, wherever in the answer it is."""
-        late.set()
-        if self._stream is not None:
-            try:
-                self._stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return  # the server has hung up itself
 
     def _too_late(self, path: str) -> StoreError:
         return self._refused(path, f"no whole answer within {WHOLE_ANSWER:g} s")

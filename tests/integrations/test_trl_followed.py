@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rollout_traces.integrations import base
 from rollout_traces.integrations.followed import Followed
 from rollout_traces.integrations.trl_followed import TrlRows
 from rollout_traces.logger.live import LiveRollout
@@ -154,3 +155,25 @@ class TestTools:
         rows = rows_of(trainer_with())
         rows.end("aborted", "KeyError")
         assert [row.live.said for row in rows.rows] == [[("aborted", "KeyError", None, None)]] * 2
+
+    def test_tools_of_another_form_are_left_alone_and_counted(self):
+        trainer = trainer_with()
+        trainer._sync_tool_dicts = [["search"], {}]
+        rows = rows_of(trainer)
+        before = sum(base.failures.values())
+        with rows.calling_tools():
+            assert trainer._sync_tool_dicts == [["search"], {}]
+        assert sum(base.failures.values()) == before + 1
+
+
+class TestWords:
+    def test_a_tokenizer_that_fails_costs_the_words_alone_and_is_counted(self):
+        class Fails:
+            def decode(self, ids):
+                raise UnicodeError("half a sign")
+
+        followed = Followed(Heard(), Fails())
+        before = base.failures["live: UnicodeError: half a sign"]
+        followed.sampled([1, 2])
+        assert followed.live.said == [("sampling", None, 1, 2)]
+        assert base.failures["live: UnicodeError: half a sign"] == before + 1

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import time
 import tracemalloc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -18,6 +20,7 @@ from tests.lying_server import (
     dripping,
     dripping_head,
     endless,
+    late,
     lying_server,
 )
 
@@ -59,6 +62,24 @@ class TestWithoutEnd:
         monkeypatch.setattr(server_client, "WHOLE_ANSWER", 0.5)
         with pytest.raises(StoreError, match=r"x: no whole answer within 0\.5 s"):
             asked(lying, answer)
+
+    def test_one_that_is_given_up_ends_nobody_elses(
+        self, lying: LyingServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Seen once: the connection that was made last was hung up, whoever had asked over it."""
+        lying.answers.update(slow=dripping, whole=late(1.0, body(b"said")))
+        client = ServerClient(lying.address, "server", {})
+        monkeypatch.setattr(server_client, "WHOLE_ANSWER", 0.5)
+        with ThreadPoolExecutor(2) as threads:
+            slow = threads.submit(client.ask, "GET", "/api/slow")
+            while not lying.asked:
+                time.sleep(0.01)
+            monkeypatch.setattr(server_client, "WHOLE_ANSWER", 60.0)
+            whole = threads.submit(client.ask, "GET", "/api/whole")
+            with pytest.raises(StoreError, match="slow: no whole answer within"):
+                slow.result()
+            assert whole.result() == (200, b"said")
+        client.close()
 
 
 class TestBombs:
