@@ -10,12 +10,13 @@ import contextlib
 import threading
 import time
 
+from rollout_traces.cluster.clock import NodeClock
 from rollout_traces.cluster.connection import NodeAddress, NodeConnection
 from rollout_traces.cluster.live_files import EVERY, LiveTail
-from rollout_traces.cluster.rendezvous import NodeMeeting
+from rollout_traces.cluster.rendezvous import NodeMeeting, node_name
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.spool.folder import SpoolReader
-from rollout_traces.spool.record import RecordError, decode, n_bytes_of
+from rollout_traces.spool.record import RecordError, decode, encode, n_bytes_of
 from rollout_traces.spool.run_folder import RunFolder
 
 PAUSE = 0.05
@@ -39,6 +40,7 @@ class NodeForwarder:
         self._folder = folder
         self._meeting = meeting
         self._node = 0
+        self._clock = NodeClock(node_name())
         self._address: NodeAddress | None = None
         self._warnings = warnings
         self._ended = threading.Event()
@@ -102,7 +104,7 @@ class NodeForwarder:
         living = [
             reader.spool for reader in self._folder.readers() if reader.names() or not reader.owner_is_gone
         ]
-        link.ask({"kind": "alive", "node": self._node, "spools": living})
+        self._clock.ask(link, {"kind": "alive", "node": self._node, "spools": living})
         self._alive_at = time.monotonic()
 
     def _send_live(self, link: NodeConnection) -> None:
@@ -148,19 +150,25 @@ class NodeForwarder:
         """Sends a record; False when rank 0 has no room for it."""
         try:
             data = reader.read_bytes(name)
-            kind = decode(data).kind
+            record = decode(data)
         except FileNotFoundError:
             return True
         except RecordError as error:
             self._warnings.count("records_damaged", error)
             reader.set_aside(name)
             return True
-        answer = link.ask({"kind": "record", "spool": reader.spool, "name": name}, data[: n_bytes_of(data)])
+        right = self._clock.put_right(record)
+        if right is record:
+            body = data[: n_bytes_of(data)]
+        else:
+            self._warnings.count("clocks_apart", self._clock.said)
+            body = b"".join(encode(right))
+        answer = link.ask({"kind": "record", "spool": reader.spool, "name": name}, body)
         if not answer.get("taken"):
             self._warnings.count("records_refused", answer.get("why"))
             return False
         self._warnings.counters["records_sent"] += 1
-        if kind in ("flush", "finish"):
+        if record.kind in ("flush", "finish"):
             self._waited_for.add((reader.spool, name))
         else:
             reader.remove(name)

@@ -177,7 +177,7 @@ class NodeReceiver:
             if kind == "alive":
                 self._nodes.add(int(meta["node"]))
                 self._keep_only({_checked(spool) for spool in meta["spools"]}, number)
-                return {}
+                return {"time": time.time()}
             if kind == "close":
                 return {}
             if kind in ("stored?", "record"):

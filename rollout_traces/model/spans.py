@@ -37,6 +37,8 @@ NUMBERS = ("kind", "at", "ms", "turn", "version")
 TEXTS = ("name", "engine", "error")
 """Texts of a packed span, places in `texts`."""
 UNKNOWN = -1
+OF_TIME = "Spans of time"
+"""How a note of a step begins that is about them."""
 Span = dict[str, Any]
 
 

@@ -126,3 +126,10 @@ def off_in(store: Store, run: str, split: str, what: What) -> str | None:
     """What is off in one split; None when no step summary can say."""
     digests = [step.digest_id for step in store.steps(run, split) if step.digest_id]
     return (store.record(digests[-1]).metadata.get(what) or "") if digests else None
+
+
+def notes_in(store: Store, run: str, split: str, step: int) -> list[str]:
+    """What a step's summary notes of what was put right, or could not be understood."""
+    digest = next((info.digest_id for info in store.steps(run, split) if info.step == step), None)
+    found = store.record(digest).metadata.get("notes") if digest else None
+    return [note for note in found if isinstance(note, str)] if isinstance(found, list) else []

@@ -15,9 +15,10 @@ from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import scalars
 from rollout_traces.inspector.pages.funnel import FunnelAnswer, funnel
 from rollout_traces.inspector.view import SplitView, taken
-from rollout_traces.model.spans import KINDS
+from rollout_traces.model.spans import KINDS, OF_TIME
 from rollout_traces.model.text import NOTICE, quoted_each
 from rollout_traces.store.query.lexer import literal
+from rollout_traces.store.summary import notes_in
 
 BY = ("engine", "source", "rollout")
 """What has a lane: an engine, an environment, or each rollout."""
@@ -255,6 +256,7 @@ def read_lanes(
         phases=_phases(view, found.began, ms),
         tail=None if minutes > 0 or one != (None, None) else _tail(tail_of(found), rows),
         said=[
+            *(note for note in notes_in(view.store, view.run, view.split, step) if note.startswith(OF_TIME)),
             *(clock.said for clock in clocks if clock.said),
             *_left_out(raw, found.given, left_out, chosen),
         ],
@@ -316,7 +318,7 @@ def _lane_of(found: Lanes, rows: Sequence[dict[str, Any]], by: str) -> tuple[np.
 
 
 def _named(row: dict[str, Any]) -> str:
-    return row["sample_id"] or f"{row['group']} #{row['sample']}"
+    return row["sample_id"] or f"group {row['group']} #{row['sample']}"
 
 
 def _lane(spans: Lanes, name: str, by: str, ms: int, moved: int) -> Lane:
