@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
     from rollout_traces.store import RowPage, Store
 
 WHAT = ("rollouts", "steps", "columns", "runs", "projects")
+TAKEN = {
+    "steps": ("--split", "--steps"),
+    "columns": ("--all",),
+    "runs": (),
+    "projects": (),
+}
+"""Options that choose what is listed, beside `--limit`; of rollouts every one does."""
 SHOWN = (
     "step",
     "group",
@@ -36,7 +44,12 @@ def list_(
     source: options.From,
     sort: options.Sort = None,
     columns: Annotated[str | None, typer.Option(help="Columns to show, comma separated.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="Most rows.")] = 20,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", "-n", min=0, help="Most rows; 20 rollouts, and all of anything else, by default."
+        ),
+    ] = None,
     after: Annotated[str | None, typer.Option(help="Cursor of the page before, as it printed it.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -48,49 +61,68 @@ def list_(
     if what is None and which.run in WHAT:
         which, what = options.word_alone(which, what)
     what = what or "rollouts"
-    if what == "projects":
-        _projects(as_json)
-        return
     if what not in WHAT:
         raise typer.BadParameter(f"{what!r}; expected {', '.join(WHAT)}.")
+    if what in TAKEN:
+        _check_taken(what, which, {"--sort": sort, "--columns": columns, "--after": after})
+    if what == "projects":
+        _projects(limit, as_json)
+        return
     store = source.open()
     if which.run is not None:
         store.run(which.run)
     if what in ("steps", "rollouts"):
         options.check_split(store, which)
     if what == "runs":
-        _runs(store, which, as_json)
+        _runs(store, which, limit, as_json)
     elif what == "columns":
-        _print([_plain(info) for info in store.columns(which.rows)], as_json)
+        _print([_plain(info) for info in store.columns(which.rows)], limit, as_json)
     elif what == "steps":
-        _steps(store, which, as_json)
+        _print(_steps(store, which), limit, as_json)
     else:
         names = _named(store, which, columns)
-        page = store.search(**which.asked(), order_by=sort, limit=limit, after=after)
+        page = store.search(**which.asked(), order_by=sort, limit=20 if limit is None else limit, after=after)
         _rollouts(store, page, names, as_json)
 
 
-def _projects(as_json: bool) -> None:
+def _check_taken(what: str, which: options.Which, further: dict[str, str | None]) -> None:
+    given = {
+        "--split": which.split,
+        "--steps": which.steps,
+        "--where": which.where,
+        "--text": which.text,
+        "--all": which.all_rows,
+        **further,
+    }
+    taken = TAKEN[what]
+    if refused := [name for name, value in given.items() if value and name not in taken]:
+        takes = ", ".join((*taken, "--limit"))
+        raise typer.BadParameter(f"{', '.join(refused)}: of rollouts alone; `list {what}` takes {takes}.")
+
+
+def _projects(limit: int | None, as_json: bool) -> None:
     from rollout_traces.store.places import local_projects, trackio_dir
 
     found = local_projects()
     if as_json:
-        print_rows([{"project": name} for name in found])
+        print_rows([{"project": name} for name in found[:limit]], total=len(found))
     else:
-        print_table(["project"], [[name] for name in found], title=f"in {trackio_dir()}")
+        rows = [[name] for name in found[:limit]]
+        print_table(["project"], rows, title=f"{_counted(rows, found)}in {trackio_dir()}")
 
 
-def _runs(store: Store, which: options.Which, as_json: bool) -> None:
+def _runs(store: Store, which: options.Which, limit: int | None, as_json: bool) -> None:
     found = store.runs() if which.run is None else [store.run(which.run)]
     if as_json:
-        print_rows([_plain(info) for info in found])
+        print_rows([_plain(info) for info in found[:limit]], total=len(found))
         return
     from rollout_traces.store.rows import RUN_TABLE, run_cells
 
-    print_table(RUN_TABLE, [run_cells(info) for info in found], title=f"in {store.source.label}")
+    rows = [run_cells(info) for info in found[:limit]]
+    print_table(RUN_TABLE, rows, title=f"{_counted(rows, found)}in {store.source.label}")
 
 
-def _steps(store: Store, which: options.Which, as_json: bool) -> None:
+def _steps(store: Store, which: options.Which) -> list[dict[str, Any]]:
     first, last = which.between
     found = []
     for info in [store.run(which.run)] if which.run is not None else store.runs():
@@ -102,7 +134,7 @@ def _steps(store: Store, which: options.Which, as_json: bool) -> None:
             ]
     for row in found:
         row.pop("digest_id")
-    _print(found, as_json)
+    return found
 
 
 def _named(store: Store, which: options.Which, columns: str | None) -> list[str]:
@@ -148,9 +180,16 @@ def _plain(info: Any) -> dict[str, Any]:
     return asdict(info)
 
 
-def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
+def _counted(rows: Sequence[Any], found: Sequence[Any]) -> str:
+    return f"{len(rows)} of {len(found)} " if len(rows) < len(found) else ""
+
+
+def _print(found: list[dict[str, Any]], limit: int | None, as_json: bool) -> None:
+    rows = found[:limit]
     if as_json:
-        print_rows(rows)
+        print_rows(rows, total=len(found))
     else:
-        names = list(rows[0]) if rows else ["nothing"]
-        print_table(names, [[row[name] for name in names] for row in rows])
+        names = list(found[0]) if found else ["nothing"]
+        print_table(
+            names, [[row[name] for name in names] for row in rows], title=_counted(rows, found).strip()
+        )

@@ -57,6 +57,21 @@ class TestList:
         assert done.exit_code == 0 and json.loads(done.stdout)["rows"]
         assert command("list", what).exit_code == 0
 
+    @pytest.mark.parametrize("what", ["steps", "columns"])
+    def test_limit_is_of_whatever_is_listed(self, command: Command, what: str) -> None:
+        """Seen once: -n was ignored but for rollouts."""
+        whole = json.loads(command("list", what, "--json").stdout)
+        found = json.loads(command("list", what, "--json", "-n", "1").stdout)
+        assert len(whole["rows"]) == whole["total"] > 1
+        assert found == {"rows": whole["rows"][:1], "total": whole["total"]}
+        shown = command("list", what, "-n", "1").output
+        assert shown.startswith(f"1 of {whole['total']}") and len(shown.splitlines()) == 4
+
+    @pytest.mark.parametrize("what", ["runs", "projects"])
+    def test_none_are_listed_where_none_are_asked_for(self, command: Command, what: str) -> None:
+        assert json.loads(command("list", what, "--json", "-n", "0").stdout) == {"rows": [], "total": 1}
+        assert command("list", what, "-n", "0").output.startswith("0 of 1 in ")
+
     def test_steps_within_a_range(self, command: Command) -> None:
         found = json.loads(command("list", "steps", "--json", "--steps", "1:2").stdout)["rows"]
         assert [(row["split"], row["step"]) for row in found] == [
@@ -74,6 +89,10 @@ class TestList:
             (("--split", "train"), "there is eval-rollout, rollout"),
             (("steps", "--split", "train"), "there is eval-rollout, rollout"),
             (("--columns", "reward,nope"), "no column 'nope'"),
+            (("-n", "-1"), "--limit"),
+            (("steps", "-w", "reward < 1", "-s", "step"), "--where, --sort: of rollouts alone"),
+            (("columns", "--steps", "1"), "`list columns` takes --all, --limit"),
+            (("runs", "-t", "boxed"), "`list runs` takes --limit"),
         ],
     )
     def test_what_is_not_understood_is_said(
