@@ -29,9 +29,13 @@ def copied(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The projects in a folder whose labels are this file's own."""
     folder = tmp_path_factory.mktemp("chosen") / "trackio"
     shutil.copytree(home, folder)
-    third = "from tests.inspector.make_project import RunPlan, log_run; log_run(RunPlan(run='run,c', steps=2, eval_every=0))"
+    further = """
+from tests.inspector.make_project import RunPlan, log_run
+log_run(RunPlan(run='run,c', steps=2, eval_every=0))
+log_run(RunPlan(project='wide', run='wide', steps=14, groups=2, eval_every=0))
+"""
     done = subprocess.run(
-        [sys.executable, "-c", third], cwd=ROOT, env=environment(folder), capture_output=True, text=True
+        [sys.executable, "-c", further], cwd=ROOT, env=environment(folder), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     return folder
@@ -130,6 +134,17 @@ class TestChoosing:
         shown.page.keyboard.press("S")
         shown.get("selection-export").click()
         expect(shown.get("export-dialog")).to_contain_text("Export 16 rollouts")
+
+    def test_no_more_than_can_be_handled_together_and_what_is_left_out_is_said(self, shown):
+        shown.open(project="wide", run="wide", split="rollout", tab="rollouts", scope="all")
+        for listed in (100, 200):
+            expect(shown.get("sample-card")).to_have_count(listed)
+            shown.page.get_by_text("more of 224 rollouts").click()
+        expect(shown.get("sample-card")).to_have_count(224)
+        shown.page.keyboard.press("S")
+        expect(shown.get("selection")).to_contain_text("200 rollouts chosen")
+        expect(shown.get("selection")).to_contain_text("200 at most are chosen, 24 further rollouts left out")
+        expect(shown.page.locator("[data-chosen]")).to_have_count(200)
 
     def test_a_sorted_list_begins_at_its_top_and_shows_the_value(self, shown):
         shown.open(**PLACE, tab="rollouts", scope="all")
