@@ -40,6 +40,20 @@ def asked_for() -> list[Requirement]:
     return [one for one in map(Requirement, listed) if canonicalize_name(one.name) != "rollout-traces"]
 
 
+class TestAskedFor:
+    def test_nothing_is_installed_that_the_package_never_imports(self):
+        """S3 is reached through fsspec, which finds its file system by name."""
+        source = "\n".join(path.read_text() for path in (ROOT / "rollout_traces").rglob("*.py"))
+        imported = set(re.findall(r"^\s*(?:import|from) (\w+)|import_module\(\"(\w+)", source, re.MULTILINE))
+        modules = {name for pair in imported for name in pair} | {"s3fs"}
+        tables = read("pyproject.toml")["project"]
+        extras = tables["optional-dependencies"]
+        used = [one for extra in extras.keys() - {"test", "docs"} for one in extras[extra]]
+        names = {Requirement(one).name for one in [*tables["dependencies"], *used]} - {"rollout-traces"}
+        assert {name.replace("-", "_") for name in names} - modules == {"pyyaml"}
+        assert "yaml" in modules
+
+
 class TestLock:
     @pytest.mark.parametrize("python", PYTHONS)
     def test_holds_what_the_project_asks_for_in_a_version_that_fits(self, python):

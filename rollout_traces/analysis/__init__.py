@@ -1,7 +1,7 @@
 """From a moved curve to its cause: what changed, since when, for whom.
 
 Everything is computed over two relations, `rollouts` and `metrics`, through an object with
-`.sql(query, params)`. Imports are lazy: scipy is loaded by what needs them.
+`.sql(query, params)`. Imports are lazy: scipy is loaded by what needs it.
 """
 
 from __future__ import annotations
