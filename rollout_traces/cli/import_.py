@@ -96,6 +96,11 @@ def _print(done: ImportReport) -> None:
         if run.rows_without_tokens:
             left = run.rows_without_tokens
             typer.echo(f"  {left:,} came without token ids: token views and masks are unobserved for them.")
+        if run.rows_not_decoded:
+            left = run.rows_not_decoded
+            typer.echo(
+                f"  {left:,} have token ids, which are kept where --tokenizer names what decodes them."
+            )
         if run.rows_re_encoded:
             typer.echo(
                 f"  {run.rows_re_encoded:,} were re-encoded: their ids may differ from those trained on."

@@ -140,6 +140,14 @@ class Format(abc.ABC):
             head: the file's beginning. Looking at more of it than this is too slow.
         """
 
+    def is_final(self, found: Found) -> bool:
+        """Whether a file that stays as it is has no more to tell: else it is read again from where it ended.
+
+        Args:
+            found: the file.
+        """
+        return True
+
     @abc.abstractmethod
     def rows(
         self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0

@@ -72,6 +72,7 @@ class ImportedRun:
         rows: rollouts imported.
         rows_known: rollouts passed over because they were imported before.
         rows_without_tokens: those without token ids.
+        rows_not_decoded: those whose token ids are not stored, since no tokenizer was given.
         rows_re_encoded: those whose ids were made from their text.
         steps: steps and splits closed.
         stored: whether all of it was stored; else it waits on disk, and `rollout-traces recover` stores it.
@@ -86,6 +87,7 @@ class ImportedRun:
     rows: int = 0
     rows_known: int = 0
     rows_without_tokens: int = 0
+    rows_not_decoded: int = 0
     rows_re_encoded: int = 0
     steps: int = 0
     stored: bool = True
@@ -352,7 +354,9 @@ class _Loggers:
         for state in self._states.values():
             state.close()
         self._finish_logger()
-        if self._encoder is not None:
+        if self._encoder is None:
+            self._outcome.rows_not_decoded = self._outcome.rows - self._outcome.rows_without_tokens
+        else:
             self._outcome.rows_re_encoded = self._encoder.counts["re_encoded"]
             share = self._encoder.unknown_share()
             origin = Path(self._outcome.origin)

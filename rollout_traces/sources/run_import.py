@@ -200,7 +200,8 @@ class FileImport:
             stop, number = row_stop, row_number
             if n % 64 == 0:
                 self._progress(done + min(stop, found.size))
-        state = FileState(found.size, found.mtime_ns, stop, number, _tail(found, stop), last_step)
+        size = found.size if found.format.is_final(found) else -1
+        state = FileState(size, found.mtime_ns, stop, number, _tail(found, stop), last_step)
         name, importer = self._current or (self._name, None)
         self._state.keep({found.path: state}, name, importer.queue.open_keys if importer else ())
         self._say_late(found)

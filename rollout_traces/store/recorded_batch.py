@@ -25,7 +25,8 @@ def recorded_batch(store: Any, run: str, step: int, split: str, complete: bool) 
     said = f"step {step} of {split}: {len(rows):,} of {n:,} rollouts were kept, {without:,} of these without token ids"
     if not rows or (complete and (len(rows) < n or without)):
         raise StoreError(
-            f"{said}. Log with selection='all' and a cap of as many rollouts as a step has, to have a whole batch."
+            f"{said}. Log with a tokenizer, selection='all' and a cap of as many rollouts as a step has, to have a "
+            "whole batch; import with --tokenizer."
         )
     if len(rows) < n or without:
         log.warning("%s.", said)

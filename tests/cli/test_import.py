@@ -53,3 +53,14 @@ def test_a_folder_without_rollouts_is_named_and_fails(tmp_path: Path) -> None:
 def test_programs_get_json(dump: Path) -> None:
     told = json.loads(command(dump, "--json").stdout)
     assert told["runs"][0]["rows"] == 2 and told["problems"]["counts"]["broken_lines"] == 1
+
+
+def test_ids_that_no_tokenizer_decodes_are_said(tmp_path: Path) -> None:
+    group = {
+        "tokens": [[5, 6]],
+        "masks": [[-100, 6]],
+        "scores": [1.0],
+        "messages": [[{"role": "user", "content": "q"}]],
+    }
+    (tmp_path / "groups.jsonl").write_text(json.dumps(group) + "\n")
+    assert "1 have token ids, which are kept where --tokenizer names" in command(tmp_path).stdout

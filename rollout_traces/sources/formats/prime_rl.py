@@ -2,8 +2,8 @@
 
 An episode is written once, when it arrives. Which step trained on it, its advantages and the trainer's own logprobs
 come afterwards, as annotations that name its traces; they are folded in when it is read, the newest winning. An
-episode of a run that goes on, which no step has taken yet, is left for a later import: only then is it known
-whether it was trained on.
+episode of a run that goes on, which no step has taken yet, or of which a producer of annotations has not spoken yet,
+is left for a later import: only then is it known whether it was trained on, and how.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions
-from rollout_traces.sources.formats.verifiers_trace import NOT_TRAINED, rows_of_trace
+from rollout_traces.sources.formats.verifiers_trace import NOT_TRAINED, paths_of, rows_of_trace, spread
 from rollout_traces.sources.lines import json_lines, loads, opened
 from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.rows import RolloutRow, number
 
-_STREAMS = {"advantages": "advantages", "trainer_logprobs": "prox_logprobs", "entropies": "entropies"}
+_STREAMS = ("advantages", "trainer_logprobs", "entropies", "is_masked")
 _WAITS = 2
-"""Steps that an episode may still be trained in after the one that it arrived in."""
+"""Steps after the one that an episode is of in which it may still be trained in, or spoken of."""
+_QUIET_S = 3600
+"""Seconds without a word after which a run whose chunks are not all sealed goes on no more: it was killed."""
 
 
 class PrimeRl(Format):
@@ -50,24 +51,25 @@ class PrimeRl(Format):
         root = head.path.parents[4] if above == ["traces", "file", "monitors"] else folder.parent
         return Claim(root, None, TRAIN, ("policy versions of single tokens",), head.path.name)
 
+    def is_final(self, found: Found) -> bool:
+        return not _goes_on(found)
+
     def rows(
         self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
     ) -> Iterator[tuple[RolloutRow, int, int]]:
         with contextlib.closing(_Annotations(found.path.parent.parent, problems)) as annotations:
-            goes_on = any(found.path.parent.glob("*.jsonl"))
+            goes_on = _goes_on(found)
             first_left: tuple[int, int] | None = None
             n_left = 0
             for record in json_lines(found.path, problems, start, line):
                 try:
                     rows = list(_rows(record.value, annotations, record.number))
+                    is_decided = not goes_on or annotations.are_whole(record.value, rows)
                 except NOT_UNDERSTOOD as error:
                     text = f"an episode cannot be understood ({error!r}); it is passed over."
                     problems.add(found.path, "rows_refused", text, record.number)
                     continue
-                newest = annotations.newest_step
-                if goes_on and any(
-                    r.discard_reason and (newest is None or r.step + _WAITS > newest) for r in rows
-                ):
+                if not is_decided:
                     n_left += 1
                     first_left = first_left or (record.offset, record.number - 1)
                     continue
@@ -77,12 +79,24 @@ class PrimeRl(Format):
                 for row in rows:
                     yield row, *(first_left or (record.stop, record.number))
             if n_left:
-                text = f"{n_left} episodes are in no step yet; they are read when it is known whether one takes them."
+                text = (
+                    f"{n_left} episodes may still be trained on, or spoken of; they are read two steps later, or when the "
+                    "run has ended or was silent for an hour."
+                )
                 problems.add(found.path, "episodes_undecided", text)
             in_flight = len(list(found.path.parent.parent.glob("live/*.jsonl"))) if goes_on else 0
             if in_flight:
                 text = f"{in_flight} rollouts are in flight; they are read when they have ended."
                 problems.once(found.path.parent.parent / "live", "rollouts_in_flight", text)
+
+
+def _goes_on(found: Found) -> bool:
+    """Whether the run may still write: a chunk is not sealed, and there was a word of late."""
+    stream = found.path.parent
+    words = [*stream.glob("*.jsonl"), *stream.parent.glob("annotations/*.index.jsonl")]
+    return any(path.parent == stream for path in words) and any(
+        time.time() - path.stat().st_mtime < _QUIET_S for path in words
+    )
 
 
 def _rows(episode: Mapping[str, Any], annotations: _Annotations, line: int) -> Iterator[RolloutRow]:
@@ -98,31 +112,47 @@ def _rows(episode: Mapping[str, Any], annotations: _Annotations, line: int) -> I
         arrived = info.get("arrival") or {}
         step = ship.get("step", arrived.get("step", work.get("step", 0)))
         claim = Claim(Path(), int(step), split)
-        for branch, row in enumerate(rows_of_trace(episode, trace, claim, line)):
+        nodes, paths = _nodes_told_of(trace, updates)
+        for path, row in zip(
+            paths, rows_of_trace(episode, {**trace, "nodes": nodes}, claim, line), strict=True
+        ):
             row.attempt = annotations.attempt_of(arrived, ship)
             row.advantage = number(info.get("advantage"))
             if split == TRAIN and not info.get("effective"):
                 row.discard_reason = NOT_TRAINED
             if isinstance(info.get("policy_version"), int):
                 row.extras["policy_version"] = info["policy_version"]
-            for update in updates:
-                for streams in update.get("branches") or ():
-                    if streams.get("index") == branch:
-                        _fold(row, streams)
+            masked = spread([nodes[n] for n in path], "is_masked")
+            if any(masked):
+                row.tracks["loss_weights"] = [0.0 if value else 1.0 for value in masked]
             yield row
 
 
-def _fold(row: RolloutRow, streams: Mapping[str, Any]) -> None:
-    """Adds an update's values, one for each token of the branch from its first on, null where it says nothing."""
-    n = 0 if row.input_ids is None else len(row.input_ids)
-    for key, name in _STREAMS.items():
-        values = streams.get(key)
-        if isinstance(values, list) and values and n:
-            row.tracks[name] = (values + [None] * n)[:n]
-    masked = streams.get("is_masked")
-    if isinstance(masked, list) and n and any(masked):
-        kept = ~np.asarray((masked + [None] * n)[:n], dtype=object).astype(bool)
-        row.tracks["loss_weights"] = kept.astype(np.float64)
+def _nodes_told_of(
+    trace: Mapping[str, Any], updates: Sequence[Mapping[str, Any]]
+) -> tuple[list[dict[str, Any]], list[list[int]]]:
+    """A trace's messages with what updates say of their sampled tokens, and its branches.
+
+    An update has a value for each token of a branch from its first on, and may end before it. What it says of a
+    message whole replaces what was said before; of a message that it does not reach, that stays.
+    """
+    nodes = [dict(node) for node in trace.get("nodes") or ()]
+    paths = paths_of(nodes)
+    for streams in (streams for update in updates for streams in update.get("branches") or ()):
+        index = streams.get("index")
+        for key in _STREAMS if isinstance(index, int) and 0 <= index < len(paths) else ():
+            values = streams.get(key) or []
+            at = 0
+            for node in (nodes[n] for n in paths[index]):
+                end = at + len(node.get("token_ids") or ())
+                told = [
+                    v for v, sampled in zip(values[at:end], node.get("mask") or (), strict=False) if sampled
+                ]
+                is_known = any(v is not None for v in told) if key == "is_masked" else None not in told
+                if told and is_known and end <= len(values):
+                    node[key] = told
+                at = end
+    return nodes, paths
 
 
 def _merged(old: Any, new: Any) -> Any:
@@ -174,6 +204,15 @@ class _Annotations:
             if isinstance(value, dict) and value.get("trace_id") == trace_id:
                 found.append(value)
         return found
+
+    def are_whole(self, episode: Mapping[str, Any], rows: Sequence[RolloutRow]) -> bool:
+        """Whether everything is known of an episode: it is too old for more, or each producer spoke of it."""
+        if self.newest_step is not None and all(r.step + _WAITS <= self.newest_step for r in rows):
+            return True
+        return all(row.split == EVAL for row in rows) or all(
+            len({place[0] for place in self._places.get(str(trace.get("id")), ())}) == len(self._producers)
+            for trace in episode.get("traces") or ()
+        )
 
     def attempt_of(self, arrived: Mapping[str, Any], ship: Mapping[str, Any]) -> int:
         """The start of the run that an episode is of: a step that is shipped again is one of a later start.

@@ -214,11 +214,16 @@ def _add_tokens(row: RolloutRow, branch: Sequence[Mapping[str, Any]], shared: Se
     row.input_ids, row.response_mask, row.loss_mask = ids, response, loss
     for key, name in _FLOATS.items():
         if any(node.get(key) is not None for node in branch):
-            row.tracks[name] = _spread(branch, key)
+            row.tracks[name] = spread(branch, key)
 
 
-def _spread(branch: Sequence[Mapping[str, Any]], key: str) -> list[float | None]:
-    """A value for each sampled token, at its place; None elsewhere."""
+def spread(branch: Sequence[Mapping[str, Any]], key: str) -> list[float | None]:
+    """A value for each sampled token of a branch, at its place; None elsewhere.
+
+    Args:
+        branch: its messages.
+        key: what the values stand under, one for each sampled token of a message.
+    """
     found: list[float | None] = []
     for node in branch:
         values = iter(node.get(key) or ())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -59,7 +61,8 @@ def test_annotations_are_folded_value_for_value_and_the_newest_wins():
     for update in updates("orch"):
         for branch in update["branches"]:
             row = rows[update["trace_id"] + (f"/{branch['index']}" if branch["index"] else "")]
-            assert row.tracks["advantages"] == branch["advantages"]
+            told = zip(branch["advantages"], row.response_mask, strict=True)
+            assert row.tracks["advantages"] == [value if sampled else None for value, sampled in told]
     newest = {update["trace_id"]: update["branches"][0] for update in updates("trainer")}
     assert len(updates("trainer")) == 2 * len(newest) == 6
     for trace_id, streams in newest.items():
@@ -68,14 +71,54 @@ def test_annotations_are_folded_value_for_value_and_the_newest_wins():
         assert rows[trace_id].tracks["entropies"] == streams["entropies"]
 
 
-def test_a_chunk_that_is_not_sealed_gives_the_same_but_what_may_still_be_trained_on(tmp_path):
+def retold(run: Path, keep: int) -> None:
+    """Writes the trainer's annotations anew, the last of each trace with this many of its tokens alone."""
+    folder = run / TRACES / "annotations"
+    lines = [orjson.loads(line) for line in (folder / "trainer/00000.jsonl").read_bytes().splitlines()]
+    last = {update["trace_id"]: n for n, update in enumerate(lines)}
+    for n in last.values():
+        for branch in lines[n]["branches"]:
+            branch |= {key: values[:keep] for key, values in branch.items() if key != "index"}
+    (folder / "trainer/00000.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    (folder / "trainer.index.jsonl").unlink()
+
+
+@pytest.mark.parametrize("told", [0.0, 0.9])
+def test_what_the_newest_update_does_not_reach_stays_as_it_was_told_before(tmp_path, told):
+    run = unsealed(tmp_path)
+    whole = {row.sample_id: row for row in rows_of(STREAM)}
+    trace_id = updates("trainer")[0]["trace_id"]
+    n = len(whole[trace_id].input_ids)
+    retold(run, int(told * n))
+    [row] = [row for row in rows_of(run) if row.sample_id == trace_id]
+    assert set(whole[trace_id].tracks["prox_logprobs"]) == {None, -0.25}
+    assert set(row.tracks["prox_logprobs"]) == {None, -0.5}
+
+
+def test_a_run_that_goes_on_gives_what_both_producers_spoke_of(tmp_path):
     problems = Problems()
     run = unsealed(tmp_path)
     (run / TRACES / "live").mkdir()
     (run / TRACES / "live/t.jsonl").write_text('{"trace": "t", "open": {}}\n')
+    assert {row.sample_id for row in rows_of(run, problems)} == {u["trace_id"] for u in updates("trainer")}
+    assert problems.counts == {"episodes_undecided": 3, "rollouts_in_flight": 1}
+
+
+def test_a_run_without_a_trainers_annotations_waits_for_none(tmp_path):
+    run = unsealed(tmp_path)
+    shutil.rmtree(run / TRACES / "annotations/trainer")
+    problems = Problems()
     rows = rows_of(run, problems)
     assert len(rows) == 15 and all(row.discard_reason is None for row in rows)
-    assert problems.counts == {"episodes_undecided": 3, "rollouts_in_flight": 1}
+    assert problems.counts == {"episodes_undecided": 3}
+
+
+def test_of_a_run_that_was_killed_an_hour_ago_nothing_is_left(tmp_path):
+    run = unsealed(tmp_path)
+    for path in run.rglob("*.jsonl"):
+        os.utime(path, (0, time.time() - 3601))
+    problems = Problems()
+    assert (len(rows_of(run, problems)), problems.counts) == (18, {})
 
 
 def test_an_annotation_that_is_cut_off_costs_itself_alone(tmp_path):
@@ -83,7 +126,7 @@ def test_an_annotation_that_is_cut_off_costs_itself_alone(tmp_path):
     path = run / TRACES / "annotations/trainer/00000.jsonl"
     path.write_bytes(path.read_bytes()[:-100])
     problems = Problems()
-    assert len(rows_of(run, problems)) == 15
+    assert len(rows_of(run, problems)) == 3
     assert problems.counts["annotations_not_read"] == 1
 
 
@@ -146,14 +189,26 @@ class TestSealedFrames:
 @pytest.mark.usefixtures("trackio_dir")
 def test_a_live_run_that_is_sealed_later_is_imported_once_and_its_restart_supersedes(tmp_path):
     run = unsealed(tmp_path)
-    assert import_rollouts(run, "copy", worker="thread").rows == 15
+    assert import_rollouts(run, "copy", worker="thread").rows == 3
     shutil.rmtree(run)
     shutil.copytree(STREAM, run)
     again = import_rollouts(run, "copy", worker="thread")
-    assert (again.rows, import_rollouts(run, "copy", worker="thread").rows) == (3, 0)
+    assert (again.rows, import_rollouts(run, "copy", worker="thread").rows) == (15, 0)
     store = rt.open_store(project="copy")
     assert store.count(rows="all") == 18
     current = Counter(
         (row.step, row["discard_reason"]) for row in store.query(where="superseded = 0", limit=99).rows
     )
     assert current == {(5, None): 5, (5, "not_in_a_batch"): 1, (6, None): 5, (6, "not_in_a_batch"): 1}
+
+
+@pytest.mark.usefixtures("trackio_dir")
+def test_what_a_sealed_chunk_was_left_with_is_imported_when_the_run_has_ended(tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(STREAM, run)
+    live = run / TRACES / "stream/00003.jsonl"
+    live.touch()
+    assert import_rollouts(run, "copy", worker="thread").rows == 3
+    live.unlink()
+    assert import_rollouts(run, "copy", worker="thread").rows == 15
+    assert rt.open_store(project="copy").count(rows="all") == 18
