@@ -143,7 +143,19 @@ def _free_openers(row: Row, markers: Markers) -> list[FoundMarker]:
             for one in pattern.find(row, 0, len(row.data))
             if not strict or _follows_marker(row, markers, one.start)
         )
+    if markers.anchored_closers and (cut := _cut_opener(row, markers)):
+        found.append(cut)
     return found
+
+
+def _cut_opener(row: Row, markers: Markers) -> FoundMarker | None:
+    """The beginning of a plain opener behind an end marker where the row ends, such as the `A` of `Assistant:`."""
+    for pattern in markers.free:
+        for length in range(len(pattern.core) - 1, 0, -1) if pattern.follows_closer else ():
+            at = len(row.data) - length
+            if at > 0 and row.data.endswith(pattern.core[:length]) and _follows_marker(row, markers, at):
+                return FoundMarker(at, len(row.data), "context")
+    return None
 
 
 def _follows_marker(row: Row, markers: Markers, at: int) -> bool:

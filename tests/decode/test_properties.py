@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -119,6 +120,20 @@ class TestAnyConversation:
         for turn in inside[1:]:
             if whole.turns[0].role != "system" or turn is not whole.turns[0]:
                 assert (turn.start, turn.role, turn.content) in kept
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_a_row_that_ends_anywhere_keeps_the_turns_before(self, name: str) -> None:
+        """Seen once: of a row that ended in the `A` of `Assistant:`, the question read `0<end_of_utterance>`."""
+        tokenizer, decoder = of_template(name)
+        asked = [("user", "0"), ("assistant", "one b"), ("user", "U"), ("assistant", "Ah")]
+        encoded = encode(tokenizer, decoder, asked)
+        assert encoded is not None
+        whole = decoder.decode(encoded.ids, loss_mask=encoded.mask)
+        for last in range(len(encoded.ids)):
+            cut = decoder.decode(encoded.ids[:last], loss_mask=encoded.mask[:last])
+            kept = {(turn.start, turn.role, turn.content) for turn in cut.turns}
+            for turn in whole.turns[1:]:
+                assert turn.stop >= last or (turn.start, turn.role, turn.content) in kept, last
 
     @QUICK
     @given(st.sampled_from(NAMES), st.data())
