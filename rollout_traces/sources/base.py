@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -164,6 +166,15 @@ class Format(abc.ABC):
         Yields:
             A rollout, the byte behind its record and the record's number; 0 and 0 where the format has no lines.
         """
+
+
+def were_written_within(paths: Iterable[Path], seconds: float) -> bool:
+    """Whether one of some files was changed in the last seconds; files that are not there were not."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):  # sealed or removed by its writer meanwhile
+            if time.time() - path.stat().st_mtime < seconds:
+                return True
+    return False
 
 
 def top_keys(raw: bytes) -> list[str]:

@@ -58,6 +58,7 @@ class RunImport:
         if row.attempt != self._attempt:
             self.queue.close_all()
             attempts_of(self.logger.run.id).go_on(row.attempt)
+            self.queue = StepQueue(self._hand_over, self._close)
             self._attempt = row.attempt
         if self._encoder is not None:
             self._encoder.add_ids(row)

@@ -47,7 +47,7 @@ class ChatJsonl(Format):
     title = "conversations, or prompts with replies"
 
     def claim(self, head: Head) -> Claim | None:
-        if not is_json_by_name(head.path):
+        if not is_json_by_name(head.path) or _is_beside_tensors(head):
             return None
         has_reply = head.keys & {*_REPLIES} or ("answer" in head.keys and head.keys & {*_REWARDS})
         if not head.keys & {*_CHATS} and not (head.keys & {*_PROMPTS} and has_reply):
@@ -75,6 +75,11 @@ class ChatJsonl(Format):
                     text = f"{_named(record.value)}: expected messages, or a prompt and a reply; the row has its numbers alone."
                     problems.add(found.path, "rows_without_text", text, record.number)
                 yield row, record.stop, record.number
+
+
+def _is_beside_tensors(head: Head) -> bool:
+    """Whether these are the conversations of miles' tensors, which are read with them."""
+    return head.has("sample_index", "messages") and (head.path.parents[1] / "rollout_data").is_dir()
 
 
 def rows_of(fields: Fields, step: int | None, split: str, line: int | None) -> Iterator[RolloutRow]:

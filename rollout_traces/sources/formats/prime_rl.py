@@ -11,12 +11,20 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions
+from rollout_traces.sources.base import (
+    EVAL,
+    TRAIN,
+    Claim,
+    Format,
+    Found,
+    Head,
+    ReadOptions,
+    were_written_within,
+)
 from rollout_traces.sources.formats.verifiers_trace import NOT_TRAINED, paths_of, rows_of_trace, spread
 from rollout_traces.sources.lines import json_lines, loads, opened
 from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
@@ -93,10 +101,9 @@ class PrimeRl(Format):
 def _goes_on(found: Found) -> bool:
     """Whether the run may still write: a chunk is not sealed, and there was a word of late."""
     stream = found.path.parent
-    words = [*stream.glob("*.jsonl"), *stream.parent.glob("annotations/*.index.jsonl")]
-    return any(path.parent == stream for path in words) and any(
-        time.time() - path.stat().st_mtime < _QUIET_S for path in words
-    )
+    plain = list(stream.glob("*.jsonl"))
+    words = [*plain, *stream.parent.glob("annotations/*.index.jsonl")]
+    return bool(plain) and were_written_within(words, _QUIET_S)
 
 
 def _rows(episode: Mapping[str, Any], annotations: _Annotations, line: int) -> Iterator[RolloutRow]:

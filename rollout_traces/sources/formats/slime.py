@@ -1,6 +1,7 @@
 """slime and miles: `rollout_data/<id>.pt`, torch's file of `{rollout_id, samples: [Sample.to_dict()]}`.
 
-Loaded with `weights_only=True`: a file that needs more than plain values and tensors is refused.
+Loaded with `weights_only=True`: a file that needs more than plain values, arrays and tensors is refused. Conversations of
+several turns lie beside it, in miles' `trajectory/<id>.jsonl`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 from rollout_traces.errors import extra
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
 from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.formats.stand_ins import standing_in
+from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
 
@@ -42,7 +45,8 @@ class Slime(Format):
             import torch
 
         try:
-            data = torch.load(found.path, map_location="cpu", weights_only=not options.trust_pickle)
+            with standing_in(torch):
+                data = torch.load(found.path, map_location="cpu", weights_only=not options.trust_pickle)
         except (
             pickle.UnpicklingError,
             RuntimeError,
@@ -52,7 +56,7 @@ class Slime(Format):
         ) as error:
             reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             text = (
-                f"holds more than plain values and tensors ({reason}), so that loading it could run code; it is "
+                f"holds more than plain values, arrays and tensors ({reason}), so that loading it could run code; it is "
                 "refused. Give --trust-pickle for files that you wrote yourself."
             )
             problems.add(found.path, "pickles_refused", text)
@@ -63,9 +67,17 @@ class Slime(Format):
                 found.path, "unreadable_files", "has no list of samples. Expected slime's rollout data."
             )
             return
+        beside = found.path.parents[1] / "trajectory" / f"{found.path.stem}.jsonl"
+        conversations = (
+            {record.value.get("sample_index"): record.value for record in json_lines(beside, problems)}
+            if beside.is_file()
+            else {}
+        )
         for n, sample in enumerate(samples):
             try:
                 row = _row(sample, found, n)
+                if (told := conversations.get(row.sample_id)) is not None:
+                    row.messages, row.n_prompt_messages = messages_of(told.get("messages")), None
             except NOT_UNDERSTOOD as error:
                 problems.add(
                     found.path, "rows_refused", f"cannot be understood ({error!r}); it is passed over.", n + 1
@@ -96,6 +108,9 @@ def _row(sample: Mapping[str, Any], found: Found, n: int) -> RolloutRow:
         discard_reason="removed" if sample.get("remove_sample") else None,
         extras=scalars(sample.get("metadata")),
     )
+    adapter = sample.get("adapter")
+    if isinstance(adapter, Mapping) and isinstance(adapter.get("name"), str):
+        row.extras["adapter"] = adapter["name"]
     if tokens:
         row.input_ids = tokens
         row.response_mask = row.loss_mask = [0] * before + mask

@@ -1,6 +1,7 @@
 """tinker-cookbook's capture: every sampled sequence with its prompt, `capture.sqlite` of its store or `capture/sample.jsonl`.
 
-A trajectory's calls lie apart, as they were answered; they are put together here, each branch of them a row.
+A trajectory's calls lie apart, as they were answered; they are put together here, each branch of them a row. While
+a store is open, trajectories of a run's newest iteration are left for a later import.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from typing import Any
 import orjson
 
 from rollout_traces.model.model_calls import merge_calls
-from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, split_of
+from rollout_traces.sources.base import (
+    EVAL,
+    TRAIN,
+    Claim,
+    Format,
+    Found,
+    Head,
+    ReadOptions,
+    split_of,
+    were_written_within,
+)
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.rows import RolloutRow, add_tokens, call_of
@@ -36,6 +47,9 @@ _SELECT = (
     f"SELECT cursor, {', '.join(_COLUMNS)} FROM wire_rows "
     "ORDER BY run_id, run_attempt, iteration, split, group_idx, traj_idx, cursor"
 )
+_NEWEST = "SELECT run_id, run_attempt, max(iteration) FROM wire_rows GROUP BY run_id, run_attempt"
+_QUIET_S = 600
+"""Seconds without a call after which no trajectory gets further ones."""
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -56,14 +70,23 @@ class TinkerCapture(Format):
         lacks = ("rewards", "advantages", "conversations (a tokenizer decodes them)")
         return Claim(root, None, TRAIN, lacks, run=_first_run(head))
 
+    def is_final(self, found: Found) -> bool:
+        return not _goes_on(found)
+
     def rows(
         self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
     ) -> Iterator[tuple[RolloutRow, int, int]]:
         try:
             with _store_of(found.path, problems) as store:
                 calls = (dict(zip(("cursor", *_COLUMNS), row, strict=True)) for row in store.execute(_SELECT))
+                newest = {place[:2]: place[2] for place in store.execute(_NEWEST)} if _goes_on(found) else {}
+                n_left = 0
                 for place, own in groupby(calls, lambda call: tuple(call[name] for name in _PLACE)):
                     records = list(own)
+                    run, attempt, _, iteration, _, trajectory = place
+                    if None not in (trajectory, iteration) and newest.get((run, attempt)) == iteration:
+                        n_left += 1
+                        continue
                     try:
                         rows = list(_rows(dict(zip(_PLACE, place, strict=True)), records, found, problems))
                     except NOT_UNDERSTOOD as error:
@@ -72,12 +95,31 @@ class TinkerCapture(Format):
                         continue
                     for row in rows:
                         yield row, 0, row.line or 0
+                if n_left:
+                    text = (
+                        f"{n_left} trajectories of the newest iteration may get further calls; they are read when the next "
+                        "has begun, the store is closed, or no call came for ten minutes."
+                    )
+                    problems.add(found.path, "trajectories_not_ended", text)
         except (sqlite3.Error, *NOT_UNDERSTOOD) as error:
             problems.add(
                 found.path,
                 "unreadable_files",
                 f"cannot be read further ({error}); what came before is imported.",
             )
+
+
+def _log_of(path: Path) -> Path:
+    """The log of writes that lies beside a store while it is open."""
+    return path.with_name(f"{path.name}-wal")
+
+
+def _goes_on(found: Found) -> bool:
+    """Whether a store may still get calls: it is open. Lines do not tell."""
+    log = _log_of(found.path)
+    with contextlib.suppress(FileNotFoundError):
+        return log.stat().st_size > 0 and were_written_within([log], _QUIET_S)
+    return False
 
 
 def _first_run(head: Head) -> str | None:
@@ -94,8 +136,9 @@ def _first_run(head: Head) -> str | None:
 def _store_of(path: Path, problems: Problems) -> Iterator[sqlite3.Connection]:
     """The store of a capture, read only; what lies as lines is put into one that goes again."""
     if path.suffix == ".sqlite":
+        how = "mode=ro" if _log_of(path).exists() else "immutable=1"  # without a log none is made
         with contextlib.closing(
-            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=10)
+            sqlite3.connect(f"{path.resolve().as_uri()}?{how}", uri=True, timeout=10)
         ) as store:
             yield store
         return
