@@ -236,7 +236,7 @@ def _named(moved: Sequence[Movement], part: Part | None) -> tuple[Signature | No
 
 
 def _fits(signature: Signature, m: Movement, part: Part | None) -> bool:
-    names = () if m.name.statistic == "correlation" else (m.name.column, str(m.name))
+    names = () if m.name.statistic == "covariance" else (m.name.column, str(m.name))
     known = any(_is(name, pattern) for name in names for pattern in signature.columns)
     rises = m.before is not None and m.after is not None and m.after > m.before
     direction = "up" if rises else "down"

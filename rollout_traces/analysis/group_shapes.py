@@ -55,7 +55,7 @@ def group_rows(rows: RunRows) -> RunRows | None:
     groups.measures.append(_of("group/reward_std_mean", np.where(several, spread, np.nan)))
     length = by_name.get(LENGTH)
     if length is not None:
-        _correlation(rows, groups, apart, length.read(), n_units)
+        _covariance(rows, groups, apart, length.read(), n_units)
     return groups
 
 
@@ -115,8 +115,8 @@ def update_series(rows: RunRows) -> Series | None:
     )
 
 
-def _correlation(rows: RunRows, groups: RunRows, apart: np.ndarray, length: np.ndarray, n_units: int) -> None:
-    """Adds the product of reward and length inside each group, in standard units of the run: its mean is their correlation."""
+def _covariance(rows: RunRows, groups: RunRows, apart: np.ndarray, length: np.ndarray, n_units: int) -> None:
+    """Adds the product of reward and length inside each group, in standard units of the run: their covariance."""
     known = np.isfinite(length)
     count = np.bincount(rows.unit, known, n_units)
     mean = np.bincount(rows.unit, np.where(known, length, 0.0), n_units) / np.maximum(count, 1)
@@ -125,4 +125,4 @@ def _correlation(rows: RunRows, groups: RunRows, apart: np.ndarray, length: np.n
     if scale > 0 and np.isfinite(scale):
         product = np.bincount(rows.unit, apart * beside, n_units) / np.maximum(count, 1) / scale
         values = np.where(count > 1, product, np.nan)
-        groups.measures.append(RowMeasure(SeriesName(LENGTH, None, "correlation"), lambda: values))
+        groups.measures.append(RowMeasure(SeriesName(LENGTH, None, "covariance"), lambda: values))

@@ -80,8 +80,8 @@ def value_text(column: str, value: str) -> str:
 def series_text(name: SeriesName) -> str:
     """What a series is the figure of, in a sentence."""
     column = quoted(name.column) if name.statistic == "logged" else column_text(name.column)
-    if name.statistic == "correlation":
-        return f"the correlation of reward and {column} inside groups"
+    if name.statistic == "covariance":
+        return f"the covariance of reward and {column} inside groups"
     return column if name.value is None else f"{column} {value_text(name.column, name.value)}"
 
 

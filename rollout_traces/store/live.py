@@ -124,7 +124,7 @@ class LiveRuns:
         """
         if self._folder is None:
             raise StoreError(
-                "rollouts in flight are shown on the machine that holds the project's files alone. "
+                "Rollouts in flight are shown on the machine that holds the project's files alone. "
                 "Start the inspector there."
             )
         with self._lock:

@@ -27,6 +27,15 @@ class TestReadingAStep:
         expect(tied).to_contain_text("tied")
         expect(tied.locator(".rt-dots i")).to_have_count(8)
 
+    def test_no_chip_of_a_group_is_cut(self, visit):
+        visit.open(tab="rollouts", project="demo", run="run-a")
+        chips = visit.page.locator("[data-testid='group-card'] header .rt-chip")
+        expect(chips.first).to_be_visible()
+        cut = chips.evaluate_all(
+            "all => all.filter(n => n.scrollWidth > n.clientWidth).map(n => n.textContent)"
+        )
+        assert cut == []
+
     def test_choosing_a_sample_opens_it_and_names_it_in_the_address(self, visit):
         visit.open(tab="rollouts", project="demo", run="run-a")
         card = visit.page.locator("[data-group='2'] [data-testid='sample-card']").last

@@ -13,7 +13,7 @@ LENGTHS = {"length": "n_sampled", "turns": "n_turns", "tool_calls": "n_tool_call
 def group_figures(run: Run, series: Series, rows: np.ndarray) -> Figures | None:
     """A figure of groups per step, over some rows; None where its name is not known."""
     name = series.column.removeprefix("group/").removesuffix("/mean").removesuffix("_mean")
-    if series.statistic == "correlation" or name.startswith("reward_corr_"):
+    if series.statistic == "covariance" or name.startswith("reward_corr_"):
         other = name.removeprefix("reward_corr_")
         column = LENGTHS.get(other, other)
         beside = series.value if series.value in run.c else "reward"

@@ -51,7 +51,7 @@ def _figures(run: Run, series: Series, part: Part, outside: bool) -> Figures | N
     rows = run.rows_of(part) & run.kept & (run.train == (split == TRAIN))
     if outside:
         rows = ~run.rows_of(part) & run.kept & (run.train == (split == TRAIN))
-    if column.startswith("group/") or series.statistic == "correlation":
+    if column.startswith("group/") or series.statistic == "covariance":
         return group_figures(run, series._replace(column=column), rows)
     values = row_values(run, series._replace(column=column))
     if values is None:
@@ -176,7 +176,7 @@ def series_of(run: Run) -> Iterator[Series]:
             yield Series(f"{prefix}written", phrase, "text")
     for name in ("group/tie_share", "group/reward_std_mean", "group/size_mean"):
         yield Series(name, None, "mean")
-    yield Series("n_sampled", None, "correlation")
+    yield Series("n_sampled", None, "covariance")
     for key in run.logged:
         yield Series(key, None, "logged")
         if np.isnan(run.logged[key]).any():

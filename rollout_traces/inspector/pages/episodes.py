@@ -140,7 +140,7 @@ def episodes(
     for row in rows:
         found.setdefault(str(row["episode"]), []).append(row)
     if not found:
-        raise StoreError(f"Step {step} of {view.split} has no episodes: no row has an `episode_ids`.")
+        raise StoreError(f"Step {step} of {view.split} has no episodes: no row has episode_ids.")
     if episode and episode not in found:
         raise StoreError(f"Step {step} has no episode {episode[:80]!r}. Pick one of the {len(found)} listed.")
     chosen = episode or _chosen(found, group, sample)

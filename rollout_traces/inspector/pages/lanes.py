@@ -398,9 +398,9 @@ def _unobserved(view: SplitView, found: Lanes, rows: Sequence[dict[str, Any]], s
             f"{len(rows) - timed:,} of {len(rows):,} rollouts have no spans: when they ran is unobserved."
         )
     if not (found.engine >= 0).any():
-        said.append("Engines are unobserved: log `engine` in spans, or engine_ids.")
+        said.append("Engines are unobserved: log engine in spans, or engine_ids.")
     if not (found.version >= 0).any():
-        said.append("Weight versions are unobserved: log `version` in spans of kind generate.")
+        said.append("Weight versions are unobserved: log version in spans of kind generate.")
     seen = {KINDS[kind] for kind in np.unique(found.kind).tolist()}
     if missing := [kind for kind in KINDS if kind not in seen]:
         said.append(

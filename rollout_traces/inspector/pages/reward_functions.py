@@ -18,7 +18,7 @@ ONE_REWARD = "reward"
 MOST_STEPS = 500
 FAR = 5.0
 """Median absolute deviations from the step's median beyond which a value is an outlier."""
-LOG_TIME = "their time is unobserved: give spans of kind score with `name` in timings, which TRL's hook does (docs/schema.md)"
+LOG_TIME = "their time is unobserved: give spans of kind score with a name in timings, which TRL's hook does (docs/schema.md)"
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ const fail = error =>
       "info",
       "No prompts to show",
       error.message,
-      "A prompt is recognised by its key: log `prompt_keys` with each batch.",
+      "A prompt is recognised by its key: log prompt_keys with each batch.",
     ),
   );
 
@@ -146,7 +146,7 @@ function row(each, sourced) {
       ? h("span", { class: "rt-faint" }, "not known")
       : [
           h("span", { class: "rt-bar rt-solved" }, h("i", { style: { width: `${each.solve_rate * 100}%` } })),
-          ` ${percent(each.solve_rate)} of ${number(each.tried)}`,
+          h("span", null, `${percent(each.solve_rate)} of ${number(each.tried)}`),
         ];
   return h(
     "tr",
