@@ -47,8 +47,8 @@ unit: .venv/.test browser ## the tests, in parallel
 	$(PYTEST) tests/cli/test_analysis.py -m "not slow" # in a process that no other test has touched
 
 browser: .venv/.test ## Chromium for the browser tests: the system's, else Playwright's where the network allows it
-	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null 2>&1 \
-	|| timeout 300 $(BIN)/playwright install chromium >/dev/null 2>&1 \
+	@for each in chromium-headless-shell chromium chromium-browser google-chrome; do command -v $$each && exit; done >/dev/null \
+	|| timeout 300 $(BIN)/playwright install --only-shell chromium >/dev/null 2>&1 \
 	|| true # pytest says in one line what it skips, and how to get it
 
 slow: .venv/.test ## the slow tests: learning on three seeds, whole vocabularies, long fuzzing

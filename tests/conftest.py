@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.util
 import os
 import shutil
 import tempfile
@@ -18,6 +19,7 @@ hypothesis.settings.load_profile("any-machine")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait spin, on the cores of other tests
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -27,6 +29,7 @@ def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     Its path is short: the names of Unix sockets may have 107 characters.
     """
     tmp_path_factory.getbasetemp()  # made now: made by the first test, it would be removed with that test's files
+    multiprocessing.util.get_temp_dir()  # as well
     folder = Path(tempfile.mkdtemp(prefix="rt-"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(

@@ -42,6 +42,7 @@ def make_logger(**options) -> rt.RolloutLogger:
         "name": "run",
         "tokenizer": tiny_tokenizer(),
         "max_rollout_traces_per_step": 12,
+        "worker": "thread",
     }
     return rt.RolloutLogger(**{**settings, **options})
 
@@ -52,7 +53,7 @@ class TestEndToEnd:
         tokenizer = tiny_tokenizer()
         plan = BatchPlan(n_groups=2, group_size=4, padding=padding, seed=3)
         arrays = batch_arrays(tokenizer, plan)
-        logger = make_logger(selection="all")
+        logger = make_logger(selection="all", worker="process")
         logger.log_rollouts(rollout_batch(tokenizer, plan), step=10)
         assert logger.finish()
 
@@ -153,7 +154,7 @@ class TestTheRun:
         import trackio
 
         run = trackio.init(project="p", name="trainers-own")
-        logger = make_logger(name="ignored")
+        logger = make_logger(name="ignored", worker="process")
         logger.log_rollouts(rollout_batch(tiny_tokenizer(), BatchPlan(n_groups=1)), step=1)
         logger.finish()
         run.log({"after": 1.0}, step=2)
@@ -168,7 +169,7 @@ class TestTheRun:
         given = trackio.init(project="p", name="given", embed=False)
         trackio.context_vars.current_run.set(None)
         current = trackio.init(project="p", name="current", embed=False)
-        logger = make_logger(name="ignored", run=given)
+        logger = make_logger(name="ignored", run=given, worker="process")
         logger.log_rollouts(rollout_batch(tiny_tokenizer(), BatchPlan(n_groups=1)), step=1)
         assert logger.finish()
         given.log({"after": 1.0}, step=2)
@@ -180,7 +181,7 @@ class TestTheRun:
 
     def test_a_second_logger_after_the_first_has_a_run_of_its_own(self, trackio_dir):
         for name in ("one", "two"):
-            logger = make_logger(name=name)
+            logger = make_logger(name=name, worker="process")
             logger.log_rollouts(rollout_batch(tiny_tokenizer(), BatchPlan(n_groups=1)), step=1)
             logger.finish()
         with sqlite3.connect(trackio_dir / "p.db") as db:
@@ -263,7 +264,7 @@ class TestBadInput:
         assert "the logger is finished" in caplog.text
 
     def test_a_forked_child_has_its_scalars_and_joins_refused(self, trackio_dir):
-        logger = make_logger()
+        logger = make_logger(worker="process")
         batch = rollout_batch(tiny_tokenizer(), BatchPlan(n_groups=1))
         handle = logger.log_rollouts(batch, step=1)
         child = os.fork()
@@ -327,7 +328,7 @@ class TestNetworkMount:
 
         monkeypatch.setattr(run_folder, "is_network_mount", lambda path: True)
         monkeypatch.setattr(run_folder.tempfile, "gettempdir", lambda: str(tmp_path / "node"))
-        logger = make_logger()
+        logger = make_logger(worker="process")
         logger.log_rollouts(rollout_batch(tiny_tokenizer()), step=1)
         assert logger._pipeline.folder.path.is_relative_to(tmp_path / "node")
         assert not (trackio_dir / "rollout-traces" / "spool").exists()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,24 @@ from rollout_traces.cli import build_app
 from rollout_traces.inspector.pages.live import live
 from rollout_traces.inspector.workspace import Workspace
 from tests.inspector.told import told
+from tests.trackio_home import use_trackio_home
 
 
 def asked(*arguments: str) -> Result:
     return CliRunner().invoke(build_app(["live"]), ["live", *arguments])
 
 
-@pytest.fixture
-def project(trackio_dir: Path) -> Path:
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A run that finished while two rollouts were in flight, and one that says nothing."""
+    folder = tmp_path_factory.mktemp("trackio")
+    with pytest.MonkeyPatch.context() as patch:
+        use_trackio_home(patch, folder)
+        log_runs()
+        yield folder
+
+
+def log_runs() -> None:
     logger = rt.RolloutLogger(project="p", name="run-a")
     first = logger.live("first", step=1, source="web")
     first.stage("tool", "browse", turns=2, tokens=30, words="I look \x1b[31m")
@@ -28,7 +38,6 @@ def project(trackio_dir: Path) -> Path:
     other = rt.RolloutLogger(project="p", name="run-b")
     other.log_scalars({"x": 1.0}, step=1)
     other.finish()
-    return trackio_dir
 
 
 def test_lists_what_is_in_flight_with_stage_tokens_and_last_words(project: Path) -> None:

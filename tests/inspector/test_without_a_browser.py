@@ -25,5 +25,5 @@ def test_one_line_says_how_many_tests_are_skipped_and_what_to_install(tmp_path):
     skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
     assert len(skipped) == 1, done.stdout + done.stderr
     n = int(skipped[0].split("[")[1].split("]")[0])
-    assert n > 1 and "apt-get install chromium" in skipped[0]
+    assert n > 1 and "apt-get install chromium-headless-shell" in skipped[0]
     assert done.stdout.splitlines()[-1].startswith(f"{n} skipped")

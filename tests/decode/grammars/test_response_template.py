@@ -4,8 +4,6 @@ import pytest
 
 pytest.importorskip("transformers.utils.chat_parsing", reason="needs transformers 5.13 or later")
 
-from trl.chat_template_utils import add_response_schema
-
 from rollout_traces.decode.grammars import grammars_for, parameters_by_tool, parse_assistant
 from rollout_traces.decode.grammars.response_template import response_grammar
 
@@ -84,6 +82,8 @@ class TestATokenizersOwnTemplate:
 
 
 def rendered_by_known_template(template):
+    from trl.chat_template_utils import add_response_schema  # some ten seconds of imports
+
     tokenizer = tokenizer_with(template_text(template))
     add_response_schema(tokenizer)
     return tokenizer, *rendered_call_turn(template_text(template))
