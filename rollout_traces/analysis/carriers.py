@@ -20,6 +20,8 @@ BEYOND = 12.0
 """... and lie this many median absolute deviations of all rows from their middle, which no tail of a healthy column reaches often."""
 FEWEST_ROWS = 8
 """Rows that a step needs for a handful of them to be few."""
+ENOUGH_ROWS = 1 << 16
+"""Rows, evenly spaced over the run, whose middle and spread stand for those of all."""
 TWO_VALUED = 3
 """A column of fewer values is a share, and has no carriers."""
 
@@ -49,9 +51,10 @@ def carried_by(rows: RunRows, measure: RowMeasure) -> Handful:
     known = np.flatnonzero(np.isfinite(values))
     if measure.name.statistic != "mean" or len(known) < FEWEST_ROWS:
         return nothing
-    middle = np.median(values[known])
+    seen = values[known][:: -(-len(known) // ENOUGH_ROWS)]
+    middle = np.median(seen)
+    usual = np.median(np.abs(seen - middle))
     size = np.abs(values[known] - middle)
-    usual = np.median(size)
     if usual <= 0 or size.max() <= BEYOND * usual or len(np.unique(values[known][: 1 << 12])) < TWO_VALUED:
         return nothing
     at = rows.at[known]

@@ -186,10 +186,12 @@ def _there_and_back(found: list[Moved]) -> list[Moved]:
             continue
         window = Template("window", one.template.start, two.template.start)
         t = np.arange(n)
-        before, inside, after = (
-            float(np.nanmean(one.panel.values[one.chosen.at][steps]))
-            for steps in (t < window.start, (t >= window.start) & (t < window.stop), t >= window.stop)
-        )
+        values = one.panel.values[one.chosen.at]
+        stretches = (t < window.start, (t >= window.start) & (t < window.stop), t >= window.stop)
+        known = [values[steps & np.isfinite(values)] for steps in stretches]
+        if not all(map(len, known)):
+            continue
+        before, inside, after = (float(each.mean()) for each in known)
         if abs(after - before) < RESIDUE * abs(inside - before):
             last = two.located.onset[0] - 1, two.located.onset[1] - 1
             located = Located(window, one.located.onset, last, one.located.z)

@@ -26,6 +26,8 @@ from rollout_traces.analysis.templates import SPIKE
 
 SURE = 1e-6
 """Chance, over all series of the run, up to which an entry is an error; above it is a warning."""
+FEW_ROWS = 30
+"""A part of fewer rows at the steps of a movement gives a warning at most: how sure a mean of them is, is hardly known."""
 LARGEST = 5.0
 """Size of a step in units of its noise that counts for the order; what is larger is no more urgent."""
 STARTS = 0.05
@@ -42,7 +44,15 @@ def severity_of(found: Moved, n_series: int) -> Severity:
     """Info for slow change, for how a run starts and for what may be chance; an error where chance is out of the question."""
     if not found.is_sure or _is_expected(found):
         return "info"
-    return "error" if found.log_p + np.log(max(n_series, 1)) < np.log(SURE) else "warn"
+    beyond_chance = found.log_p + np.log(max(n_series, 1)) < np.log(SURE)
+    return "error" if beyond_chance and not _is_of_few(found) else "warn"
+
+
+def _is_of_few(found: Moved) -> bool:
+    """Whether a movement is that of a part of few rows at its steps."""
+    inside = found.template.inside(len(found.panel.steps))
+    n_rows = found.panel.rows[list(found.chosen.members)][:, inside].sum()
+    return bool(found.chosen.values) and n_rows < FEW_ROWS
 
 
 def first_steps(n: int) -> int:

@@ -124,14 +124,15 @@ class Parting:
                 else (sums.mean, sums.variance, np.zeros(len(sums.mean)))
             )
             n = sums.n
+            level = sums.mean if plain is values else cells.means(plain, weight)
             least = LEAST_ERROR**2 * between_rows / np.maximum(n, 1.0)
             if not column:
-                is_centred = _is_constant(sums.mean, least) or _is_constant(sums.mean * n, least * n**2)
+                mean, many = (whole[None], n + n_carriers) if len(without) else (level, n)
+                is_centred = _is_constant(mean, least) or _is_constant(mean * many, least * n**2)
             variance = np.maximum(variance, rounding + least)
             if is_share:
                 more = crowded(sums.mean, n) if column else 1.0
                 variance = np.maximum(variance * more, binomial(sums.mean, n))
-            level = sums.mean if plain is values else cells.means(plain, weight)
             total = n.sum(axis=1)
             keep = total > (ALONE * total.sum() if column else 0)
             found += [
@@ -164,9 +165,8 @@ class Parting:
         plain = np.where(there, values - values[there].mean(), 0.0) if there.any() else np.zeros(len(values))
         total = np.bincount(unit, plain, len(n))
         freedom = np.maximum(n - 1, 0).sum()
-        return (
-            max(float(plain @ plain - (total**2 / np.maximum(n, 1)).sum()) / freedom, 0.0) if freedom else 0.0
-        )
+        squares = float(np.einsum("i,i->", plain, plain))  # BLAS would start threads, which spin
+        return max(squares - float((total**2 / np.maximum(n, 1)).sum()), 0.0) / freedom if freedom else 0.0
 
     def _less_mix(self, values: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
         """float [N]: values less the usual level of their source and of their prompt, so that a mix is no movement."""

@@ -111,6 +111,41 @@ class TestWhatMoved:
         assert (str(entry.series[0]), entry.part) == ("advantage", (("engine", "vllm-3"),))
         assert abs(entry.step - 30) <= 1 and entry.after < -1 < 0 < entry.elsewhere
 
+    def test_what_adds_up_to_the_same_at_every_step_is_told_of_an_engine(self):
+        """Seen once: where sources differ, so that their mix was taken out, the rollouts could not be told."""
+
+        def heavy(s: int, g: int) -> bool:
+            return drawn(s, g, 0, 7) > 0
+
+        def share(s: int, g: int, i: int) -> float:
+            weights = [
+                np.exp(0.3 * drawn(s, k, j)) * (3 if heavy(s, k) else 1) * (1.8 if s >= 30 and j % 2 else 1.0)
+                for k in range(6)
+                for j in range(4)
+            ]
+            return float(weights[4 * g + i] / sum(weights))
+
+        rows = steps(
+            N,
+            engine=lambda s, g, i: f"vllm-{i % 2}",
+            source=lambda s, g, i: "math" if heavy(s, g) else "code",
+            update_share=share,
+        )
+        entries = [each for each in told(table(rows)) if "update_share" in map(str, each.series)]
+        assert len(entries) == 1 and abs(entries[0].step - 30) <= 1
+        assert entries[0].part in [(("engine", "vllm-0"),), (("engine", "vllm-1"),)], (
+            "what one gains the other loses"
+        )
+
+    @pytest.mark.parametrize(("many", "severity"), [(12, "warn"), (40, "error")])
+    def test_what_a_few_rows_do_at_a_step_is_no_error(self, many, severity):
+        def length(s: int, g: int, i: int) -> float:
+            return 100 + 5 * drawn(s, g, i) + (60.0 if s == 30 and i % 4 == 3 else 0.0)
+
+        rows = steps(N, groups=many, engine=lambda s, g, i: f"vllm-{i % 4}", n_sampled=length)
+        [entry] = told(table(rows))
+        assert entry.part == (("engine", "vllm-3"),) and entry.severity == severity
+
     def test_a_window_ends_where_it_ends(self):
         def length(s: int, g: int, i: int) -> float:
             return 100 + 5 * drawn(s, g, i) + (8.0 if 20 <= s < 32 else 0.0)
