@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rollout_traces.analysis.panel import Panel
-from rollout_traces.analysis.run_rows import CUT_BY_NUMBER, CUT_BY_OUTCOME, RunRows
+from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows
 from rollout_traces.analysis.step_series import Part
 
 OF_PROMPTS = 0.9
@@ -30,7 +30,7 @@ def may_be_learned(panel: Panel, part: Part | None) -> bool:
     if not part or panel.source is None:
         return True
     column = part[0][0]
-    if column in (*CUT_BY_NUMBER, *CUT_BY_OUTCOME):
+    if column in BY_OUTCOME:
         return True
     # groups that a column cuts through are not parted by it: it is not the prompt's
     return column in panel.source.parts and is_of_prompts(panel.source, column)

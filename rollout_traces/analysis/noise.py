@@ -289,7 +289,8 @@ def _variance(values: np.ndarray, errors: np.ndarray, own: np.ndarray, between: 
     scale = CONSTANT * np.sqrt(_median((values - middle[:, None]) ** 2)) + OF_LEVEL * np.abs(middle)
     floor = np.where(own > 0, own * CONSTANT, scale**2)
     largest = np.max(np.abs(values), axis=1, where=np.isfinite(values), initial=0.0)
-    floor = np.maximum(floor, np.where(largest > 0, (SMALLEST_ERROR * largest) ** 2, 1.0))
+    unknown = np.where(own > 0, 0.0, 1.0)  # always 0, and nothing else says how sure that is
+    floor = np.maximum(floor, np.where(largest > 0, (SMALLEST_ERROR * largest) ** 2, unknown))
     variance = np.maximum(np.nan_to_num(errors) + between[:, None], floor[:, None])
     return np.where(np.isfinite(values), variance, np.inf)
 

@@ -9,12 +9,14 @@ from functools import cached_property
 import numpy as np
 
 from rollout_traces.analysis.carriers import carried_by
-from rollout_traces.analysis.run_rows import RowMeasure, RunRows
+from rollout_traces.analysis.run_rows import BY_OUTCOME, RowMeasure, RunRows
 from rollout_traces.analysis.step_cells import StepCells, binomial, crowded
 from rollout_traces.analysis.step_series import Part, Series, SeriesName
 
 ALONE = 0.02
 """A part of fewer of the rows than this has no series: it cannot be told from chance."""
+FEWEST_GROUPS = 2.0
+"""Groups that a step has on average of a part by how rollouts came out, at least: of fewer it says what those groups are."""
 LEAST_ERROR = 0.1
 """Error of a mean, of that of as many independent rows, at least: advantages add up to 0 in every group, and what they miss is nothing."""
 FLOAT32 = np.finfo(np.float32).eps
@@ -135,6 +137,9 @@ class Parting:
                 variance = np.maximum(variance * more, binomial(sums.mean, n))
             total = n.sum(axis=1)
             keep = total > (ALONE * total.sum() if column else 0)
+            if column in BY_OUTCOME:
+                n_groups = sums.n_groups.reshape(n.shape)
+                keep &= n_groups.sum(axis=1) >= FEWEST_GROUPS * (n_groups > 0).sum(axis=1)
             found += [
                 (cells.parts[i], value[i], variance[i], n[i], level[i], sums.tails[i], control[i])
                 for i in np.flatnonzero(keep).tolist()

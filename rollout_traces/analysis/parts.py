@@ -22,8 +22,6 @@ PLAINLY = 3.0
 """... or so many in one of its values alone, of which there may be many."""
 HALF = 0.5
 """Where the values of a column go together by more than this, what all of them did is hardly known, and one that differs is enough."""
-ALIKE = 3.0
-"""Two ways of cutting that explain a movement within this log likelihood do equally well, where they hold the same rows."""
 LIKELIER = 2.0
 """Log likelihood by which a movement of a part has to be likelier than one of all rows."""
 SAME_ROWS = 0.9
@@ -87,15 +85,13 @@ def smallest_part(panel: Panel, w: Whitened, template: Template, at: int) -> Cho
             everywhere = False
         if gain > LIKELIER and cut.is_apart:
             chosen = [members[i] for i in cut.inside]
-            options.append((gain, column, chosen, [i for i in members if i not in chosen]))
+            options.append((gain, chosen, [i for i in members if i not in chosen]))
     if options:
         options.sort(key=lambda option: -option[0])
-        gain, _, held, outside = options[0]
-        also = tuple(
-            _part(panel, other)
-            for value, _, other, _ in options[1:]
-            if gain - value < ALIKE and _same_rows(panel, held, other)
-        )
+        same = [option for option in options if _same_rows(panel, options[0][1], option[1])]
+        same.sort(key=lambda option: len(option[1]))
+        _, held, outside = same[0]
+        also = tuple(_part(panel, other) for _, other, _ in same[1:])
         strongest = max(held, key=lambda i: abs(beta[i]) / error[i])
         return Chosen(strongest, _part(panel, held), tuple(held), tuple(outside), also)
     if whole and abs(beta[whole[0]]) < THERE * error[whole[0]]:
@@ -202,6 +198,8 @@ def _part(panel: Panel, members: list[int]) -> Part:
 
 def _same_rows(panel: Panel, one: list[int], other: list[int]) -> bool:
     """Whether two parts hold the same rows, so that they are two names of one."""
+    if one == other:
+        return True
     columns = {panel.parts[members[0]][0][0] for members in (one, other)}
     if panel.source is None or not columns <= set(panel.source.parts):
         return False

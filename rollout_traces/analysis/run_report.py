@@ -22,7 +22,7 @@ from rollout_traces.analysis.logged import logged_series
 from rollout_traces.analysis.panel import Panel, Parting, logged_panels, one_of, stacked
 from rollout_traces.analysis.prompt_changes import prompt_entries
 from rollout_traces.analysis.relations import Relations
-from rollout_traces.analysis.run_rows import CUT_BY_NUMBER, CUT_BY_OUTCOME, RunRows, read_rows
+from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows, read_rows
 from rollout_traces.analysis.runs import setting_entries
 from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.screen import (
@@ -185,7 +185,7 @@ def _of_groups(rows: RunRows, contained: Contained) -> list[Panel]:
         return []
     panels = {panel.names[0]: panel for panel in _of_measures(groups, contained)}
     for column in rows.parts:
-        if column in groups.parts or column in (*CUT_BY_NUMBER, *CUT_BY_OUTCOME):
+        if column in groups.parts or column in BY_OUTCOME:
             continue
         cut = group_rows(rows.cut_by(column))
         for part in _of_measures(cut, contained) if cut is not None else []:

@@ -30,6 +30,8 @@ CUT_BY_NUMBER = ("staleness_max",)
 """Whole numbers by which rollouts are parted, as by a text."""
 CUT_BY_OUTCOME = ("stop_reason",)
 """How a rollout came out, by which rollouts are parted all the same: what is changed after it was sampled may hang on it."""
+BY_OUTCOME = (*CUT_BY_NUMBER, *CUT_BY_OUTCOME)
+"""Columns that part rollouts by how they came out, not by what they were given."""
 OF_TRACES = ("tool_names", "error_signatures")
 """Tags that only a decoded rollout has."""
 DERIVED = {

@@ -137,6 +137,36 @@ class TestWhatMoved:
             "what one gains the other loses"
         )
 
+    def test_a_value_that_comes_on_one_host_is_told_of_it_and_of_the_engines_that_hold_its_rows(self):
+        """Seen once: of parts where it never was, nothing was known, and it was told of all rows."""
+
+        def stop(s: int, g: int, i: int) -> str:
+            return "oom" if 30 <= s < 35 and i % 4 < 2 and drawn(s, g, i) > 0 else "stop"
+
+        rows = steps(
+            N,
+            engine=lambda s, g, i: f"vllm-{i % 4}",
+            **{"extra/host": lambda s, g, i: f"node-{i % 4 // 2}"},
+            stop_reason=stop,
+        )
+        [entry] = told(table(rows))
+        assert (entry.part, entry.also) == (
+            (("extra/host", "node-0"),),
+            ((("engine", "vllm-0"), ("engine", "vllm-1")),),
+        )
+
+    def test_parts_by_outcome_of_a_group_or_two_have_no_series(self):
+        """Seen once: the tool errors of the one group that was late, as an error of a healthy run."""
+
+        def lag(s: int, g: int, i: int) -> int:
+            return int(g == 0)
+
+        def errors(s: int, g: int, i: int) -> float:
+            return float(g == 0 and 20 <= s < 27) + 0.01 * drawn(s, g, i)
+
+        entries = told(table(steps(N, staleness_max=lag, n_tool_errors=errors)))
+        assert [each.part for each in entries if each.part] == []
+
     @pytest.mark.parametrize(("many", "severity"), [(12, "warn"), (40, "error")])
     def test_what_a_few_rows_do_at_a_step_is_no_error(self, many, severity):
         def length(s: int, g: int, i: int) -> float:
