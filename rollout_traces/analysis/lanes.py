@@ -18,7 +18,7 @@ BUSY = OF_ENGINE[1:]
 """Kinds in which an engine works."""
 SLACK_MS = 2
 """Milliseconds by which neighbouring spans may overlap, each being rounded."""
-TAIL_SHARE = 0.05
+TAIL_SHARE = 0.2
 """The share of a step's rollouts that can be its tail."""
 TAIL_LEAST = 0.1
 """The least share of the step's time for which a tail holds it up."""

@@ -38,7 +38,8 @@ from rollout_traces.model.text import encodable
 MAX_QUEUED = 10_000
 """Updates that may wait for the thread; ends of rollouts, twice as many."""
 MAX_IN_FLIGHT = 8192
-"""Rollouts in flight of one process; further ones are dropped and counted."""
+"""Rollouts in flight of one process; with more the oldest is taken for one that nobody ends, and counted."""
+NEVER_ENDED = "never ended"
 ENDED_KEPT = 256
 """Ended rollouts that a file keeps when it is written anew."""
 PAUSE = 0.25
@@ -144,7 +145,7 @@ class LiveWriter:
         self._names = (f"{token}-{number}" for number in itertools.count(1))
         self._queue: deque[tuple[str, float, dict[str, Any]]] = deque()
         self._state = LiveFile(stages_kept=1)
-        self._in_flight: set[str] = set()
+        self._in_flight: dict[str, None] = {}
         self._size, self._beat_at, self._is_torn = 0, 0.0, False
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rollout-traces-live", daemon=True)
@@ -192,7 +193,9 @@ class LiveWriter:
 
     def _end(self) -> None:
         self._write_waiting()
-        self._write_anew(finished=True)
+        if self._size > self._anew:
+            self._write_anew()
+        self._append(line_of({"beat": time.time(), "finished": True}))
 
     def _write_waiting(self) -> None:
         lines = self._take_waiting()
@@ -212,6 +215,11 @@ class LiveWriter:
             line = self._line(key, at, values)
             if line is None:
                 continue
+            while len(self._in_flight) > MAX_IN_FLIGHT:
+                oldest = next(iter(self._in_flight))
+                del self._in_flight[oldest]
+                found.append({"id": oldest, "at": at, "stage": "aborted", "detail": NEVER_ENDED})
+                self._warnings.counters["live_forgotten"] += 1
             before = last.get(key)
             if before is not None and _is_same_stage(before, line):
                 before.update({"since": before.get("since", before["at"]), **line})
@@ -221,20 +229,18 @@ class LiveWriter:
         return [line_of(line) for line in found]
 
     def _line(self, key: str, at: float, values: Mapping[str, Any]) -> dict[str, Any] | None:
-        """An update as plain values; None where it cannot be understood, or there are too many rollouts."""
+        """An update as plain values; None where it cannot be understood, or nobody began or still follows its rollout."""
         try:
             line = _plain(values, self._says_texts)
         except Exception as error:  # noqa: BLE001  whatever was given; counted and warned
             self._warnings.count("live_refused", error)
             return None
-        if "begun" in line and len(self._in_flight) >= MAX_IN_FLIGHT:
-            self._warnings.counters["live_dropped"] += 1
-        elif "begun" in line:
-            self._in_flight.add(key)
+        if "begun" in line:
+            self._in_flight[key] = None
         if key not in self._in_flight:
             return None
         if line["stage"] in ENDED:
-            self._in_flight.discard(key)
+            del self._in_flight[key]
         return {"id": key, "at": at, **line}
 
     def _append(self, piece: bytes) -> None:
@@ -248,7 +254,7 @@ class LiveWriter:
             self._is_torn = file.write(data) != len(data)
         self._size += len(data)
 
-    def _write_anew(self, *, finished: bool = False) -> None:
+    def _write_anew(self) -> None:
         """Writes the file with what is in flight and what ended last; where that is too much, the oldest go."""
         ended = [each for each in self._state.rollouts.values() if each.has_ended]
         kept = [each for each in self._state.rollouts.values() if not each.has_ended] + ended[-ENDED_KEPT:]
@@ -260,11 +266,11 @@ class LiveWriter:
         while first and left >= len(lines[first - 1]):
             first -= 1
             left -= len(lines[first])
-        self._in_flight -= {each.id for each in kept[:first]}
+        for each in kept[:first]:
+            self._in_flight.pop(each.id, None)
         if first:
             self._warnings.count("live_forgotten", "more rollouts in flight than their file holds", first)
-        beat = {"beat": time.time(), **({"finished": True} if finished else {})}
-        data = b"".join([line_of(self._head), *lines[first:], line_of(beat)])
+        data = b"".join([line_of(self._head), *lines[first:], line_of({"beat": time.time()})])
         temporary = self.path.with_suffix(".new")
         temporary.unlink(missing_ok=True)
         try:

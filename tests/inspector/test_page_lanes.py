@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+import rollout_traces as rt
 from rollout_traces.inspector.api.http import part_of
 from rollout_traces.inspector.asking import as_plain
 from rollout_traces.inspector.pages.funnel import FAILED_STOPS, funnel
@@ -141,6 +142,27 @@ class TestLanes:
         assert found["funnel"] == as_plain(funnel(view, STEP))
         assert found["lanes"] == as_plain(lanes(view, STEP).lanes)
 
+    def test_of_two_attempts_the_later_one_is_shown(self, trackio_dir):
+        logger = rt.RolloutLogger(project="twice", name="a", worker="thread")
+        for attempt in (1, 2):
+            if attempt == 2:
+                logger.begin_attempt()
+            for step in range(attempt, 4):
+                start = 100.0 * step
+                spans = [{"kind": "tool", "start": start, "end": start + attempt, "name": "browse"}]
+                chats = [[{"role": "user", "content": "a"}]] * 2
+                batch = rt.RolloutBatch.from_messages(chats, rewards=[0.0] * 2, timings=[spans] * 2)
+                logger.log_rollouts(batch, step=step)
+                logger.close_step(step)
+        logger.finish()
+        workspace = Workspace(folder=trackio_dir)
+        view = SplitView(workspace, "twice", "a", "rollout")
+        for step, took in ((1, 1000), (2, 2000), (3, 2000)):
+            assert lanes(view, step).spans.ms == [took] * 2
+            assert next(s for s in funnel(view, step).stages if s.name == "sampled").step.n == 2
+        assert len(lanes(view, 3, minutes=15).spans.ms) == 6
+        workspace.close()
+
     def test_sums_alone_are_said_to_be_no_lanes(self, home):
         workspace = Workspace(folder=home)
         answer = lanes(SplitView(workspace, "demo", "run-a", "rollout"), 3)
@@ -215,8 +237,6 @@ class TestFunnel:
         assert next(s for s in funnel(view, 0).stages if s.name == "loaded").step.n is None
 
     def test_what_was_not_logged_is_unobserved_and_never_0(self, trackio_dir):
-        import rollout_traces as rt
-
         logger = rt.RolloutLogger(project="bare", name="a", worker="thread")
         logger.log_rollouts(
             rt.RolloutBatch.from_messages([[{"role": "user", "content": "a"}]] * 4, rewards=[0.0] * 4), step=1

@@ -50,7 +50,7 @@ class Written:
 
     def rollouts(self):
         """What the file says once all was written."""
-        self.writer.close()
+        self.writer.close(60)
         return list(read(self.folder).rollouts.values())
 
 
@@ -160,6 +160,34 @@ class TestBounds:
         found = made.rollouts()
         assert 10 < len(found) < 2000 and found[-1].prompt.startswith("1999")
         assert made.counters["live_forgotten"] == 2000 - len(found)
+
+    def test_of_more_than_can_be_in_flight_the_oldest_are_said_to_never_end(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(live, "MAX_IN_FLIGHT", 10)
+        made = Written(tmp_path)
+        rollouts = [made.writer.begin({"prompt": f"{n}"}) for n in range(25)]
+        until(lambda: made.counters["live_forgotten"] == 15)
+        rollouts[0].stage("sampling", words="too late")
+        rollouts[20].stage("sampling", words="goes on")
+        found = {each.prompt: each for each in made.rollouts()}
+        assert len(found) == 25 and found["20"].words == "goes on" and found["0"].words is None
+        gone = [each for each in found.values() if (each.stage, each.detail) == ("aborted", live.NEVER_ENDED)]
+        assert {each.prompt for each in gone} == {f"{n}" for n in range(15)}
+
+    def test_one_that_never_ends_stays_while_thousands_of_others_come_and_go(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(live, "MAX_QUEUED", 100_000)
+        made = Written(tmp_path, n_ranks=8)
+        first = made.writer.begin({"prompt": "hangs"})
+        first.stage("tool", "browse")
+        largest = 0
+        for n in range(20_000):
+            made.writer.begin({"prompt": f"{n} " + "p" * 100}).stage("done")
+            if not n % 1000:
+                largest = max(largest, bytes_of(made.folder))
+                time.sleep(0.01)
+        made.writer.close(60)
+        found = read(made.folder).rollouts
+        assert (found[first.id].stage, found[first.id].detail) == ("tool", "browse")
+        assert largest < MAX_BYTES / 8 and len(found) < 10_000 and not made.counters
 
     def test_files_of_earlier_processes_go_where_they_take_more_than_their_share(self, tmp_path):
         folder = tmp_path / "p" / "run-1"

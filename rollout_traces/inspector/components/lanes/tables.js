@@ -31,13 +31,8 @@ function links(where, step) {
 }
 
 export function funnelTable(answer) {
-  const unknown = h("span", { class: "rt-faint" }, "unobserved");
   const cells = (counted, stage, step) => [
-    h(
-      "td",
-      { class: "rt-num" },
-      counted.n === null ? (stage.unobserved ? unknown.cloneNode(true) : "\u2013") : number(counted.n),
-    ),
+    h("td", { class: "rt-num" }, counted.n === null ? "\u2013" : number(counted.n)),
     h("td", { class: "rt-num rt-soft" }, counted.tokens === null ? "" : percent(counted.tokens)),
     h(
       "td",
@@ -68,16 +63,15 @@ export function funnelTable(answer) {
           h("th", null, ""),
           h("th", { colspan: 4 }, `step ${number(answer.step)}`),
           h("th", { colspan: 4 }, `the run, ${plural(answer.n_steps, "step")}`),
-          h("th", null, ""),
         ],
         answer.stages.map(stage =>
           h(
             "tr",
             { class: stage.of ? "rt-funnel-reason" : "", testid: "funnel-stage", dataset: { stage: stage.name } },
             h("td", { title: stage.where || "" }, inert(stage.title)),
-            cells(stage.step, stage, answer.step),
-            cells(stage.run, stage, null),
-            h("td", { class: "rt-faint" }, stage.unobserved),
+            stage.unobserved
+              ? h("td", { class: "rt-faint rt-funnel-unobserved", colspan: 8 }, `unobserved: ${stage.unobserved}`)
+              : [cells(stage.step, stage, answer.step), cells(stage.run, stage, null)],
           ),
         ),
       ),

@@ -13,6 +13,8 @@ import { opened } from "./opened.js";
 const REFRESH = 1000;
 const HEADS = ["rollout", "stage", "time", "silent", "turns", "tokens", "last words", "where"];
 const SILENT = HEADS.indexOf("silent");
+const WORDS = HEADS.indexOf("last words");
+const MOST_WORDS = 1000;
 const NUMBERS = ["time", "silent", "turns", "tokens"];
 
 let call;
@@ -173,7 +175,7 @@ function newRow(each) {
     firstWords(each.prompt || "", 60) || each.id,
   );
   cells[0].append(open);
-  cells[6].className = "rt-flight-words";
+  cells[WORDS].className = "rt-flight-words"; // cut at their beginning: what was written last is news
   return { node: h("tr", { testid: "flight-row", dataset: { id: each.id } }, cells), cells, told: [] };
 }
 
@@ -185,7 +187,7 @@ function tell(row, each, now) {
     each.fate === "running" ? duration(each.silent) : each.is_stored ? "stored" : "",
     number(each.turns),
     number(each.tokens),
-    firstWords(each.words || "", 90),
+    firstWords(each.words || "", MOST_WORDS),
     [
       each.step === null ? "" : `step ${each.step}`,
       each.source && inert(each.source),
@@ -200,7 +202,10 @@ function tell(row, each, now) {
     .join(" ");
   texts.forEach((text, at) => {
     const cell = at + 1; // behind its name, which stays
-    if (row.told[at] !== text) row.cells[cell].replaceChildren(cell === SILENT && each.is_stored ? landed(each) : text);
+    if (row.told[at] === text) return;
+    row.cells[cell].replaceChildren(
+      cell === SILENT && each.is_stored ? landed(each) : cell === WORDS ? h("bdi", { dir: "ltr" }, text) : text,
+    );
   });
   row.told = texts;
 }
