@@ -67,7 +67,7 @@ ENVIRONMENTS = (
     ),
     Environment(
         "areal",
-        ("areal_loop.py", "areal_run.py"),
+        ("areal_loop.py", "areal_run.py", "areal_workers.py"),
         (
             "transformers==5.3.0",
             *("pytest", "pytest-timeout", "hypothesis"),
