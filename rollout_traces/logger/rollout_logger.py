@@ -126,7 +126,7 @@ class RolloutLogger:
         else:
             if ranks is not None and (asked.per_rank or self._rank > 0):
                 suffix, self._n_ranks = f"-rank{ranks.rank}", 1
-            with naming(f"project: {project!r} cannot be opened in Trackio's folder (TRACKIO_DIR)"):
+            with naming(f"project: {project!r} cannot be opened {_place(asked)}"):
                 sink = TrackioSink.open(
                     project=project,
                     name=f"{name or 'run'}{suffix}" if suffix else name,
@@ -424,6 +424,13 @@ class RolloutLogger:
         except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
             self._warnings.count("flush_errors", error)
             return False
+
+
+def _place(asked: LoggerOptions) -> str:
+    """Where a project is opened, in words."""
+    if asked.server_url:
+        return "on the server (server_url)"
+    return "in the Space (space_id)" if asked.space_id else "in Trackio's folder (TRACKIO_DIR)"
 
 
 def _run_config(options: StepOptions, tokenizer: Any) -> dict[str, Any]:

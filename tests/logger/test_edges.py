@@ -43,3 +43,23 @@ class TestTheConstructor:
             ConfigError, match=r"project: 'p' .* \(TRACKIO_DIR\): OSError: .* Read-only file system"
         ):
             rt.RolloutLogger("p", "run")
+
+    @pytest.mark.parametrize(
+        ("options", "place"),
+        [
+            (
+                {"server_url": "http://127.0.0.1:9/"},
+                r"on the server \(server_url\): ValueError: .*write token",
+            ),
+            ({}, r"in Trackio's folder \(TRACKIO_DIR\): OSError: no room"),
+        ],
+    )
+    def test_says_where_a_project_cannot_be_opened(self, trackio_dir, monkeypatch, options, place):
+        def refuse(**arguments):
+            raise OSError("no room")
+
+        monkeypatch.delenv("TRACKIO_WRITE_TOKEN", raising=False)
+        if not options:
+            monkeypatch.setattr("rollout_traces.logger.rollout_logger.TrackioSink.open", refuse)
+        with pytest.raises(ConfigError, match=f"project: 'p' cannot be opened {place}"):
+            rt.RolloutLogger("p", "run", **options)
