@@ -43,7 +43,7 @@ types: .venv/.test ## mypy
 	$(BIN)/mypy
 
 unit: .venv/.test browser ## the tests, in parallel
-	$(PYTEST) -n $(JOBS) --dist loadfile -m "not slow and not trainers" --ignore=tests/cli/test_analysis.py
+	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not trainers" --ignore=tests/cli/test_analysis.py
 	$(PYTEST) tests/cli/test_analysis.py -m "not slow" # in a process that no other test has touched
 
 browser: .venv/.test ## Chromium for the browser tests: the system's, else Playwright's where the network allows it

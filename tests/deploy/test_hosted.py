@@ -11,7 +11,7 @@ import sys
 import textwrap
 import time
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -71,18 +71,6 @@ class TestOptions:
     )
     def test_labels_are_taken_only_where_it_was_told_to(self, said, taken):
         assert takes_labels({} if said is None else {"ROLLOUT_TRACES_LABELS": said}) is taken
-
-
-@pytest.fixture
-def hub_elsewhere(monkeypatch) -> Iterator[Callable[[str], None]]:
-    """Has this process's `huggingface_hub` ask at another address, and as it did before once the test is over."""
-    import huggingface_hub
-    from huggingface_hub.utils import _http
-
-    monkeypatch.setattr(_http, "_GLOBAL_CLIENT_FACTORY", _http._GLOBAL_CLIENT_FACTORY)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    yield lambda address: monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
-    huggingface_hub.close_session()
 
 
 class TestHubWriters:

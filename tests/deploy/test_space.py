@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from rollout_traces.cli import main
 from tests.deploy.hub import READER, WRITER, LoopbackHub, Space, loopback_hub
 
 
@@ -19,8 +20,8 @@ def hub() -> Iterator[LoopbackHub]:
         assert found.unknown == []
 
 
-def deploy(hub: LoopbackHub, *arguments: str, token: str | None = WRITER, **variables: str):
-    """Runs the command in a process of its own, where the Hub's address can be set."""
+def deploy_in_a_process(hub: LoopbackHub, *arguments: str, token: str | None = WRITER, **variables: str):
+    """Runs the command in a process of its own, which reads the Hub's address when it starts."""
     environment = {
         **{name: value for name, value in os.environ.items() if name not in ("HF_HUB_OFFLINE", "HF_TOKEN")},
         "HF_ENDPOINT": hub.address,
@@ -37,9 +38,28 @@ def deploy(hub: LoopbackHub, *arguments: str, token: str | None = WRITER, **vari
     )
 
 
+@pytest.fixture
+def deploy(hub, hub_elsewhere, monkeypatch, capsys) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the command in this process."""
+    hub_elsewhere(hub.address)
+
+    def run(*arguments: str, token: str = WRITER, **variables: str) -> subprocess.CompletedProcess[str]:
+        for name, value in {"HF_TOKEN": token, **variables}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["rollout-traces", "deploy", *arguments])
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+        return subprocess.CompletedProcess(sys.argv, code, *capsys.readouterr())
+
+    return run
+
+
 class TestANewSpace:
     def test_is_private_has_a_bucket_and_the_app_in_one_commit(self, hub):
-        done = deploy(hub, "ada/rollouts")
+        done = deploy_in_a_process(hub, "ada/rollouts")
         assert done.returncode == 0, done.stderr
         space = hub.spaces["ada/rollouts"]
         assert space.private and space.sdk == "gradio" and space.commits == 1
@@ -51,21 +71,21 @@ class TestANewSpace:
         )
         assert "Made" in done.stdout and "ada/rollouts-bucket" in done.stdout
 
-    def test_is_public_on_request_and_that_is_said(self, hub):
-        done = deploy(hub, "ada/rollouts", "--public")
+    def test_is_public_on_request_and_that_is_said(self, hub, deploy):
+        done = deploy("ada/rollouts", "--public")
         assert not hub.spaces["ada/rollouts"].private
         assert "ROLLOUT_TRACES_LABELS" not in hub.spaces["ada/rollouts"].variables
         assert "everybody can read" in done.stderr
 
-    def test_gets_the_secrets_that_were_named_and_no_other(self, hub):
-        done = deploy(hub, "ada/rollouts", "--secret", "WEBHOOK", WEBHOOK="https://example.org/x")
+    def test_gets_the_secrets_that_were_named_and_no_other(self, hub, deploy):
+        done = deploy("ada/rollouts", "--secret", "WEBHOOK", WEBHOOK="https://example.org/x")
         assert done.returncode == 0, done.stderr
         assert hub.spaces["ada/rollouts"].secrets == {"WEBHOOK": "https://example.org/x"}
         assert WRITER not in done.stdout + done.stderr
 
 
 class TestASpaceThatExists:
-    def test_keeps_its_bucket_and_loses_files_of_an_older_version(self, hub):
+    def test_keeps_its_bucket_and_loses_files_of_an_older_version(self, hub, deploy):
         hub.buckets["ada/old"] = True
         hub.spaces["ada/rollouts"] = Space(
             private=True,
@@ -73,7 +93,7 @@ class TestASpaceThatExists:
             files={"app.py": b"import trackio", "rollout_traces/gone.py": b"", "notes.md": b"mine"},
             volumes=[{"type": "bucket", "source": "ada/old", "mountPath": "/data"}],
         )
-        done = deploy(hub, "ada/rollouts")
+        done = deploy("ada/rollouts")
         assert done.returncode == 0, done.stderr
         space = hub.spaces["ada/rollouts"]
         assert "serve_hosted" in space.files["app.py"].decode()
@@ -81,16 +101,16 @@ class TestASpaceThatExists:
         assert [v["source"] for v in space.volumes] == ["ada/old"] and list(hub.buckets) == ["ada/old"]
         assert "Updated" in done.stdout
 
-    def test_gets_no_other_bucket(self, hub):
-        deploy(hub, "ada/rollouts")
-        done = deploy(hub, "ada/rollouts", "--bucket", "ada/other")
+    def test_gets_no_other_bucket(self, hub, deploy):
+        deploy("ada/rollouts")
+        done = deploy("ada/rollouts", "--bucket", "ada/other")
         assert done.returncode == 1
         assert "ada/rollouts-bucket is mounted" in done.stderr and hub.spaces["ada/rollouts"].commits == 1
 
-    def test_is_not_started_anew_by_variables_that_are_set(self, hub):
-        deploy(hub, "ada/rollouts")
+    def test_is_not_started_anew_by_variables_that_are_set(self, hub, deploy):
+        deploy("ada/rollouts")
         hub.asked.clear()
-        assert deploy(hub, "ada/rollouts").returncode == 0
+        assert deploy("ada/rollouts").returncode == 0
         assert not [asked for asked in hub.asked if asked.endswith("/variables") and "POST" in asked]
 
 
@@ -108,38 +128,38 @@ class TestFailures:
             ("POST /api/spaces/ada/rollouts/commit", 0, "no answer of the Hub"),
         ],
     )
-    def test_of_the_hub_are_one_sentence_and_nothing_is_half_done(self, hub, request_, status, said):
+    def test_of_the_hub_are_one_sentence_and_nothing_is_half_done(self, hub, deploy, request_, status, said):
         hub.failures[request_] = status
-        done = deploy(hub, "ada/rollouts")
+        done = deploy("ada/rollouts")
         assert done.returncode == 1
         assert said in done.stderr and "Traceback" not in done.stderr
         assert all(not space.files for space in hub.spaces.values())
         hub.failures.clear()
-        assert deploy(hub, "ada/rollouts").returncode == 0
+        assert deploy("ada/rollouts").returncode == 0
         assert "app.py" in hub.spaces["ada/rollouts"].files
 
-    def test_a_reader_is_refused(self, hub):
-        done = deploy(hub, "ada/rollouts", token=READER)
+    def test_a_reader_is_refused(self, hub, deploy):
+        done = deploy("ada/rollouts", token=READER)
         assert done.returncode == 1 and "(403)" in done.stderr and hub.spaces == {}
 
     def test_no_token(self, hub):
-        done = deploy(hub, "ada/rollouts", token=None)
+        done = deploy_in_a_process(hub, "ada/rollouts", token=None)
         assert done.returncode == 1 and "hf auth login" in done.stderr
 
     def test_no_hub(self, hub):
-        done = deploy(hub, "ada/rollouts", HF_ENDPOINT="http://127.0.0.1:9")
+        done = deploy_in_a_process(hub, "ada/rollouts", HF_ENDPOINT="http://127.0.0.1:9")
         assert done.returncode == 1
         assert "no answer of the Hub" in done.stderr and "Nothing was changed" in done.stderr
 
     def test_an_offline_switch_is_named(self, hub):
-        done = deploy(hub, "ada/rollouts", HF_HUB_OFFLINE="1")
+        done = deploy_in_a_process(hub, "ada/rollouts", HF_HUB_OFFLINE="1")
         assert done.returncode == 1 and "HF_HUB_OFFLINE" in done.stderr
 
     @pytest.mark.parametrize("name", ["rollouts", "a/b/c", "ada/..", "../x"])
-    def test_a_name_that_is_none(self, hub, name):
-        done = deploy(hub, name)
+    def test_a_name_that_is_none(self, hub, deploy, name):
+        done = deploy(name)
         assert done.returncode == 1 and "Expected owner/name" in done.stderr and hub.asked == []
 
-    def test_a_secret_that_is_not_there(self, hub):
-        done = deploy(hub, "ada/rollouts", "--secret", "NOT_SET_ANYWHERE")
+    def test_a_secret_that_is_not_there(self, hub, deploy):
+        done = deploy("ada/rollouts", "--secret", "NOT_SET_ANYWHERE")
         assert done.returncode == 1 and "NOT_SET_ANYWHERE" in done.stderr and hub.asked == []

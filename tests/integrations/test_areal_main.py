@@ -26,6 +26,8 @@ TRACKIO = {
     "max_rollout_traces_per_step": 32,
     "selection": "all",
 }
+SHORT = {**TRACKIO, "worker": "thread"}
+"""What starts no further process."""
 
 
 @pytest.fixture
@@ -130,7 +132,7 @@ class TestMovedParts:
             text = (layout / file).read_text()
             assert old in text
             (layout / file).write_text(text.replace(old, new))
-        done, database = start(*RUN, layout=layout, **TRACKIO)
+        done, database = start(*RUN, layout=layout, **SHORT)
         assert done.returncode == 0, done.stderr
         warned, report = [line for line in done.stderr.splitlines() if "rollout-traces" in line]
         assert "areal 2.0.0" in warned and named in warned, warned
@@ -146,7 +148,7 @@ class TestMovedParts:
         shutil.copytree(LAYOUT, layout)
         information = layout / "areal-2.0.0.dist-info" / "METADATA"
         information.write_text(information.read_text().replace("2.0.0", "3.1.0"))
-        done, database = start(*RUN, layout=layout, **TRACKIO)
+        done, database = start(*RUN, layout=layout, **SHORT)
         said = [line for line in done.stderr.splitlines() if "rollout-traces" in line]
         assert len(said) == 2 and "areal 3.1.0 is not among the versions tested" in said[0], done.stderr
         assert said[1].startswith("rollout-traces: areal: 15 rollouts of 3 training steps handed over;")
@@ -162,7 +164,7 @@ class TestMovedParts:
         update = "            self.actor.ppo_update(adv_batch)\n"
         assert update in text
         (layout / TRAINER).write_text(text.replace(update, f"{update}            {call}\n"))
-        done, database = start(*RUN, layout=layout, **TRACKIO)
+        done, database = start(*RUN, layout=layout, **SHORT)
         assert done.returncode == 0, done.stderr
         assert rows(database, "select count(*) from traces where key = 'rollout/trajectories'") == [(12,)]
 
@@ -172,7 +174,7 @@ class TestMovedParts:
         script = (layout / "train.py").read_text().replace("with PPOTrainer(", "with Mine(")
         mine = "class Mine(PPOTrainer):\n    train = PPOTrainer.train.__wrapped__\n\n\n"
         (layout / "train.py").write_text(script.replace("config, _ = ", f"{mine}config, _ = "))
-        done, database = start(*RUN, layout=layout, **TRACKIO)
+        done, database = start(*RUN, layout=layout, **SHORT)
         assert done.returncode == 0, done.stderr
         assert rows(database, "select count(*) from traces where key = 'rollout/trajectories'") == [(12,)]
 
@@ -185,7 +187,7 @@ class TestMovedParts:
         assert train in script
         script = "from rollout_traces.integrations import areal\n" + script.replace(train, asked + train)
         (layout / "train.py").write_text(script)
-        done, database = start(*RUN, layout=layout, **TRACKIO)
+        done, database = start(*RUN, layout=layout, **SHORT)
         assert done.returncode == 0, done.stderr
         stored = metadata(database, "rollout/trajectories")
         assert [step for step, _ in stored] == [0] * 3 + [1] * 3 + [2] * 3
