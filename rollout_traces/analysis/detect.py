@@ -232,6 +232,8 @@ def _found(
         w = whitened(panel.values, noise, np.broadcast_to(basis, (len(panel.values), *basis.shape)))
     located = locate(one, best.kind[at], int(best.start[at]), int(best.length[at]))
     chosen = smallest_part(panel, w, located.template, at)
+    if chosen.values is None:
+        chosen = smallest_part(panel, _beside_drift(panel, noise, basis, is_spike), located.template, at)
     log_p = float(best.log_p[at])
     if panel.is_share:
         exact = share_sizes(panel, at, located.template, basis)
@@ -253,6 +255,14 @@ def _found(
         )
     drift = located.template.is_drift(len(panel.steps)) and may_be_learned(panel, chosen.values)
     return Moved(panel, basis, noise, located, chosen, log_p, drift)
+
+
+def _beside_drift(panel: Panel, noise: Noise, basis: np.ndarray, is_spike: bool) -> Whitened:
+    """The series beside slow change too: where all learn, those outside of a part moved as well."""
+    n = len(panel.steps)
+    wider = np.concatenate([polynomials(n, DRIFT_DEGREE), basis[1:]])
+    values = panel.values if is_spike else noise.clipped
+    return whitened(values, noise, np.broadcast_to(wider, (len(values), *wider.shape)))
 
 
 def joined_series(panel: Panel, noise: Noise, members: Sequence[int]) -> tuple[np.ndarray, Noise]:

@@ -80,6 +80,20 @@ class TestWhatMoved:
         [entry] = told(table(steps(N, engine=lambda s, g, i: f"vllm-{i % 4}", n_sampled=length)))
         assert entry.part == (("engine", "vllm-3"),)
 
+    def test_engines_that_fall_while_all_learn_are_named(self):
+        """Seen once: the engines that went on learning had moved too, and the rollouts could not be told."""
+
+        wander = np.random.default_rng(4).normal(0, 0.05, 40)
+
+        def certainty(s: int, g: int, i: int) -> float:
+            fallen = 0.2 * min(max(s - 23, 0) / 5, 1) if i % 4 > 1 else 0.0
+            return 0.004 * s + wander[s] + 0.1 * drawn(s, g, i) - fallen
+
+        rows = steps(40, groups=10, engine=lambda s, g, i: f"vllm-{i % 4}", mean_logprob=certainty)
+        fell = [each for each in diagnose(table(rows), "run").diagnoses if each.after < each.before]
+        assert [each.part for each in fell] == [(("engine", "vllm-2"), ("engine", "vllm-3"))]
+        assert fell[0].onset[0] <= 28 and fell[0].onset[1] >= 24
+
     def test_a_level_that_comes_late_is_not_the_same_as_a_drift_from_the_start(self):
         def length(s: int, g: int, i: int) -> float:
             return 100 + 5 * drawn(s, g, i) + (6.0 if s >= 44 else 0.0)
