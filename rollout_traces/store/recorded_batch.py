@@ -21,6 +21,8 @@ def recorded_batch(store: Any, run: str, step: int, split: str, complete: bool) 
     current = "superseded = 0"
     rows = list(_kept(store, run, step, split, current))
     n = store.count(run, split=split, where=current, steps=(step, step), rows="all")
+    if not n:
+        raise StoreError(f"step {step} of {split}: the run has no rollouts there.")
     without = sum(row.get("input_ids") is None for row in rows)
     said = f"step {step} of {split}: {len(rows):,} of {n:,} rollouts were kept, {without:,} of these without token ids"
     if not rows or (complete and (len(rows) < n or without)):

@@ -225,6 +225,12 @@ class TestWhatHoldsNoNumbers:
         with pytest.raises(BatchError, match=said):
             RolloutBatch.from_dict(arrays(rewards=value()))
 
+    @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+    def test_nested_ids_are_refused_by_their_key(self, layout):
+        rows = [torch.tensor([5, 6]), torch.tensor([5, 6, 7])]
+        with pytest.raises(BatchError, match=r"input_ids: seen a nested tensor.*to_padded_tensor"):
+            RolloutBatch.from_dict(arrays(input_ids=torch.nested.nested_tensor(rows, layout=layout)))
+
 
 def test_a_hole_in_the_attention_mask_is_said_and_counted(trackio_dir, caplog):
     logger = rt.RolloutLogger("p", "r", worker="thread", max_rollout_traces_per_step=0)

@@ -33,7 +33,7 @@ class NemoGym(Format):
         if not head.has(_REQUEST) or not head.keys & {"response", _FAILURE}:
             return None
         lacks = ["the training step (a collection is step 0)", "advantages"]
-        if not _IDS.search(head.raw):
+        if not _IDS.search(head.raw) and not head.has(_FAILURE):
             lacks = ["token ids", "loss mask", "logprobs", *lacks]
         return Claim(head.path.parent, 0, split_of(head.path.name), tuple(lacks), head.path.name)
 
