@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -56,7 +56,8 @@ def dump_home(path: Path) -> Iterator[str]:
         )
     with own_folders():
         name = file_stem(path.resolve().stem) or "dump"
-        with redirect_stdout(sys.stderr), progress_bar("reading") as report:
+        # what Trackio says of its runs would name a project that nobody else can open
+        with redirect_stdout(io.StringIO()), progress_bar("reading") as report:
             done = import_rollouts(path, name, progress=report)
         for problem in done.problems.kept:
             typer.secho(one_line(str(problem), 400), err=True, fg="yellow")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
@@ -23,10 +24,12 @@ class Place:
     Attributes:
         name: a project's name, a path or an address.
         option: what stands before it in the command; empty for a dump.
+        last: when it was opened or written last, in seconds since 1970.
     """
 
     name: str
     option: str
+    last: float = field(default=0.0, compare=False)
 
     @property
     def command(self) -> str:
@@ -36,7 +39,7 @@ class Place:
 
 def remember(name: str, option: str = "--project") -> None:
     """Notes a place; where that cannot be written it is not noted."""
-    place = Place(name, option)
+    place = Place(name, option, time.time())
     places = [place, *(each for each in remembered() if each != place)][:MOST]
     path = _file()
     with contextlib.suppress(OSError):
@@ -50,7 +53,7 @@ def remembered() -> list[Place]:
     """The places, the newest first; none where the file is not there or damaged."""
     try:
         found = orjson.loads(_file().read_bytes())
-        return [Place(str(each["name"]), str(each["option"])) for each in found]
+        return [Place(str(each["name"]), str(each["option"]), float(each["last"])) for each in found]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 

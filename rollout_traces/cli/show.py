@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import webbrowser
 from contextlib import ExitStack
+from datetime import datetime
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -188,12 +189,15 @@ def _serve(
 
 
 def _offer() -> None:
-    """Names what was opened or written before."""
+    """Names what was opened or written before, and when."""
     from rollout_traces.cli.opened import remembered
     from rollout_traces.model.text import one_line
 
+    if remembered():
+        typer.echo("Opened or written before:")
     for place in remembered()[:OFFERED]:
-        typer.echo(f"Opened before: {one_line(place.command, 200)}")
+        when = datetime.fromtimestamp(place.last).strftime("%d %b %H:%M")
+        typer.echo(f"{when}  {one_line(place.command, 200)}")
 
 
 def _need_the_extra() -> None:

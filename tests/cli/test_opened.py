@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import urllib.request
+from datetime import datetime
 from pathlib import Path
 
+import orjson
 import pytest
 from typer.testing import CliRunner
 
 from rollout_traces.cli import build_app
 from rollout_traces.cli.dump import SMALL, dump_home
 from rollout_traces.cli.opened import MOST, remember, remembered
+from rollout_traces.cli.show import _offer
 from rollout_traces.errors import ConfigError
 from tests.inspector.conftest import BEARER, Served
 from tests.sources.reading import SAMPLES
@@ -55,6 +58,15 @@ class TestRemembered:
         assert CliRunner().invoke(build_app(["import"]), missing).exit_code != 0
         assert remembered() == []
 
+    def test_show_names_them_with_when_that_was(
+        self, own_data: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        remember("gsm8k")
+        [place] = orjson.loads(own_data.read_bytes())
+        own_data.write_bytes(orjson.dumps([{**place, "last": datetime(2026, 3, 5, 9, 7).timestamp()}]))
+        _offer()
+        assert "05 Mar 09:07  rollout-traces show --project gsm8k" in capsys.readouterr().out
+
     @pytest.mark.parametrize("text", ["", "{", "[1]", '[{"name": 1}]'])
     def test_a_damaged_file_is_none(self, own_data: Path, text: str) -> None:
         own_data.parent.mkdir(parents=True)
@@ -96,4 +108,6 @@ class TestADump:
         assert path.stat().st_size > SMALL
         with dump_home(path) as project:
             assert project == "large"
-        assert "9 MB are read first; rollout-traces import" in capsys.readouterr().err
+        said = capsys.readouterr()
+        assert "9 MB are read first; rollout-traces import" in said.err
+        assert "--project" not in said.out + said.err  # nobody else can open the one that it is in
