@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from rollout_traces.analysis.learning import is_given, may_be_learned
-from rollout_traces.analysis.noise import Noise, clipped, fits_of, noise_of
+from rollout_traces.analysis.noise import Noise, clipped, fits_of, is_setting, noise_of
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import Chosen, smallest_part
 from rollout_traces.analysis.scan import (
@@ -30,6 +30,7 @@ from rollout_traces.analysis.screen import (
     log_chance,
     scan,
 )
+from rollout_traces.analysis.setting_changes import setting_changes
 from rollout_traces.analysis.shares import share_sizes
 from rollout_traces.analysis.templates import LARGE_PART, SPIKE, Located, Template, locate
 
@@ -87,6 +88,9 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
         sure: float [S], log p up to which that is hardly chance.
     """
     n = len(panel.steps)
+    if _is_setting(panel) and (changes := setting_changes(panel.values[0], _usual_error(noise))) is not None:
+        told = [_set(panel, noise, located, float(sure[0])) for located in changes]
+        return [each for each in told if each.log_p <= limit[0]]
     basis, n_smooth = polynomials(n, 0), 1
     kept: list[Moved] = []
     noise = replace(noise, variance=noise.variance.copy())
@@ -126,6 +130,25 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
     others = [each for each in kept if each not in drifts]
     lasting = [_from_its_end(each) for each in others if _stands(each, basis)]
     return drifts + _there_and_back(lasting)
+
+
+def _is_setting(panel: Panel) -> bool:
+    """Whether a logged number mostly stays as it is, at every step."""
+    return panel.measure is None and bool(np.isfinite(panel.values).all() and is_setting(panel.values)[0])
+
+
+def _usual_error(noise: Noise) -> float:
+    return float(np.sqrt(np.median(noise.variance[0])))
+
+
+def _set(panel: Panel, noise: Noise, located: Located, sure: float) -> Moved:
+    """A change of a setting, by how many steps show it."""
+    n = len(panel.steps)
+    inside = int(located.template.inside(n).sum())
+    size = abs(located.z) * np.sqrt(max(min(inside, n - inside), 1))
+    log_p = float(np.log(n_tests(n)) + log_chance(np.asarray(size), freedom_of(panel)[0]))
+    chosen = Chosen(0, panel.parts[0], (0,))
+    return Moved(panel, polynomials(n, 0), noise, located, chosen, log_p, is_sure=log_p <= sure)
 
 
 def _beyond_noise(found: Moved) -> float:
