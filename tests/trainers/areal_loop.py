@@ -165,9 +165,12 @@ def check_followed(project: str, trainer: PPOTrainer, watched: Watched) -> None:
         sampled += made
     noted = sorted(trainer.rollout.engine.times)
     for span in sorted(sampled, key=lambda span: span["start"]):
-        near = [at for at in noted if span["start"] - 0.001 <= at[0] and at[1] <= span["end"] + 0.001]
+        slack = 0.001 * (
+            1 + span["end"] - span["start"]
+        )  # the wall clock is set right while a span is measured
+        near = [at for at in noted if span["start"] - slack <= at[0] and at[1] <= span["end"] + slack]
         assert near, span
-        noted.remove(min(near, key=lambda at: at[0] - span["start"]))
+        noted.remove(min(near, key=lambda at: abs(at[0] - span["start"]) + abs(at[1] - span["end"])))
     print(
         f"{project}: {len(traces)} rows were in flight before, {len(sampled)} turns timed, each around the engine's own times; "
         f"{len(watched.lines)} episodes seen in flight"
