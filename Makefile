@@ -27,7 +27,9 @@ example: .venv/.demo ## trains the run that `show --example` opens anew, and wri
 site: .venv/.test ## the docs with the example run inside, as a folder for any web server: site/
 	rm -rf site
 	$(BIN)/python -m sphinx -q -W -b html docs site
-	$(BIN)/rollout-traces export troubled -p rollout_traces/example_run site/example -f site
+	cp -r rollout_traces/example_run site/tiny-grpo
+	$(BIN)/rollout-traces export troubled -p site/tiny-grpo site/example -f site
+	rm -r site/tiny-grpo
 
 tour: site ## the moving picture of the README, from that site
 	$(BIN)/python -m tests.inspector.take_tour site/example

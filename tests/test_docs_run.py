@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 import typer.core
 import typer.main
+from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
 import rollout_traces as rt
@@ -19,28 +23,48 @@ from tests.generator import tiny_tokenizer
 from tests.test_docs import PAGES, ROOT
 from tests.trackio_home import use_trackio_home
 
-RUN = ("list", "get", "stats", "export", "label", "share", "explain", "events", "prompts", "flips")
+RUN = (
+    "list", "get", "stats", "export", "label", "share", "explain", "events", "prompts", "flips", "lanes", "live", "last",
+    "import", "delete",
+)  # fmt: skip
 """Commands that are run as they stand; the others want a server, a Space, a trainer, or time."""
-ELSEWHERE = ("--sync", "--server-url", "--space", "s3://", "hf://", "http://", "…")
-"""What leads away from this machine, or stands for something."""
+ELSEWHERE = (
+    "--sync",
+    "--server-url",
+    "--space",
+    "s3://",
+    "hf://",
+    "http://",
+    "trackio:",
+    "--follow",
+    "--yes",
+    "…",
+)
+"""What leads away from this machine, does not end, deletes, or stands for something."""
+FOREIGN = ("git clone", "docker", "curl", "claude mcp add", "pip install examples/viewers")
+"""What else a shell line may begin with, beside `pip install` of an extra, `make` and `python`."""
 UID = "f015d31ca8e3"
 LENGTH = 400
 BASH = re.compile(r"```(?:bash|sh|console)\n(.*?)```", re.DOTALL)
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
-def commands() -> dict[str, str]:
-    """The commands by where they stand."""
+def shell_lines() -> dict[str, str]:
+    """The lines of shell blocks by where they stand, without variables before them and what they are piped into."""
     found = {}
     for page in PAGES:
         for block in BASH.findall(page.read_text("utf-8")):
-            for line in block.replace("\\\n", " ").splitlines():
-                if line.strip().startswith("rollout-traces ") and "…" not in line:
-                    found[f"{page.name}: {line.strip()}"] = line.strip()
+            for line in filter(None, map(str.strip, block.replace("\\\n", " ").splitlines())):
+                found[f"{page.name}: {line}"] = re.sub(r"^([A-Z_]+=\S+ )+", "", line)
     return found
 
 
-COMMANDS = commands()
+LINES = shell_lines()
+COMMANDS = {
+    where: line[line.index("rollout-traces ") :]
+    for where, line in LINES.items()
+    if re.match(r"(claude mcp add \w+ -- )?rollout-traces ", line) and "…" not in line
+}
 APP = typer.main.get_command(build_app())
 assert isinstance(APP, typer.core.TyperGroup)
 
@@ -49,6 +73,20 @@ def words_of(line: str) -> list[str]:
     """A command's words, without its comment and what it is piped into."""
     words = shlex.split(line, comments=True)[1:]
     return words[: words.index("|")] if "|" in words else words
+
+
+@pytest.mark.parametrize("where", LINES)
+def test_a_line_is_a_command_that_somebody_can_run(where: str) -> None:
+    words = shlex.split(LINES[where], comments=True)
+    if words[:2] == ["pip", "install"] and words[2].startswith("rollout-traces"):
+        extras = set(metadata.metadata("rollout-traces").get_all("Provides-Extra") or ())
+        assert set(Requirement(words[2]).extras) <= extras
+    elif words[:2] == ["python", "-m"]:
+        assert words[2] in ("http.server", "verl.trainer.main_ppo") or find_spec(words[2])
+    elif words[0] == "python":
+        assert (ROOT / words[1]).is_file()
+    else:
+        assert words[0] in ("rollout-traces", "make") or LINES[where].startswith(FOREIGN)
 
 
 @pytest.mark.parametrize("where", COMMANDS)
@@ -67,6 +105,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for run in ("run-001", "run-002"):
             log_run(run)
         patch.chdir(folder)
+        tiny_tokenizer().save_pretrained("my-model")
+        for dump in map(Path, ("outputs/run-1", "outputs/rollout_data")):
+            dump.mkdir(parents=True)
+            row = {"input": "What is 1 + 1?", "output": "It is 2.", "score": 1.0, "step": 1}
+            (dump / "1.jsonl").write_text(json.dumps(row) + "\n")
         yield folder
 
 
@@ -94,7 +137,7 @@ def log_run(name: str) -> None:
                 loss_mask=(ids > 0) & (np.arange(LENGTH) > 140),
                 rewards=rng.integers(0, 2, 16).astype(float),
                 group_ids=[row // 4 for row in range(16)],
-                sources=["gsm8k"] * 16,
+                sources=["gsm8k", "math"] * 8,
             )
             logger.log_rollouts(batch, step=step, split=split)
             logger.close_step(step, split)
