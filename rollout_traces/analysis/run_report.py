@@ -106,7 +106,8 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
     n_steps = len(rows.steps)
     remarks = []
     if n_steps < FEWEST_STEPS:
-        remarks.append(f"{n_steps} steps are too few to look for changes; {FEWEST_STEPS} are needed.")
+        few = "1 step is" if n_steps == 1 else f"{n_steps} steps are"
+        remarks.append(f"{few} too few to look for changes; {FEWEST_STEPS} are needed.")
     panels = collected(scope, rows, contained)
     made, n_series = contained("movements", _made, panels, contained) or ([], 0)
     said = [contained("entry", _said, scope, entry, n_series, float(n_rows)) for entry in made]
