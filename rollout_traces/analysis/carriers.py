@@ -39,15 +39,15 @@ class Handful:
     shares: np.ndarray
 
 
-def carried_by(rows: RunRows, measure: RowMeasure) -> Handful:
+def carried_by(rows: RunRows, measure: RowMeasure, values: np.ndarray) -> Handful:
     """The rows that carry a number at a step, to be set aside before parts are looked at.
 
     Args:
         rows: the rollouts.
         measure: a number of them.
+        values: float [N], that number, comparable between steps.
     """
     nothing = Handful(np.empty(0, np.int64), np.empty(0))
-    values = measure.read()
     known = np.flatnonzero(np.isfinite(values))
     if measure.name.statistic != "mean" or len(known) < FEWEST_ROWS:
         return nothing

@@ -25,6 +25,8 @@ ROUNDING = 1e-9
 """Part of the largest value below which two values are one."""
 WIDE = 10.0
 """A logged scalar that is positive and differs by more than this factor is looked at as its logarithm."""
+SAME_SUM = 1e-3
+"""Part of a step's sum by which sums that are the same may differ."""
 ASKED = 0.9
 """Part of all prompts that a step asks where all steps ask the same."""
 
@@ -96,17 +98,17 @@ class Parting:
             measure: the measure.
         """
         rows = self.rows
-        values = measure.read()
-        without = carried_by(rows, measure).rows
+        plain = measure.read()
+        values = plain if measure.drawn else self._by_step(plain)
+        without = carried_by(rows, measure, values).rows
         carried = {}
         if len(without):
-            whole = self.cells().means(values, rows.weight if measure.drawn else None)[0]
+            whole = self.cells().means(plain, rows.weight if measure.drawn else None)[0]
             n_carriers = np.bincount(rows.at[without], minlength=len(rows.steps))
             carried = {int(i): (int(n_carriers[i]), float(whole[i])) for i in np.flatnonzero(n_carriers)}
-            values = values.copy()
-            values[without] = np.nan
+            left = np.isin(np.arange(len(values)), without, invert=True)
+            plain, values = np.where(left, plain, np.nan), np.where(left, values, np.nan)
         weight = rows.weight if measure.drawn else None
-        plain = values
         if measure.name.column.rsplit("/", 1)[-1] != "source":
             values = self._less_mix(values, weight)
         known = plain[np.isfinite(plain)]
@@ -161,6 +163,16 @@ class Parting:
             rows.steps, (measure.name,) * size, parts, mean, variance, n, (measure.parent,) * size, level, tails, rows, measure, carried,
             is_share, control, is_centred,
         )  # fmt: skip
+
+    def _by_step(self, values: np.ndarray) -> np.ndarray:
+        """float [N]: values that add up to the same at every step, times how many there are of it: of few each is larger."""
+        at, n_steps = self.rows.at, len(self.rows.steps)
+        there = np.isfinite(values)
+        n = np.bincount(at, there, n_steps)
+        total = np.bincount(at, np.where(there, values, 0.0), n_steps)[n > 0]
+        if not len(total) or np.ptp(n[n > 0]) == 0 or np.ptp(total) > SAME_SUM * np.abs(total).max():
+            return values
+        return values * (n / n[n > 0].mean())[at]
 
     def _within(self, values: np.ndarray) -> float:
         """The variance of rows around the mean of their group; 0 where no group has two."""

@@ -349,6 +349,21 @@ class TestWhatIsNotSaid:
 
         assert told(table(steps(N, reward=drawn, update_share=share))) == []
 
+    def test_shares_of_the_update_are_larger_at_steps_of_few_rollouts(self):
+        """Seen once: such a step was told of the engine whose share happened to be largest."""
+        rng = np.random.default_rng(10)
+        rows = []
+        for s in range(N):
+            groups = int(rng.integers(3, 30))
+            weights = np.exp(rng.normal(0, 1, (groups, 5)) + rng.normal(0, 0.8, (groups, 1)))
+            shares = weights / weights.sum()
+            rows += [
+                {"step": s, "group": g, "engine": f"vllm-{i % 3}", "update_share": float(shares[g, i])}
+                for g in range(groups)
+                for i in range(5)
+            ]
+        assert told(table(rows)) == []
+
     def test_columns_of_one_value_and_of_none_are_no_crash(self):
         rows = steps(N, reward=lambda s, g, i: None, n_sampled=3, source=lambda s, g, i: None)
         assert diagnose(table(rows), "run").problems == ()
