@@ -25,8 +25,6 @@ ROUNDING = 1e-9
 """Part of the largest value below which two values are one."""
 WIDE = 10.0
 """A logged scalar that is positive and differs by more than this factor is looked at as its logarithm."""
-SAME_SUM = 1e-3
-"""Part of a step's sum by which sums that are the same may differ."""
 ASKED = 0.9
 """Part of all prompts that a step asks where all steps ask the same."""
 
@@ -99,7 +97,7 @@ class Parting:
         """
         rows = self.rows
         plain = measure.read()
-        values = plain if measure.drawn else self._by_step(plain)
+        is_centred, values = (False, plain) if measure.drawn else self._centred(plain)
         without = carried_by(rows, measure, values).rows
         carried = {}
         if len(without):
@@ -109,6 +107,7 @@ class Parting:
             left = np.isin(np.arange(len(values)), without, invert=True)
             plain, values = np.where(left, plain, np.nan), np.where(left, values, np.nan)
         weight = rows.weight if measure.drawn else None
+        mixed = values
         if measure.name.column.rsplit("/", 1)[-1] != "source":
             values = self._less_mix(values, weight)
         known = plain[np.isfinite(plain)]
@@ -116,12 +115,12 @@ class Parting:
         between_rows = float(np.nanvar(plain)) if np.isfinite(plain).any() else 0.0
         rounding = float(FLOAT32 * np.max(np.abs(values), where=np.isfinite(values), initial=0.0)) ** 2
         within = self._within(values)
-        found, is_centred = [], False
+        found = []
         for column in ("", *rows.parts):
             if column == measure.name.column.rsplit("/", 1)[-1]:
                 continue
             cells = self.cells(column)
-            sums = cells.sums(values, weight, within)
+            sums = cells.sums(mixed if is_centred and not column else values, weight, within)
             value, variance, control = (
                 cells.beside_the_rest(sums)
                 if column
@@ -130,9 +129,6 @@ class Parting:
             n = sums.n
             level = sums.mean if plain is values else cells.means(plain, weight)
             least = LEAST_ERROR**2 * between_rows / np.maximum(n, 1.0)
-            if not column:
-                mean, many = (whole[None], n + n_carriers) if len(without) else (level, n)
-                is_centred = _is_constant(mean, least) or _is_constant(mean * many, least * n**2)
             variance = np.maximum(variance, rounding + least)
             if is_share:
                 more = crowded(sums.mean, n) if column else 1.0
@@ -164,15 +160,23 @@ class Parting:
             is_share, control, is_centred,
         )  # fmt: skip
 
-    def _by_step(self, values: np.ndarray) -> np.ndarray:
-        """float [N]: values that add up to the same at every step, times how many there are of it: of few each is larger."""
-        at, n_steps = self.rows.at, len(self.rows.steps)
-        there = np.isfinite(values)
-        n = np.bincount(at, there, n_steps)
-        total = np.bincount(at, np.where(there, values, 0.0), n_steps)[n > 0]
-        if not len(total) or np.ptp(n[n > 0]) == 0 or np.ptp(total) > SAME_SUM * np.abs(total).max():
-            return values
-        return values * (n / n[n > 0].mean())[at]
+    def _centred(self, values: np.ndarray) -> tuple[bool, np.ndarray]:
+        """Whether a step's mean or sum is always the same, and float [N], the values as they compare between steps.
+
+        Of what adds up to the same each is larger where there are few.
+        """
+        at, there = self.rows.at, np.isfinite(values)
+        n = np.bincount(at, there, len(self.rows.steps))
+        total = np.bincount(at, np.where(there, values, 0.0), len(n))[n > 0]
+        known = n[n > 0]
+        if not len(known):
+            return False, values
+        least = LEAST_ERROR**2 * float(np.var(values[there])) / known
+        if _is_constant(total / known, least):
+            return True, values
+        if _is_constant(total, least * known**2):
+            return True, values * (n / known.mean())[at]
+        return False, values
 
     def _within(self, values: np.ndarray) -> float:
         """The variance of rows around the mean of their group; 0 where no group has two."""
@@ -208,9 +212,8 @@ class Parting:
 
 
 def _is_constant(values: np.ndarray, least: np.ndarray) -> bool:
-    """Whether a series differs by less than the variance that its values have at least."""
-    known = np.isfinite(values)
-    return bool(known.any() and np.var(values[known]) < np.median(least[known]))
+    """Whether a series without gaps differs by less than the variance that its values have at least."""
+    return bool(np.var(values) < np.median(least))
 
 
 def _moves(values: np.ndarray, largest: float) -> bool:

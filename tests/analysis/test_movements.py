@@ -349,6 +349,19 @@ class TestWhatIsNotSaid:
 
         assert told(table(steps(N, reward=drawn, update_share=share))) == []
 
+    def test_a_mean_that_is_always_the_same_is_not_moved_by_a_mix(self):
+        """Seen once: advantage rose from -2e-17 to 3e-16 where some rollouts of each group got another source."""
+
+        def advantage(s: int, g: int, i: int) -> float:
+            rewards = [drawn(s, g, j) + 2.0 * (j % 4 == 3) for j in range(4)]
+            return rewards[i] - sum(rewards) / 4
+
+        def source(s: int, g: int, i: int) -> str:
+            return "math9" if 37 <= s < 40 and i % 4 == 3 else "math"
+
+        entries = told(table(steps(N, source=source, advantage=advantage)))
+        assert "advantage" not in [str(each.series[0]) for each in entries if each.part == ()]
+
     def test_shares_of_the_update_are_larger_at_steps_of_few_rollouts(self):
         """Seen once: such a step was told of the engine whose share happened to be largest."""
         rng = np.random.default_rng(10)
