@@ -178,6 +178,8 @@ class TestBounds:
         made = Written(tmp_path, n_ranks=8)
         first = made.writer.begin({"prompt": "hangs"})
         first.stage("tool", "browse")
+        while not made.folder.exists():
+            time.sleep(0.01)
         largest = 0
         for n in range(20_000):
             made.writer.begin({"prompt": f"{n} " + "p" * 100}).stage("done")
