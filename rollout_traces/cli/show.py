@@ -158,7 +158,7 @@ def _serve(
     workspace: Workspace, options: ServerOptions, project: str | None, address: str, no_browser: bool
 ) -> None:
     from rollout_traces.cli.opened import remember
-    from rollout_traces.inspector.listening import serve
+    from rollout_traces.inspector.listening import listen, serve
     from rollout_traces.inspector.origins import is_loopback
     from rollout_traces.inspector.server import build_server
     from rollout_traces.inspector.warm_up import warm_up
@@ -175,6 +175,7 @@ def _serve(
             "travels unencrypted; put a proxy with https in front of it."
         )
     server = build_server(workspace, options)
+    listening = listen(options.host, options.port)  # a browser that is opened now finds it
     typer.echo(f"Inspector: {address}   (Ctrl+C to stop)")
     if not server.no_dashboard:
         typer.echo(f"Trackio's dashboard: {server_address(options)}{server.access.dashboard}/")
@@ -185,7 +186,7 @@ def _serve(
     if not no_browser:
         _open_browser(address)
     warm_up(workspace)
-    serve(server, options.host, options.port)
+    serve(server, listening)
 
 
 def _offer() -> None:

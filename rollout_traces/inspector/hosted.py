@@ -39,7 +39,7 @@ def serve_hosted(environment: Mapping[str, str] | None = None) -> None:
     Raises:
         ConfigError: a variable is missing or cannot be understood.
     """
-    from rollout_traces.inspector.listening import serve
+    from rollout_traces.inspector.listening import listen, serve
     from rollout_traces.inspector.server import build_server
     from rollout_traces.inspector.workspace import Workspace
 
@@ -51,7 +51,7 @@ def serve_hosted(environment: Mapping[str, str] | None = None) -> None:
     print(f"Inspector on port {options.port}.", flush=True)
     if server.no_dashboard:
         print(f"Trackio's dashboard is not served: {server.no_dashboard}", flush=True)
-    serve(server, options.host, options.port)
+    serve(server, listen(options.host, options.port))
 
 
 def takes_labels(environment: Mapping[str, str]) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from typing import Any
 
 import h11
@@ -56,19 +58,30 @@ class TimedProtocol(H11Protocol):
             self.transport.close()
 
 
-def serve(server: InspectorServer, host: str, port: int) -> None:
+def listen(host: str, port: int) -> socket.socket:
+    """Takes connections from now on; they wait until `serve` answers them.
+
+    Args:
+        host: address to bind.
+        port: port to listen on.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
+
+
+def serve(server: InspectorServer, listening: socket.socket) -> None:
     """Serves until the process is asked to stop.
 
     Args:
         server: what is served.
-        host: address to bind.
-        port: port to listen on.
+        listening: where.
     """
     give_back_large_blocks()
-    uvicorn.run(
+    config = uvicorn.Config(
         server.app,
-        host=host,
-        port=port,
         http=TimedProtocol,
         ws="none",
         log_level="warning",
@@ -77,3 +90,5 @@ def serve(server: InspectorServer, host: str, port: int) -> None:
         limit_concurrency=MOST_CONNECTIONS,
         h11_max_incomplete_event_size=MOST_HEAD_BYTES,
     )
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listening])

@@ -88,3 +88,9 @@ class TestConnections:
             for _ in range(3):
                 connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
                 assert answered(connection)
+
+
+def test_who_comes_before_the_server_answers_waits_for_it():
+    """Seen once: the browser that `show` opened found nobody there yet."""
+    with listening.listen("127.0.0.1", 0) as taken, socket.create_connection(taken.getsockname(), timeout=5):
+        pass
