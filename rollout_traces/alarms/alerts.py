@@ -34,16 +34,20 @@ def alerts_of(
         if may_alert(name, n / max(n_rows, 1), parameters)
     ]
     found += [
-        Alert(f"{told.name or series_text(told.series[0])}{where}", sentence_of(told), told.severity)
-        for told in judged.found
-        if entry_may_alert(told, parameters)
+        Alert(
+            f"{diagnosis.name or series_text(diagnosis.series[0])}{where}",
+            sentence_of(diagnosis),
+            diagnosis.severity,
+        )
+        for diagnosis in judged.found
+        if entry_may_alert(diagnosis, parameters)
     ]
     return sorted(found, key=lambda alert: ORDER.index(alert.level))
 
 
-def sentence_of(told: Diagnosis) -> str:
+def sentence_of(diagnosis: Diagnosis) -> str:
     """What was seen, and what to do next."""
-    return f"{told.sentence} {told.advice}".strip()
+    return f"{diagnosis.sentence} {diagnosis.advice}".strip()
 
 
 def fault_sentence(name: str, n: int, step: int) -> str:
@@ -52,12 +56,12 @@ def fault_sentence(name: str, n: int, step: int) -> str:
     return f"{rows} {name} at step {step}: {REGISTRY[name].meaning}."
 
 
-def entry_may_alert(told: Diagnosis, parameters: Mapping[str, Any]) -> bool:
+def entry_may_alert(diagnosis: Diagnosis, parameters: Mapping[str, Any]) -> bool:
     """Whether an entry is an alert: not where its flag's threshold is not passed."""
-    first = told.series[0] if told.series else None
+    first = diagnosis.series[0] if diagnosis.series else None
     if first is None or first.column.rsplit("/", 1)[-1] != "flags" or first.value is None:
         return True
-    return may_alert(first.value, told.after or 0.0, parameters)
+    return may_alert(first.value, diagnosis.after or 0.0, parameters)
 
 
 def may_alert(flag: str, share: float, parameters: Mapping[str, Any]) -> bool:

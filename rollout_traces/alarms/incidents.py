@@ -51,8 +51,8 @@ def incidents_of(report: RunReport, parameters: Mapping[str, Any]) -> list[Incid
     """
     found: list[Incident] = []
     n_of: Counter[tuple[str, str]] = Counter()
-    told = [each for each in report.diagnoses if each.severity != "info" and each.series]
-    for each in sorted(told, key=lambda each: each.step):
+    listed = [each for each in report.diagnoses if each.severity != "info" and each.series]
+    for each in sorted(listed, key=lambda each: each.step):
         if not entry_may_alert(each, parameters):
             continue
         signal, part = series_text(each.series[0]), part_text(each.part) if each.part else ""

@@ -110,8 +110,8 @@ def judge(trail: Trail, figures: Figures) -> Judged:
     moved = _moved(trail, ready) if len(ready) else {}
     anew = {i: _level_before(trail, i, found) for i, found in moved.items()}
     said = [found for i, found in moved.items() if not _is_back(trail, i, found)]
-    told = [diagnosis_of(entry, len(ready), float(figures.n_rows)) for entry in entries(said)]
-    return Judged(_begun_anew(trail, anew), tuple(d for d in told if d.severity != "info"), faults)
+    found = [diagnosis_of(entry, len(ready), float(figures.n_rows)) for entry in entries(said)]
+    return Judged(_begun_anew(trail, anew), tuple(d for d in found if d.severity != "info"), faults)
 
 
 def _appended(trail: Trail, figures: Figures) -> tuple[Trail, np.ndarray]:

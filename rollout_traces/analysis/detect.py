@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from rollout_traces.analysis.learning import is_given, may_be_learned
-from rollout_traces.analysis.noise import Noise, clipped, fits_of, is_setting, noise_of
+from rollout_traces.analysis.noise import Noise, clipped, fits_of, noise_of
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import Chosen, smallest_part
 from rollout_traces.analysis.scan import (
@@ -88,9 +88,9 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
         sure: float [S], log p up to which that is hardly chance.
     """
     n = len(panel.steps)
-    if _is_setting(panel) and (changes := setting_changes(panel.values[0], _usual_error(noise))) is not None:
-        told = [_set(panel, noise, located, float(sure[0])) for located in changes]
-        return [each for each in told if each.log_p <= limit[0]]
+    if (changes := setting_changes(panel, noise)) is not None:
+        changed = [_set(panel, noise, located, float(sure[0])) for located in changes]
+        return [each for each in changed if each.log_p <= limit[0]]
     basis, n_smooth = polynomials(n, 0), 1
     kept: list[Moved] = []
     noise = replace(noise, variance=noise.variance.copy())
@@ -130,15 +130,6 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
     others = [each for each in kept if each not in drifts]
     lasting = [_from_its_end(each) for each in others if _stands(each, basis)]
     return drifts + _there_and_back(lasting)
-
-
-def _is_setting(panel: Panel) -> bool:
-    """Whether a logged number mostly stays as it is, at every step."""
-    return panel.measure is None and bool(np.isfinite(panel.values).all() and is_setting(panel.values)[0])
-
-
-def _usual_error(noise: Noise) -> float:
-    return float(np.sqrt(np.median(noise.variance[0])))
 
 
 def _set(panel: Panel, noise: Noise, located: Located, sure: float) -> Moved:
@@ -314,7 +305,7 @@ def _stands(found: Moved, basis: np.ndarray) -> bool:
 
 
 def _may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
-    """Whether a change of all rows that lasts is hardly better told as a step than as slow change over a part of the run."""
+    """Whether a change of all rows that lasts is hardly better described by a step than as slow change over a part of the run."""
     panel, template = found.panel, found.template
     n = len(panel.steps)
     lasts = template.kind != "window" or template.stop - template.start > LARGE_PART * n

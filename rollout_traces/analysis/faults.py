@@ -25,13 +25,13 @@ def fault_entries(scope: RunScope, found: Sequence[Diagnosis]) -> list[Diagnosis
     if not scope.columns.has("flags"):
         return []
     loud = [one for each in found if each.severity != "info" for one in (each, *each.consequences)]
-    told = {name.value for one in loud for name in one.series if name.column == "flags"}
+    named = {name.value for one in loud for name in one.series if name.column == "flags"}
     query = f"""
         with counted as (select step, count(*) as n, flatten(list(flags)) as flags
             from rollouts where {scope.scope} group by step)
         select step, n, flags from counted order by step"""
     steps = scope.relations.sql(query, scope.params).to_pylist()
-    names = [name for name, spec in REGISTRY.items() if spec.severity == "error" and name not in told]
+    names = [name for name, spec in REGISTRY.items() if spec.severity == "error" and name not in named]
     return [entry for name in names if (entry := _entry(name, steps)) is not None]
 
 

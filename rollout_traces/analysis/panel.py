@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -69,6 +70,35 @@ class Panel:
     is_centred: bool = False
 
 
+@dataclass(frozen=True)
+class _Read:
+    """What is read of a measure; its arrays are float [N].
+
+    Attributes:
+        plain: values without the rows that carry a step.
+        values: the same as they compare between steps, less what a mix of sources and prompts explains.
+        of_all: those that the series over everything is of.
+        weight: of each row, where rows are kept by chance.
+        carried: the step's place -> rows that carry it, and its mean with them.
+        is_share: whether all values are 0 or 1.
+        is_centred: whether a step's mean or sum is always the same.
+        between: variance between all rows.
+        within: variance of rows around the mean of their group.
+        rounding: variance of float32.
+    """
+
+    plain: np.ndarray
+    values: np.ndarray
+    of_all: np.ndarray
+    weight: np.ndarray | None
+    carried: Mapping[int, tuple[int, float]]
+    is_share: bool
+    is_centred: bool
+    between: float
+    within: float
+    rounding: float
+
+
 class Parting:
     """The ways in which rows are parted, each prepared once.
 
@@ -95,54 +125,10 @@ class Parting:
         Args:
             measure: the measure.
         """
-        rows = self.rows
-        plain = measure.read()
-        is_centred, values = (False, plain) if measure.drawn else self._centred(plain)
-        without = carried_by(rows, measure, values).rows
-        carried = {}
-        if len(without):
-            whole = self.cells().means(plain, rows.weight if measure.drawn else None)[0]
-            n_carriers = np.bincount(rows.at[without], minlength=len(rows.steps))
-            carried = {int(i): (int(n_carriers[i]), float(whole[i])) for i in np.flatnonzero(n_carriers)}
-            left = np.isin(np.arange(len(values)), without, invert=True)
-            plain, values = np.where(left, plain, np.nan), np.where(left, values, np.nan)
-        weight = rows.weight if measure.drawn else None
-        mixed = values
-        if measure.name.column.rsplit("/", 1)[-1] != "source":
-            values = self._less_mix(values, weight)
-        known = plain[np.isfinite(plain)]
-        is_share = bool(((known == 0) | (known == 1)).all())
-        between_rows = float(np.nanvar(plain)) if np.isfinite(plain).any() else 0.0
-        rounding = float(FLOAT32 * np.max(np.abs(values), where=np.isfinite(values), initial=0.0)) ** 2
-        within = self._within(values)
-        found = []
-        for column in ("", *rows.parts):
-            if column == measure.name.column.rsplit("/", 1)[-1]:
-                continue
-            cells = self.cells(column)
-            sums = cells.sums(mixed if is_centred and not column else values, weight, within)
-            value, variance, control = (
-                cells.beside_the_rest(sums)
-                if column
-                else (sums.mean, sums.variance, np.zeros(len(sums.mean)))
-            )
-            n = sums.n
-            level = sums.mean if plain is values else cells.means(plain, weight)
-            least = LEAST_ERROR**2 * between_rows / np.maximum(n, 1.0)
-            variance = np.maximum(variance, rounding + least)
-            if is_share:
-                more = crowded(sums.mean, n) if column else 1.0
-                variance = np.maximum(variance * more, binomial(sums.mean, n))
-            total = n.sum(axis=1)
-            keep = total > (ALONE * total.sum() if column else 0)
-            if column in BY_OUTCOME:
-                n_groups = sums.n_groups.reshape(n.shape)
-                keep &= n_groups.sum(axis=1) >= FEWEST_GROUPS * (n_groups > 0).sum(axis=1)
-            found += [
-                (cells.parts[i], value[i], variance[i], n[i], level[i], sums.tails[i], control[i])
-                for i in np.flatnonzero(keep).tolist()
-            ]
-        largest = float(np.max(np.abs(plain), where=np.isfinite(plain), initial=0.0))
+        rows, read = self.rows, self._read(measure)
+        own = measure.name.column.rsplit("/", 1)[-1]
+        found = [each for column in ("", *rows.parts) if column != own for each in self._series(read, column)]
+        largest = float(np.max(np.abs(read.plain), where=np.isfinite(read.plain), initial=0.0))
         moving = [_moves(each[1], largest) for each in found]
         if not any(moving):
             return None
@@ -156,9 +142,61 @@ class Parting:
             np.stack([each[i] for each in found]) for i in range(1, 7)
         )
         return Panel(
-            rows.steps, (measure.name,) * size, parts, mean, variance, n, (measure.parent,) * size, level, tails, rows, measure, carried,
-            is_share, control, is_centred,
+            rows.steps, (measure.name,) * size, parts, mean, variance, n, (measure.parent,) * size, level, tails, rows, measure, read.carried,
+            read.is_share, control, read.is_centred,
         )  # fmt: skip
+
+    def _read(self, measure: RowMeasure) -> _Read:
+        """The values of a measure without the rows that carry a step, and what is known of all of them."""
+        rows = self.rows
+        plain = measure.read()
+        weight = rows.weight if measure.drawn else None
+        is_centred, values = (False, plain) if measure.drawn else self._centred(plain)
+        without = carried_by(rows, measure, values).rows
+        carried = {}
+        if len(without):
+            whole = self.cells().means(plain, weight)[0]
+            n_carriers = np.bincount(rows.at[without], minlength=len(rows.steps))
+            carried = {int(i): (int(n_carriers[i]), float(whole[i])) for i in np.flatnonzero(n_carriers)}
+            left = np.isin(np.arange(len(values)), without, invert=True)
+            plain, values = np.where(left, plain, np.nan), np.where(left, values, np.nan)
+        of_all = values
+        if measure.name.column.rsplit("/", 1)[-1] != "source":
+            values = self._less_mix(values, weight)
+        known = plain[np.isfinite(plain)]
+        return _Read(
+            plain,
+            values,
+            of_all if is_centred else values,
+            weight,
+            carried,
+            is_share=bool(((known == 0) | (known == 1)).all()),
+            is_centred=is_centred,
+            between=float(np.var(known)) if len(known) else 0.0,
+            within=self._within(values),
+            rounding=float(FLOAT32 * np.max(np.abs(values), where=np.isfinite(values), initial=0.0)) ** 2,
+        )
+
+    def _series(self, read: _Read, column: str) -> Iterator[tuple[Any, ...]]:
+        """Of each part by a column, or of everything: the part, its values, variances, rows, levels, tail and control."""
+        cells = self.cells(column)
+        sums = cells.sums(read.values if column else read.of_all, read.weight, read.within)
+        value, variance, control = (
+            cells.beside_the_rest(sums) if column else (sums.mean, sums.variance, np.zeros(len(sums.mean)))
+        )
+        n = sums.n
+        level = sums.mean if read.plain is read.values else cells.means(read.plain, read.weight)
+        variance = np.maximum(variance, read.rounding + LEAST_ERROR**2 * read.between / np.maximum(n, 1.0))
+        if read.is_share:
+            more = crowded(sums.mean, n) if column else 1.0
+            variance = np.maximum(variance * more, binomial(sums.mean, n))
+        total = n.sum(axis=1)
+        keep = total > (ALONE * total.sum() if column else 0)
+        if column in BY_OUTCOME:
+            n_groups = sums.n_groups.reshape(n.shape)
+            keep &= n_groups.sum(axis=1) >= FEWEST_GROUPS * (n_groups > 0).sum(axis=1)
+        for i in np.flatnonzero(keep).tolist():
+            yield cells.parts[i], value[i], variance[i], n[i], level[i], sums.tails[i], control[i]
 
     def _centred(self, values: np.ndarray) -> tuple[bool, np.ndarray]:
         """Whether a step's mean or sum is always the same, and float [N], the values as they compare between steps.

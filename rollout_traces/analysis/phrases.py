@@ -30,7 +30,7 @@ MOST_CHARACTERS = 4_000_000
 LEAST_OF_EACH = 1_000
 """... but never less of a text than this."""
 ONE = 0.8
-"""Two n-grams are told as one where this part of the texts of either hold both."""
+"""Two n-grams are one phrase where this part of the texts of either hold both."""
 EXAMPLES = 5
 MOST = 8
 """Phrases of an answer."""
@@ -234,7 +234,9 @@ def enriched(
     p = 2 * norm.sf(np.abs(z))
     sure = (false_discovery_control(np.maximum(p, np.finfo(float).tiny)) <= DISCOVERY) & (z > 0)
     phrases: list[Phrase] = []
-    for i in told_once(found, [i for i in np.argsort(-z, kind="stable").tolist() if sure[i]], y_a, most):
+    for i in distinct_phrases(
+        found, [i for i in np.argsort(-z, kind="stable").tolist() if sure[i]], y_a, most
+    ):
         mine = found.texts(i)[in_a[found.texts(i)]]
         if len(np.unique(groups[mine])) >= FEWEST_GROUPS:
             examples = tuple(ids[at] for at in mine[:EXAMPLES]) if len(ids) else ()
@@ -260,8 +262,8 @@ def fighting_words(y_a: np.ndarray, n_a: int, y_b: np.ndarray, n_b: int) -> tupl
     return odds[0] - odds[1], (odds[0] - odds[1]) / error
 
 
-def told_once(found: Ngrams, held: Sequence[int], weight: np.ndarray, most: int) -> list[int]:
-    """The first of some n-grams, each told by the longest that holds it in nearly all of its texts.
+def distinct_phrases(found: Ngrams, held: Sequence[int], weight: np.ndarray, most: int) -> list[int]:
+    """The first of some n-grams, each as the longest that holds it in nearly all of its texts.
 
     Args:
         found: the n-grams.
@@ -278,9 +280,9 @@ def told_once(found: Ngrams, held: Sequence[int], weight: np.ndarray, most: int)
                 continue
             chosen.append((i, mine))
             continue
-        told = chosen[beside][0]
-        longer = f" {found.name(told)} " in f" {found.name(i)} " and weight[i] >= ONE * weight[told]
-        if longer and found.length[i] > found.length[told]:
+        kept = chosen[beside][0]
+        longer = f" {found.name(kept)} " in f" {found.name(i)} " and weight[i] >= ONE * weight[kept]
+        if longer and found.length[i] > found.length[kept]:
             chosen[beside] = (i, chosen[beside][1])
     return [i for i, _ in chosen]
 

@@ -1,4 +1,4 @@
-"""The changes of a logged number that stays as it is between them, such as a learning rate: told as they are, without a search."""
+"""The changes of a logged number that stays as it is between them, such as a learning rate: as they are, without a search."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rollout_traces.analysis.noise import Noise, is_setting
+from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.templates import Located, Template
 
 MOST_CHANGES = 6
@@ -22,8 +24,23 @@ class _Change:
     after: float
 
 
-def setting_changes(values_T: np.ndarray, error: float) -> list[Located] | None:
-    """The changes of a setting: there and back as a window, several steps of one direction as a ramp, else a level.
+def setting_changes(panel: Panel, noise: Noise) -> list[Located] | None:
+    """The changes of a logged number that mostly stays as it is, each with its size in usual errors.
+
+    Args:
+        panel: one series for a logged scalar.
+        noise: its noise.
+
+    Returns:
+        The changes in their order; None where it is another kind of series, or changes too often.
+    """
+    if panel.measure is not None or not np.isfinite(panel.values).all() or not is_setting(panel.values)[0]:
+        return None
+    return changes_of(panel.values[0], float(np.sqrt(np.median(noise.variance[0]))))
+
+
+def changes_of(values_T: np.ndarray, error: float) -> list[Located] | None:
+    """Changes: there and back as a window, several steps of one direction as a ramp, else a level.
 
     Args:
         values_T: float [T], without gaps.

@@ -13,7 +13,7 @@ import numpy as np
 
 from rollout_traces.analysis.compare import DISCOVERY
 from rollout_traces.analysis.kept_texts import KeptTexts, read_texts
-from rollout_traces.analysis.phrases import FEWEST_GROUPS, Ngrams, ngrams_of, told_once, words_of
+from rollout_traces.analysis.phrases import FEWEST_GROUPS, Ngrams, distinct_phrases, ngrams_of, words_of
 from rollout_traces.analysis.run_rows import MOST_PARTS, RowMeasure, RunRows
 from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.selections import Selection
@@ -196,7 +196,7 @@ def moving(
     sure = false_discovery_control(np.maximum(p, np.finfo(float).tiny)) <= DISCOVERY
     sure &= (rise >= LEAST_RISE) & (total >= FEWEST_GROUPS)
     listed = [i for i in np.argsort(-largest, kind="stable").tolist() if sure[i] and literal(i)]
-    return told_once(grams, listed, total, MOST_PHRASES)
+    return distinct_phrases(grams, listed, total, MOST_PHRASES)
 
 
 def _ends(text: str) -> str:

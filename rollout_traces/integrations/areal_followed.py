@@ -24,7 +24,7 @@ EXECUTOR, TASK = "areal.infra.workflow_executor", "_RolloutTaskInput"
 """The module of AReaL's executor, and what it makes of each prompt that it is given."""
 PROMPTS = ("messages", "prompt", "question")
 """Keys of AReaL's data that can hold what is asked."""
-TOKENS_TOLD_BY = 256
+TOKENS_IN_DIGEST = 256
 """Tokens from a row's end by which it is found again."""
 MOST_WAITING = 20_000
 """Rows whose spans wait for the trainer; the oldest go."""
@@ -199,8 +199,8 @@ def _prompt(data: Any) -> str | None:
 def _key(trajectory: Mapping[str, Any], row: int) -> bytes:
     """What tells a row from others: the end of its tokens and of their logprobs."""
     present = trajectory["attention_mask"][row].bool()
-    told = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for name in ("input_ids", "logprobs", "versions"):
         if name in trajectory:
-            told.update(trajectory[name][row][present][-TOKENS_TOLD_BY:].double().numpy().tobytes())
-    return told.digest()
+            digest.update(trajectory[name][row][present][-TOKENS_IN_DIGEST:].double().numpy().tobytes())
+    return digest.digest()

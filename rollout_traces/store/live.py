@@ -21,7 +21,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.model.live_lines import MAX_BYTES, MAX_LINE, SUFFIX, InFlight, LiveFile
 from rollout_traces.model.private_files import why_not_believed
 
-HEARD_WITHIN = 15.0
+SEEN_WITHIN = 15.0
 """Seconds since its last word after which a writer is taken for gone, and its rollouts for lost."""
 CLOCKS_AGREE = 3.0
 """Seconds by which a writer's clock may seem to differ from the files': it writes a moment after it looked."""
@@ -31,7 +31,7 @@ MOST_FILES = 1000
 """Files of one run that are followed, the newest ones."""
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 Fate = Literal["running", "lost", "done", "aborted"]
-"""What became of a rollout; `lost` was running when its writer was last heard."""
+"""What became of a rollout; `lost` was running when its writer was last seen."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class LiveWriterSeen:
     Attributes:
         node: its node.
         rank: its rank.
-        heard: seconds since its last word.
+        silent: seconds since it last wrote.
         is_finished: it ended, and said so.
         is_gone: it said nothing for longer than a process that samples does.
         clock: seconds by which its clock is behind the files'; 0 where they agree.
@@ -51,7 +51,7 @@ class LiveWriterSeen:
 
     node: str
     rank: int
-    heard: float
+    silent: float
     is_finished: bool
     is_gone: bool
     clock: float
@@ -67,7 +67,7 @@ class LiveRow:
         rollout: what was said of it; its times are the writer's.
         writer: who said it.
         fate: what became of it.
-        seconds: since it began, until it ended or was last heard.
+        seconds: since it began, until it ended or was last seen.
         in_stage: the same of its stage.
         silent: seconds since the last word of it.
     """
@@ -114,7 +114,7 @@ class LiveRuns:
         """What is in flight now.
 
         Args:
-            run: a run's name or id; the one that was heard last when None.
+            run: a run's name or id; the one that was seen last when None.
 
         Returns:
             None where nothing was ever said of the run.
@@ -242,17 +242,17 @@ class _FollowedFile:
         return {}
 
     def writer(self, now: float) -> LiveWriterSeen:
-        """Whose it is, and when that was heard last."""
+        """Whose it is, and when that was seen last."""
         said, head = self.said, self.said.head
         behind = 0.0 if said.beat is None else self.written - said.beat
-        heard = max(now - self.written, 0.0)
+        silent = max(now - self.written, 0.0)
         rank = head.get("rank")
         return LiveWriterSeen(
             node=str(head.get("node", "unknown"))[:100],
             rank=rank if isinstance(rank, int) else 0,
-            heard=heard,
+            silent=silent,
             is_finished=said.is_finished,
-            is_gone=said.is_finished or heard > HEARD_WITHIN,
+            is_gone=said.is_finished or silent > SEEN_WITHIN,
             clock=0.0 if abs(behind) <= CLOCKS_AGREE else behind,
             n_unreadable=said.n_unreadable,
             texts=head.get("texts") is not False,
@@ -265,7 +265,7 @@ def _row(rollout: InFlight, writer: LiveWriterSeen, now: float) -> LiveRow:
         until = rollout.at + writer.clock
     else:
         fate = "lost" if writer.is_gone else "running"
-        until = now - writer.heard if writer.is_gone else now
+        until = now - writer.silent if writer.is_gone else now
     return LiveRow(
         rollout,
         writer,

@@ -33,10 +33,10 @@ class _Connection:
         self.client = httpx.Client(timeout=TIMEOUT, headers=headers, follow_redirects=False)
         self._stream: Any = None
 
-    def note(self, event: str, told: Mapping[str, Any]) -> None:
+    def note(self, event: str, details: Mapping[str, Any]) -> None:
         """Takes what httpx tells of a question while it is asked."""
         if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
-            self._stream = told["return_value"]
+            self._stream = details["return_value"]
 
     def hang_up(self, late: threading.Event) -> None:
         """Ends a wait for the next byte, wherever in the answer it is."""

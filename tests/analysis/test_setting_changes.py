@@ -1,4 +1,4 @@
-"""The changes of a setting, as they are, and as a report tells them."""
+"""The changes of a setting, as they are, and as they stand in a report."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from rollout_traces.analysis import diagnose
-from rollout_traces.analysis.setting_changes import MOST_CHANGES, setting_changes
+from rollout_traces.analysis.setting_changes import MOST_CHANGES, changes_of
 from tests.analysis.builders import steps
 from tests.analysis.test_movements import logged
 
 RISE = [0.2, 0.4, 0.6, 0.8]
 
 
-def told(values: list[float]) -> list[tuple[object, ...]] | None:
-    found = setting_changes(np.asarray(values), 0.01)
+def found_in(values: list[float]) -> list[tuple[object, ...]] | None:
+    found = changes_of(np.asarray(values), 0.01)
     if found is None:
         return None
     return [(each.template.kind, each.template.start, each.template.stop, each.end) for each in found]
@@ -36,7 +36,7 @@ class TestChanges:
         ],
     )
     def test_are_levels_ramps_and_windows(self, values, expected):
-        assert told(values) == expected
+        assert found_in(values) == expected
 
 
 class TestReport:

@@ -30,7 +30,7 @@ class TestValuesOfTheTrainer:
         found = told(**{"extra/backend": lambda s, g, i: "new" if s >= 20 else "old"})
         assert {"first seen: extra/backend new", "last seen: extra/backend old"} <= found
 
-    def test_a_text_that_is_stored_twice_is_told_once(self):
+    def test_a_text_that_is_stored_twice_is_distinct_phrases(self):
         def backend(step: int, group: int, sample: int) -> str:
             return "new" if step >= 20 else "old"
 

@@ -89,7 +89,7 @@ class TestClocks:
     def test_of_the_files_that_are_ahead_of_this_machine_makes_nothing_negative(self, files):
         files.write(said(ago=-590), beat(ago=-600), written=-600)
         row = files.rows()["a"]
-        assert row.fate == "running" and row.seconds >= 0 and row.writer.heard == 0
+        assert row.fate == "running" and row.seconds >= 0 and row.writer.silent == 0
 
 
 class TestFollowing:

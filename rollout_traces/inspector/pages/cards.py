@@ -73,8 +73,8 @@ def population(view: SplitView, step: int) -> KeptOfStep:
 
 def population_of(groups: StepGroups) -> KeptRollouts:
     """The same, of groups that were read: where no ledger says how many there were, the traces may."""
-    told = [row["population"] for group in groups.groups for row in group.traces]
-    n_rows = groups.n_rollouts or max((n for n in told if isinstance(n, int)), default=None)
+    populations = [row["population"] for group in groups.groups for row in group.traces]
+    n_rows = groups.n_rollouts or max((n for n in populations if isinstance(n, int)), default=None)
     return KeptRollouts(n_traced=groups.n_traces, n_rows=n_rows, chosen_by=chosen_by(groups.selected_by))
 
 

@@ -29,9 +29,9 @@ class LiveRolloutShown:
     """A rollout in flight, or one that ended.
 
     Attributes:
-        fate: `running`, `lost` (was running when its writer was last heard), `done` or `aborted`.
+        fate: `running`, `lost` (was running when its writer was last seen), `done` or `aborted`.
         detail: what the stage is about: a tool's name, why it was aborted.
-        seconds: since it began, until it ended or its writer was last heard.
+        seconds: since it began, until it ended or its writer was last seen.
         in_stage: the same of its stage.
         silent: seconds since the last word of it.
         is_silent: it runs, waits for no place, and nothing was said of it for `SILENT` seconds.
@@ -71,7 +71,7 @@ class LiveAnswer:
         run: the run's name; empty where nothing was ever said of it.
         n_running: rollouts in flight.
         n_silent: those of them that are silent.
-        n_lost: rollouts that were running when their writer was last heard.
+        n_lost: rollouts that were running when their writer was last seen.
         n_ended: rollouts that ended and are still in the files.
         stages: how many are in each stage, of those that run.
         rollouts: those that run and were running, the silent and the slowest first.
@@ -272,7 +272,7 @@ def _remarks(writer: LiveWriterSeen, look: LiveLook) -> list[str]:
         found.append(f"{who} finished while {n_lost} of its rollouts were running.")
     elif n_lost:
         found.append(
-            f"{who} was last heard {_duration(writer.heard)} ago: {n_lost} of its rollouts were running then."
+            f"{who} was last seen {_duration(writer.silent)} ago: {n_lost} of its rollouts were running then."
         )
     if not writer.texts:
         found.append(f"{who} says no prompts and words, since the run redacts.")

@@ -119,7 +119,7 @@ def _rows(episode: Mapping[str, Any], annotations: _Annotations, line: int) -> I
         arrived = info.get("arrival") or {}
         step = ship.get("step", arrived.get("step", work.get("step", 0)))
         claim = Claim(Path(), int(step), split)
-        nodes, paths = _nodes_told_of(trace, updates)
+        nodes, paths = _nodes_spoken_of(trace, updates)
         for path, row in zip(
             paths, rows_of_trace(episode, {**trace, "nodes": nodes}, claim, line), strict=True
         ):
@@ -135,7 +135,7 @@ def _rows(episode: Mapping[str, Any], annotations: _Annotations, line: int) -> I
             yield row
 
 
-def _nodes_told_of(
+def _nodes_spoken_of(
     trace: Mapping[str, Any], updates: Sequence[Mapping[str, Any]]
 ) -> tuple[list[dict[str, Any]], list[list[int]]]:
     """A trace's messages with what updates say of their sampled tokens, and its branches.
@@ -152,12 +152,12 @@ def _nodes_told_of(
             at = 0
             for node in (nodes[n] for n in paths[index]):
                 end = at + len(node.get("token_ids") or ())
-                told = [
+                given = [
                     v for v, sampled in zip(values[at:end], node.get("mask") or (), strict=False) if sampled
                 ]
-                is_known = any(v is not None for v in told) if key == "is_masked" else None not in told
-                if told and is_known and end <= len(values):
-                    node[key] = told
+                is_known = any(v is not None for v in given) if key == "is_masked" else None not in given
+                if given and is_known and end <= len(values):
+                    node[key] = given
                 at = end
     return nodes, paths
 

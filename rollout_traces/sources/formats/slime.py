@@ -76,8 +76,8 @@ class Slime(Format):
         for n, sample in enumerate(samples):
             try:
                 row = _row(sample, found, n)
-                if (told := conversations.get(row.sample_id)) is not None:
-                    row.messages, row.n_prompt_messages = messages_of(told.get("messages")), None
+                if (conversation := conversations.get(row.sample_id)) is not None:
+                    row.messages, row.n_prompt_messages = messages_of(conversation.get("messages")), None
             except NOT_UNDERSTOOD as error:
                 problems.add(
                     found.path, "rows_refused", f"cannot be understood ({error!r}); it is passed over.", n + 1

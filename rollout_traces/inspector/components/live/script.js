@@ -176,7 +176,7 @@ function newRow(each) {
   );
   cells[0].append(open);
   cells[WORDS].className = "rt-flight-words"; // cut at their beginning: what was written last is news
-  return { node: h("tr", { testid: "flight-row", dataset: { id: each.id } }, cells), cells, told: [] };
+  return { node: h("tr", { testid: "flight-row", dataset: { id: each.id } }, cells), cells, texts: [] };
 }
 
 function tell(row, each, now) {
@@ -202,10 +202,10 @@ function tell(row, each, now) {
     .join(" ");
   texts.forEach((text, at) => {
     const cell = at + 1; // behind its name, which stays
-    if (row.told[at] === text) return;
+    if (row.texts[at] === text) return;
     row.cells[cell].replaceChildren(
       cell === SILENT && each.is_stored ? landed(each) : cell === WORDS ? h("bdi", { dir: "ltr" }, text) : text,
     );
   });
-  row.told = texts;
+  row.texts = texts;
 }
