@@ -259,6 +259,46 @@ def _replayed(rng: np.random.Generator) -> dict[str, object]:
     }
 
 
+def _anything(rng: np.random.Generator) -> dict[str, object]:
+    """Every constant for itself, from a wide range, so that no two worlds of it are alike."""
+    fewest = int(rng.integers(3, 25))
+    weighted = [name for name in ("format", "judge", "brevity") if rng.random() < 0.4]
+    components = {"correct": float(rng.uniform(0.2, 1.0))}
+    components |= {name: float(rng.uniform(0.05, 0.6)) for name in weighted}
+    return {
+        "n_steps": int(rng.choice([40, 50, 75, 100, 150, 250])),
+        "groups": (fewest, fewest + int(rng.choice([0, 2, 12]))),
+        "group_size": int(rng.choice([2, 3, 4, 6, 8, 12, 16])),
+        "sources": ("math", "code", "search", "chat", "mail", "games")[: int(rng.integers(1, 7))],
+        "alternating": bool(rng.random() < 0.2),
+        "shifting": bool(rng.random() < 0.2),
+        "visits": rng.uniform(1.0, 8.0),
+        "engines": int(rng.integers(1, 9)),
+        "hosts": int(rng.integers(1, 5)),
+        "engine_of": str(rng.choice(["row", "group"])),
+        "tools": float(rng.choice([0.0, rng.uniform(0.5, 5.0)])),
+        "components": components if weighted else None,
+        "graded": bool(rng.random() < 0.3),
+        "learning": str(rng.choice(["linear", "sigmoid", "saturating", "flat"])),
+        "gain": rng.uniform(0.0, 3.0),
+        "log_length": rng.uniform(3.5, 8.0),
+        "length_tail": float(rng.choice([3.0, 5.0, 10.0, 30.0])),
+        "length_growth": rng.uniform(-0.3, 0.6),
+        "lag": int(rng.integers(0, 9)),
+        "walk": rng.uniform(0.02, 0.25),
+        "rho": rng.uniform(0.0, 0.85),
+        "reward_noise": float(rng.choice([0.0, rng.uniform(0.02, 0.3)])),
+        "evaluated_every": int(rng.choice([0, 2, 5, 10])),
+        "eval_prompts": int(rng.choice([20, 60, 200])),
+        "workers": int(rng.choice([0, 2, 6])),
+        "suites": int(rng.choice([0, 2, 4])),
+        "cap": int(rng.choice([4, 16, 64])),
+        "resumed": bool(rng.random() < 0.3),
+        "feedback": float(rng.choice([0.0, 0.5])),
+        "logs_reward": bool(rng.random() < 0.5),
+    }
+
+
 WORLDS: Mapping[str, Draw] = {
     "agent": _agent,
     "short math": _short_math,
@@ -268,7 +308,11 @@ WORLDS: Mapping[str, Draw] = {
     "large steps": _large_steps,
     "replayed": _replayed,
 }
-HELD_OUT: Mapping[str, Draw] = {"judged chat": _judged_chat, "search swarm": _search_swarm}
+HELD_OUT: Mapping[str, Draw] = {
+    "judged chat": _judged_chat,
+    "search swarm": _search_swarm,
+    "anything": _anything,
+}
 """Worlds that nothing is tuned on; run by name alone."""
 
 
