@@ -48,11 +48,11 @@ SPANS = f"""
 | `error` | what it failed with, where it failed |
 
 `kind`, `start` and `end` are needed. A span that cannot be understood (another kind, no finite number, milliseconds, an end
-before its start) is left out, counted as `spans_refused` and warned about; its siblings stay. Overlapping spans are kept as they came.
+before its start) is left out, counted as `spans_refused`, warned about and said by Lanes; its siblings stay. Overlapping spans are kept as they came.
 Branches and sub-agents are rows of their own under one `episode_ids`, each with its spans. A call of a reward function for a whole
 batch is given to each of its rows with the same start and end, and counts once.
 
-A trace holds the spans of its rollout as they came, at most {spans.MOST_OF_A_ROW:,}, the longest ones (others are counted as `spans_left_out`). The
+A trace holds the spans of its rollout as they came, at most {spans.MOST_OF_A_ROW:,}, the longest ones (others are counted as `spans_left_out`, and Lanes says so). The
 ledger's column `timings` holds those of every rollout, to the millisecond: at most {spans.MOST_OF_A_STEP:,} a step spread evenly over its
 rollouts, the longest of each, and no fewer than {spans.FEWEST_OF_A_ROW} of one. It is JSON: `start` (of the first, seconds), `n` (spans that there
 were) and lists with a number a span, `kind` (its place in the list above), `at` (milliseconds behind the first), `ms`, `turn`, `version`, and

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rollout_traces.model.spans import KINDS, NUMBERS, TEXTS, UNKNOWN, unpacked
-from rollout_traces.model.text import quoted
+from rollout_traces.model.text import duration, quoted
 
 OF_ENGINE = (KINDS.index("queue"), KINDS.index("prefill"), KINDS.index("generate"))
 """Kinds that are timed by an engine's clock; tools and reward functions are timed by the rollout's own."""
@@ -137,7 +137,7 @@ class Tail(HeldUp):
         if self.kind and self.share < MOSTLY:
             what += f", {self.share:.0%} of it"
         n = len(self.rows)
-        return f"{n:,} of {self.of:,} rollouts {'holds' if n == 1 else 'hold'} the step for {self.held:.3g} s: {what}"
+        return f"{n:,} of {self.of:,} rollouts {'holds' if n == 1 else 'hold'} the step for {duration(self.held)}: {what}"
 
 
 def lanes_of(timings: Sequence[str | None], engines: Sequence[str | None]) -> Lanes:
@@ -269,19 +269,19 @@ def _shift(low: float, high: float) -> tuple[int, str]:
         return 0, ""
     if low > high + 2 * SLACK_MS:
         return 0, (
-            f"its spans overlap those of its rollouts' tools by up to {max(low, -high) / 1000:.3g} s, and no one shift of its "
+            f"its spans overlap those of its rollouts' tools by up to {duration(max(low, -high) / 1000)}, and no one shift of its "
             "clock mends it; they are drawn as they came"
         )
     if math.isinf(low) or math.isinf(high):
         moved = round(low if math.isinf(high) else high)
-        known = f"at least {abs(moved) / 1000:.3g} s"
+        known = f"at least {duration(abs(moved) / 1000)}"
     else:
         moved = round((low + high) / 2)
-        least, most = (f"{at / 1000:.3g}" for at in sorted((abs(low), abs(high))))
-        known = f"{most} s" if least == most else f"{least} to {most} s"
+        least, most = (duration(at / 1000) for at in sorted((abs(low), abs(high))))
+        known = most if least == most else f"{least} to {most}"
     return (
         moved,
-        f"its clock is {'behind' if moved > 0 else 'ahead'} by {known}; its spans are moved by {moved / 1000:.3g} s",
+        f"its clock is {'behind' if moved > 0 else 'ahead'} by {known}; its spans are moved by {duration(moved / 1000)}",
     )
 
 
@@ -297,7 +297,7 @@ def _apart(lanes: Lanes, start: np.ndarray) -> dict[str, str]:
         if max(before, behind) > SLACK_MS:
             where = "before" if before > 0 else "behind"
             found[lanes.names[place]] = (
-                f"engine {quoted(lanes.names[place])}: all of its spans lie {max(before, behind) / 1000:.3g} s {where} all others of the "
+                f"engine {quoted(lanes.names[place])}: all of its spans lie {duration(max(before, behind) / 1000)} {where} all others of the "
                 "step, its clock may be off; they are drawn as they came"
             )
     return found

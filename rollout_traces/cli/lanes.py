@@ -8,6 +8,7 @@ import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.tables import print_json, print_table
+from rollout_traces.model.text import duration
 
 
 def lanes(
@@ -48,13 +49,13 @@ def lanes(
         print_json(as_plain(found))
         return
     rows = [
-        [lane.name, lane.n_rollouts, lane.n_spans, round(lane.busy, 2), f"{lane.idle:.0%}"]
+        [lane.name, lane.n_rollouts, lane.n_spans, duration(lane.busy), f"{lane.idle:.0%}"]
         for lane in found.lanes
     ]
-    title = f"{name}, step {found.step}: {found.ms / 1000:.3g} s, {found.n_timed} of {found.n_rows} rollouts timed"
-    print_table([found.by, "rollouts", "spans", "busy s", "idle"], rows, title=title)
+    title = f"{name}, step {found.step}: {duration(found.ms / 1000)}, {found.n_timed} of {found.n_rows} rollouts timed"
+    print_table([found.by, "rollouts", "spans", "busy", "idle"], rows, title=title)
     for phase in found.phases:
-        typer.echo(f"{phase.name} of step {phase.step}: {(phase.end - phase.start) / 1000:.3g} s")
+        typer.echo(f"{phase.name} of step {phase.step}: {duration((phase.end - phase.start) / 1000)}")
     if found.tail is not None:
         typer.echo(f'{found.tail.text}\n  rollout-traces list {name} --all --where "{found.tail.where}"')
     for text in (*found.said, *found.unobserved):

@@ -71,6 +71,14 @@ NOTICE = (
 _OTHER_QUOTES = str.maketrans(dict.fromkeys("“”„‟", '"'))
 
 
+def duration(seconds: float) -> str:
+    """How long something takes: seconds in three digits, from two minutes on minutes, then hours and days."""
+    for unit, name in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if abs(seconds) >= 2 * unit:
+            return f"{f'{seconds / unit:,.1f}'.removesuffix('.0')} {name}"
+    return f"{seconds:.3g} s"
+
+
 def quoted(value: object, limit: int = MOST) -> str:
     """A value in quotes, on one line.
 

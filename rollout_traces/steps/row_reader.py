@@ -13,7 +13,7 @@ import numpy as np
 
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.packed_batch import PackedBatch
-from rollout_traces.model.spans import MOST_OF_A_ROW, checked, longest
+from rollout_traces.model.spans import MOST_OF_A_ROW, OF_TIME, checked, longest
 from rollout_traces.model.transcript import Transcript
 from rollout_traces.steps.redact import Redact, Redaction
 from rollout_traces.trace.images import TraceImage, image_suffix, read_file
@@ -61,19 +61,33 @@ class RowReader:
         if not any(isinstance(row, list) for row in given or ()):
             return batch
         timings = []
+        n_given = n_refused = n_left_out = 0
         for row, value in enumerate(given or ()):
             if isinstance(value, list):
+                n_given += len(value)
                 value, refused = checked(value)
+                n_refused += len(refused)
                 if refused:
                     what = (
                         f"{len(refused)} of the timings of {batch.uid(row)}, its others go on: {refused[0]}"
                     )
                     self._warnings.count("spans_refused", what, len(refused))
                 kept = longest(value, MOST_OF_A_ROW)
-                self._counters["spans_left_out"] += len(value) - len(kept)
+                n_left_out += len(value) - len(kept)
                 value = list(kept)
             timings.append(value)
-        return replace(batch, row_lists={**batch.row_lists, "timings": timings})
+        self._counters["spans_left_out"] += n_left_out
+        notes = list(batch.notes)
+        if n_refused:
+            notes.append(
+                f"{OF_TIME}: {n_refused:,} of {n_given:,} could not be understood and are left out; the logger's warning says why."
+            )
+        if n_left_out:
+            notes.append(
+                f"{OF_TIME}: {n_left_out:,} of {n_given:,}, the shortest of rollouts with more than {MOST_OF_A_ROW:,}, are left out, "
+                "also of the seconds that they add up to."
+            )
+        return replace(batch, row_lists={**batch.row_lists, "timings": timings}, notes=tuple(notes))
 
     def images(self, batch: PackedBatch, row: int) -> Sequence[TraceImage]:
         """The images of a row; redacted images, and files that are no image, are left out with a sentence."""

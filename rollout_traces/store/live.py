@@ -153,12 +153,13 @@ class LiveRuns:
         return next((each for each in self._folder.iterdir() if each.name == run_id and each.is_dir()), None)
 
     def _names(self, folder: Path) -> tuple[str, str]:
-        """A run's name and id, as one of its files says."""
-        if folder not in self._known:
-            files = sorted(folder.glob(f"*{SUFFIX}"))[:1] if _is_believed(folder) else []
-            heads = [_FollowedFile(path).head() for path in files]
-            self._known[folder] = _named(heads, "run"), _named(heads, "run_id")
-        return self._known[folder]
+        """A run's name and id, as the first of its files says that says one; empty while none does."""
+        if folder not in self._known and _is_believed(folder):
+            files = (path for path in sorted(folder.glob(f"*{SUFFIX}")) if path.is_file())
+            heads = (_FollowedFile(path).head() for path in files)
+            if head := next((head for head in heads if "run" in head), None):
+                self._known[folder] = _named([head], "run"), _named([head], "run_id")
+        return self._known.get(folder, ("", ""))
 
 
 def _newest_first(folder: Path) -> list[Path]:
@@ -198,10 +199,10 @@ class _FollowedRun:
         self._files = {name: self._files.get(name) or _FollowedFile(self.folder / name) for name in newest}
         for followed in self._files.values():
             followed.follow()
-        now = max([time.time(), *(each.written for each in self._files.values())])
         heads = [each.said.head for each in self._files.values()]
         look = LiveLook(_named(heads, "run"), _named(heads, "run_id"), [], [])
         for followed in self._files.values():
+            now = max(time.time(), followed.written)
             writer = followed.writer(now)
             look.writers.append(writer)
             look.rows.extend(_row(rollout, writer, now) for rollout in followed.said.rollouts.values())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,15 @@ def project(trackio_dir: Path) -> Path:
 def test_shows_each_lane_and_what_holds_the_newest_step_up(project: Path) -> None:
     said = asked("run-a").output
     assert "run-a, step 2: 46 s, 8 of 8 rollouts timed" in said
-    rows = [line.split() for line in said.splitlines() if line.strip().startswith(("e0", "e1"))]
-    assert [(name, n, busy) for name, n, _, busy, _ in rows] == [("e0", "4", "5.6"), ("e1", "4", "5.7")]
+    rows = [
+        re.split(r" {2,}", line.strip())
+        for line in said.splitlines()
+        if line.strip().startswith(("e0", "e1"))
+    ]
+    assert [(name, n, busy) for name, n, _, busy, _ in rows] == [
+        ("e0", "4", "5.6 s"),
+        ("e1", "4", "5.7 s"),
+    ]
     assert "1 of 8 rollouts holds the step for 40.4 s: tool" in said and "\x1b" not in said
     assert "rollout-traces list run-a --all --where" in said and "update of step 2: 3 s" in said
 

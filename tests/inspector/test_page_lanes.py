@@ -324,6 +324,7 @@ class TestPage:
         expect(visit.get("lanes-card")).to_contain_text("TimeoutError")
         canvas.click(position=at)
         expect(visit.get("rollout-header")).to_contain_text(f"Step {STEP} · group {ROWS // 4 - 1}")
+        expect(visit.page.locator(".rt-sample.rt-selected")).to_be_in_viewport()
 
     def test_a_rollout_has_a_timeline_whose_bars_go_to_turns(self, visit):
         visit.open(**{**PLACE, "tab": "rollouts"}, group=0, sample=1)

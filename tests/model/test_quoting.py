@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_traces.model.text import CLOSE, MOST, OPEN, quoted, quoted_each
+from rollout_traces.model.text import CLOSE, MOST, OPEN, duration, quoted, quoted_each
 
 
 class TestQuoted:
@@ -43,3 +43,8 @@ class TestQuotedEach:
 
     def test_each_value_has_its_own_quotes(self) -> None:
         assert quoted_each(["w1", "w2, w3"]) == "“w1”, “w2, w3”"
+
+
+def test_a_duration_is_in_the_unit_that_it_is_read_in():
+    found = [duration(seconds) for seconds in (0.00712, 65.48, -7.5, 1234, 20_000, 259_200)]
+    assert found == ["0.00712 s", "65.5 s", "-7.5 s", "20.6 min", "5.6 h", "3 days"]

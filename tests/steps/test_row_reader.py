@@ -30,9 +30,10 @@ class TestSpans:
     def test_bad_ones_are_left_out_and_counted_and_mappings_stay(self):
         counters: Counter[str] = Counter()
         batch = handed_over([GOOD, {"kind": "generate", "start": 12}], {"generate": 2.0}, [7], None)
-        found = RowReader(None, counters).label(batch).row_lists["timings"]
-        assert found == [[GOOD], {"generate": 2.0}, [], None]
+        labelled = RowReader(None, counters).label(batch)
+        assert labelled.row_lists["timings"] == [[GOOD], {"generate": 2.0}, [], None]
         assert counters["spans_refused"] == 2
+        assert any("2 of 3 could not be understood" in note for note in labelled.notes)
 
     def test_a_rollout_of_100000_stages_keeps_its_longest(self):
         counters: Counter[str] = Counter()
@@ -40,9 +41,11 @@ class TestSpans:
             {"kind": "tool", "start": float(at), "end": at + (2.0 if at % 10 == 0 else 0.1)}
             for at in range(100_000)
         ]
-        (found,) = RowReader(None, counters).label(handed_over(many)).row_lists["timings"]
+        labelled = RowReader(None, counters).label(handed_over(many))
+        (found,) = labelled.row_lists["timings"]
         assert len(found) == 10_000 and all(span["end"] - span["start"] == 2.0 for span in found)
         assert counters["spans_left_out"] == 90_000
+        assert any("90,000 of 100,000, the shortest" in note for note in labelled.notes)
 
     def test_names_are_redacted(self):
         counters: Counter[str] = Counter()

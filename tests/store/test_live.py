@@ -91,6 +91,12 @@ class TestClocks:
         row = files.rows()["a"]
         assert row.fate == "running" and row.seconds >= 0 and row.writer.silent == 0
 
+    def test_of_an_earlier_attempt_that_was_ahead_makes_nobody_else_late(self, files):
+        files.write(said("old", ago=-3600), beat(ago=-3600), name="first", written=-3600)
+        files.write(said("new", ago=5), beat(), name="second")
+        row = files.rows()["new"]
+        assert row.fate == "running" and row.seconds == pytest.approx(5, abs=1)
+
 
 class TestFollowing:
     def test_reads_what_is_new_and_a_half_written_line_once_it_is_whole(self, files):
@@ -141,6 +147,21 @@ class TestWhichRun:
         assert runs.look("b1").rows[0].rollout.id == "b"
         assert runs.look().run_id == "c1"
         assert runs.look("no such run") is None
+
+    @pytest.mark.parametrize("broken", [b"", line_of(HEAD)[:30], b"\0" * 40 + b"\n"])
+    def test_by_name_where_the_first_file_does_not_say_it(self, files, broken):
+        files.write(said("a"), name="second")
+        (files.folder / "a1" / "first.jsonl").write_bytes(broken)
+        assert LiveRuns(files.folder).look("run-a").rows[0].rollout.id == "a"
+
+    def test_by_name_once_its_file_says_it(self, files):
+        path = files.write(said("a"))
+        whole = path.read_bytes()
+        path.write_bytes(whole[:30])
+        runs = LiveRuns(files.folder)
+        assert runs.look("run-a") is None
+        path.write_bytes(whole)
+        assert runs.look("run-a").rows[0].rollout.id == "a"
 
     def test_a_project_that_says_nothing_has_none(self, tmp_path):
         assert LiveRuns(tmp_path / "none").look() is None

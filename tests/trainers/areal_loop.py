@@ -163,14 +163,15 @@ def check_followed(project: str, trainer: PPOTrainer, watched: Watched) -> None:
         assert watched.last(key, "turns") == turns
         assert watched.last(key, "tokens") == int(tokens.response_mask.sum())
         sampled += made
-    noted = sorted(trainer.rollout.engine.times)
-    for span in sorted(sampled, key=lambda span: span["start"]):
+    noted = list(trainer.rollout.engine.times)
+    # The last to begin first, each with the time inside it that ends last: of those before, the fewest could have that one.
+    for span in sorted(sampled, key=lambda span: -span["start"]):
         slack = 0.001 * (
             1 + span["end"] - span["start"]
         )  # the wall clock is set right while a span is measured
         near = [at for at in noted if span["start"] - slack <= at[0] and at[1] <= span["end"] + slack]
         assert near, span
-        noted.remove(min(near, key=lambda at: abs(at[0] - span["start"]) + abs(at[1] - span["end"])))
+        noted.remove(max(near, key=lambda at: at[1]))
     print(
         f"{project}: {len(traces)} rows were in flight before, {len(sampled)} turns timed, each around the engine's own times; "
         f"{len(watched.lines)} episodes seen in flight"

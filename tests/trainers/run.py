@@ -196,6 +196,9 @@ def main(names: list[str]) -> int:
     passed = failed = 0
     found = Path(tempfile.mkdtemp()) / "results.jsonl"
     os.environ[RESULTS] = str(found)
+    os.environ.setdefault(
+        "OMP_NUM_THREADS", "1"
+    )  # tiny models: more threads wait for each other where others compute
     for environment in ENVIRONMENTS:
         if names and environment.name not in names:
             continue

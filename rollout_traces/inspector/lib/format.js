@@ -45,7 +45,9 @@ export function seconds(value) {
   if (value === null || value === undefined) return "\u2013";
   if (value < 1) return (value * 1000).toFixed(0) + " ms";
   if (value < 120) return value.toFixed(1) + " s";
-  return (value / 60).toFixed(1) + " min";
+  if (value < 7200) return (value / 60).toFixed(1) + " min";
+  if (value < 172800) return (value / 3600).toFixed(1) + " h";
+  return number(Math.round(value / 86400)) + " days";
 }
 
 export function plural(n, one, many = one + "s") {

@@ -145,9 +145,7 @@ def read_funnel(view: SplitView, step: int) -> FunnelAnswer:
         nothing = (Counted(None, None), Counted(None, None))
         at_step, over_run = found.get(name, nothing)
         where = f"{stage.where or 'step >= 0'}{here}" if name in found else None
-        lacking = (
-            "" if name in found else f"log {stage.log}" if not stage.log.startswith("keep") else stage.log
-        )
+        lacking = "" if name in found else f"log {stage.log}"
         shown.append(ShownStage(name, stage.title, "", "rollouts", where, at_step, over_run, lacking))
         for of, title, reason in reasons:
             if of == name and name in found:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.view import ProjectView
 from rollout_traces.model.live_lines import STAGES
-from rollout_traces.model.text import NOTICE, quoted
+from rollout_traces.model.text import NOTICE, duration, quoted
 from rollout_traces.store import Store
 from rollout_traces.store.live import LiveLook, LiveRow, LiveWriterSeen
 
@@ -266,23 +266,16 @@ def _remarks(writer: LiveWriterSeen, look: LiveLook) -> list[str]:
     if writer.clock:
         way = "behind" if writer.clock > 0 else "ahead of"
         found.append(
-            f"{who}: its clock is {_duration(abs(writer.clock))} {way} that of the files; its times are put right by that."
+            f"{who}: its clock is {duration(abs(writer.clock))} {way} that of the files; its times are put right by that."
         )
     if n_lost and writer.is_finished:
         found.append(f"{who} finished while {n_lost} of its rollouts were running.")
     elif n_lost:
         found.append(
-            f"{who} was last seen {_duration(writer.silent)} ago: {n_lost} of its rollouts were running then."
+            f"{who} was last seen {duration(writer.silent)} ago: {n_lost} of its rollouts were running then."
         )
     if not writer.texts:
         found.append(f"{who} says no prompts and words, since the run redacts.")
     if writer.n_unreadable:
         found.append(f"{who}: {writer.n_unreadable} lines of its file cannot be read, and are passed over.")
     return found
-
-
-def _duration(seconds: float) -> str:
-    for unit, name in ((86_400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{seconds:.0f} s"

@@ -74,4 +74,5 @@ test("ticks are round, and no more than asked for", () => {
   assert.deepEqual(ticks(0, 2360, 12), [0, 200, 400, 600, 800, 1000, 1200, 1400, 1600, 1800, 2000, 2200]);
   assert.ok(ticks(0, 3.6e7, 10).length <= 11);
   assert.deepEqual(ticks(0, 1, 10), [0, 1]);
+  assert.deepEqual(ticks(0, 1.7e5, 4), [0, 6e4, 1.2e5], "minutes, not 50 s");
 });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { number, percent, signed } from "../../../rollout_traces/inspector/lib/format.js";
+import { number, percent, seconds, signed } from "../../../rollout_traces/inspector/lib/format.js";
 import { firstWords, inert, showWhitespace } from "../../../rollout_traces/inspector/lib/text.js";
 import { aroundHits, expression, terms } from "../../../rollout_traces/inspector/lib/highlight.js";
 
@@ -40,6 +40,10 @@ test("numbers read well", () => {
   );
   assert.equal(signed(0.5), "+0.5");
   assert.deepEqual([0.25, 0, 0.0031, 1].map(percent), ["25%", "0%", "0.31%", "100%"]);
+  assert.deepEqual(
+    [0.0071, 65.48, 1234, 20000, 1e9, null].map(v => seconds(v)),
+    ["7 ms", "65.5 s", "20.6 min", "5.6 h", "11,574 days", "\u2013"],
+  );
 });
 
 test("search terms are words and quoted phrases", () => {

@@ -50,7 +50,11 @@ export class LanesCanvas {
       "aria-label": this.said(),
     });
     this.card = h("div", { class: "rt-card-float rt-lanes-card", testid: "lanes-card", hidden: true });
-    this.names = h("div", { class: "rt-lanes-names", style: { "padding-top": `${AXIS}px` } }, this.nameList());
+    this.names = h(
+      "div",
+      { class: "rt-lanes-names", style: { "padding-top": `${options.dense ? AXIS - 3 : AXIS}px` } },
+      this.nameList(),
+    );
     this.whole = h(
       "button",
       {
@@ -149,7 +153,7 @@ export class LanesCanvas {
       pen.fillStyle = colours.line;
       pen.fillRect(this.x(at), AXIS - 4, 1, placed.height + 4);
       pen.fillStyle = colours.faint;
-      pen.fillText(seconds(at / 1000), Math.min(this.x(at) + 3, this.width - 46), 8);
+      pen.fillText(seconds(at / 1000).replace(".0 ", " "), Math.min(this.x(at) + 3, this.width - 46), 8);
     }
   }
 
@@ -314,6 +318,7 @@ function legend(answer, colours) {
     Object.entries(colours.kind)
       .filter(([kind]) => seen.has(kind))
       .map(([kind, colour]) => entry(colour, kind)),
+    answer.spans.error.some(name => name >= 0) ? entry(colours.error, "an error, at its end") : null,
     answer.tail ? entry(`color-mix(in oklab, ${colours.low} 25%, transparent)`, "the tail") : null,
     answer.by === "rollout" ? null : entry(colours.faint, "idle, below a lane"),
   ];

@@ -4,6 +4,10 @@ const LINE = 9;
 const HIGHEST = 150;
 const LEAST = 18;
 const GAP = 6;
+const SIZES = [
+  ...[1, 10, 100, 1e3, 1e4].flatMap(power => [power, 2 * power, power === 1e4 ? 3e4 : 5 * power]),
+  ...[1, 2, 5, 10, 20, 30, 60, 120, 360, 720, 1440].map(minutes => minutes * 6e4),
+]; // milliseconds between two marks of the axis
 
 // answer: of `lanes`. Gives {lanes: [{top, height, line}], line: the line of each span in its lane, height}.
 export function layout(answer, { dense = false } = {}) {
@@ -61,8 +65,7 @@ export function idle(answer, kinds) {
 
 // Round times for an axis of so many milliseconds: at most `most` of them.
 export function ticks(from, to, most) {
-  const sizes = [1, 2, 5].flatMap(m => [0, 1, 2, 3, 4, 5, 6, 7].map(p => m * 10 ** p)).sort((a, b) => a - b);
-  const size = sizes.find(each => (to - from) / each <= most) || to - from || 1;
+  const size = SIZES.find(each => (to - from) / each <= most) || to - from || 1;
   const found = [];
   for (let at = Math.ceil(from / size) * size; at <= to; at += size) found.push(at);
   return found;

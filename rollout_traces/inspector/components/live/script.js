@@ -171,7 +171,12 @@ function newRow(each) {
   const cells = Array.from({ length: 8 }, (_, at) => h("td", { class: at >= 2 && at <= 5 ? "rt-num" : null }));
   const open = h(
     "button",
-    { type: "button", class: "rt-flight-name", onclick: () => state.set({ live: each.id }) },
+    {
+      type: "button",
+      class: "rt-flight-name",
+      title: inert(each.prompt || ""),
+      onclick: () => state.set({ live: each.id }),
+    },
     firstWords(each.prompt || "", 60) || each.id,
   );
   cells[0].append(open);

@@ -161,7 +161,10 @@ function loadList(now, wanted, { quiet = false } = {}) {
       filterBar.error(null);
       list = data;
       drawList();
-      if (!quiet) part(".rt-left-list").scrollTop = 0;
+      if (!quiet) {
+        part(".rt-left-list").scrollTop = 0;
+        mark(part(".rt-left-list"), rollout?.id);
+      }
       population(data);
       openWanted(state.get());
     },
