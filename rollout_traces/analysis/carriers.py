@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +24,10 @@ FEWEST_ROWS = 8
 """Rows that a step needs for a handful of them to be few."""
 ENOUGH_ROWS = 1 << 16
 """Rows, evenly spaced over the run, whose middle and spread stand for those of all."""
+TAIL = 0.01
+"""Part of the rows of the other steps, the furthest from the middle, that say how far out a row may lie by itself ..."""
+FEWEST_OF_TAIL = 10
+"""... at least so many."""
 TWO_VALUED = 3
 """A column of fewer values is a share, and has no carriers."""
 
@@ -32,11 +38,11 @@ class Handful:
 
     Attributes:
         rows: int [K], positions of the rows.
-        shares: float [K], the part of its step's summed absolute contributions that each makes.
+        log_p: place of a step -> log of the chance that as many rows lie as far out at any step, by the tail of all others.
     """
 
     rows: np.ndarray
-    shares: np.ndarray
+    log_p: Mapping[int, float]
 
 
 def carried_by(rows: RunRows, measure: RowMeasure, values: np.ndarray) -> Handful:
@@ -47,7 +53,7 @@ def carried_by(rows: RunRows, measure: RowMeasure, values: np.ndarray) -> Handfu
         measure: a number of them.
         values: float [N], that number, comparable between steps.
     """
-    nothing = Handful(np.empty(0, np.int64), np.empty(0))
+    nothing = Handful(np.empty(0, np.int64), {})
     known = np.flatnonzero(np.isfinite(values))
     if measure.name.statistic != "mean" or len(known) < FEWEST_ROWS:
         return nothing
@@ -68,4 +74,29 @@ def carried_by(rows: RunRows, measure: RowMeasure, values: np.ndarray) -> Handfu
     top = np.bincount(at, np.where(place < few[at], size, 0.0), len(rows.steps)) / np.maximum(total, 1e-300)
     crowded = (n >= FEWEST_ROWS) & (top > QUARTER) & (top >= np.quantile(top[n > 0], RARE))
     chosen = crowded[at] & (place < few[at]) & (size > BEYOND * usual)
-    return Handful(known[chosen], (size / np.maximum(total[at], 1e-300))[chosen])
+    if not chosen.any():
+        return nothing
+    others = np.sort(size[~chosen])[::-1][: max(FEWEST_OF_TAIL, int(TAIL * len(size))) + 1]
+    log_p = {
+        step: _beyond_tail(np.sort(size[chosen & (at == step)]), others, len(rows.steps))
+        for step in np.unique(at[chosen]).tolist()
+    }
+    return Handful(known[chosen], log_p)
+
+
+def _beyond_tail(far: np.ndarray, tail: np.ndarray, n_steps: int) -> float:
+    """Log of the chance that at any step so many rows lie as far out, where the tail is a power's (Hill 1975).
+
+    Args:
+        far: float [K], distances of the rows of a step.
+        tail: float [M], the largest distances of others, the largest first.
+        n_steps: steps of the run.
+    """
+    at_least, m = tail[-1], len(tail) - 1
+    slope = float(np.log(tail[:-1] / at_least).mean())
+    if slope <= 0:
+        return -np.inf
+    log_rate = np.log(m / n_steps) - np.log(far / at_least) / slope
+    several = np.arange(len(far), 0, -1)
+    chance = several * log_rate - np.asarray([math.lgamma(k + 1) for k in several])
+    return min(float(chance.min() + np.log(n_steps)), 0.0)

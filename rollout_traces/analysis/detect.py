@@ -248,6 +248,8 @@ def _found(
     chosen = smallest_part(panel, w, located.template, at)
     if chosen.values is None:
         chosen = smallest_part(panel, _beside_drift(panel, noise, basis, is_spike), located.template, at)
+    if panel.source is not None and _rows_behind(panel, chosen, located.template) < FEWEST_ROWS:
+        return None
     log_p = float(best.log_p[at])
     if panel.is_share:
         exact = share_sizes(panel, at, located.template, basis)
@@ -269,6 +271,17 @@ def _found(
         )
     drift = located.template.is_drift(len(panel.steps)) and may_be_learned(panel, chosen.values)
     return Moved(panel, basis, noise, located, chosen, log_p, drift)
+
+
+FEWEST_ROWS = 5
+"""Rows that a movement rests on, at least: what fewer do is no habit of any part."""
+
+
+def _rows_behind(panel: Panel, chosen: Chosen, template: Template) -> float:
+    """Rows of a part inside or outside of the steps of a movement, whichever are fewer."""
+    n_T = panel.rows[list(chosen.members)].sum(axis=0)
+    inside = template.inside(len(n_T))
+    return float(min(n_T[inside].sum(), n_T[~inside].sum()))
 
 
 def _beside_drift(panel: Panel, noise: Noise, basis: np.ndarray, is_spike: bool) -> Whitened:
@@ -365,18 +378,20 @@ def _is_rest_of(found: Moved, other: Moved) -> bool:
 
 
 def spikes_of_rows(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]:
-    """The steps that a handful of rows carry away from the step's other rows and from the other steps, against the noise."""
+    """The steps that a handful of rows carry away from the step's other rows and from the other steps, against the noise and the tail of the rows."""
     if not panel.carried or panel.parts[0] != ():
         return []
     n = len(panel.steps)
     found = []
-    for at, (many, whole) in panel.carried.items():
+    for at, carried in panel.carried.items():
+        whole = carried.level
         error = np.sqrt(noise.variance[0, at])
         others = np.delete(panel.levels[0], at)
         usual = np.median(others[np.isfinite(others)]) if np.isfinite(others).any() else whole
         apart = min(whole - panel.levels[0, at], whole - usual, key=abs)
         z = float(apart / error) if np.isfinite(error) and error > 0 else 0.0
-        log_p = float(np.log(n_tests(n)) + log_chance(np.asarray(z), freedom_of(panel)[0]))
+        by_noise = float(np.log(n_tests(n)) + log_chance(np.asarray(z), freedom_of(panel)[0]))
+        log_p = max(by_noise, carried.log_p)
         if np.isfinite(z) and log_p <= limit[0]:
             located = Located(Template("window", at, at + 1), (at, at), (at, at), float(z))
             levels = panel.levels.copy()
@@ -390,7 +405,7 @@ def spikes_of_rows(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]
                     located,
                     chosen,
                     log_p,
-                    n_carriers=many,
+                    n_carriers=carried.n_rows,
                 )
             )
     return found

@@ -7,12 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from rollout_traces.analysis.run_rows import FEWEST_HITS, RowMeasure, RunRows
-from rollout_traces.analysis.step_series import Series, SeriesName
+from rollout_traces.analysis.step_series import SeriesName
 from rollout_traces.ledger.groups import TIE_TOLERANCE
 
 LENGTH = "n_sampled"
-LARGEST = 3
-"""Rollouts whose share of a step's update is followed."""
 OF_WHOLE_GROUPS = ("group/size_mean", "group/prompts")
 """What nothing can be said of where a part cuts through groups."""
 MOST = 1e30
@@ -92,27 +90,6 @@ def _prompts(rows: RunRows, groups: RunRows, n_units: int) -> None:
         if held.sum() >= FEWEST_HITS:
             name = SeriesName("group/prompts", value, "share")
             groups.measures.append(RowMeasure(name, _constant(held.astype(float))))
-
-
-def update_series(rows: RunRows) -> Series | None:
-    """The share of each step's update that its three rollouts with the largest make; None where no share is known.
-
-    Args:
-        rows: the rollouts.
-    """
-    measure = next((each for each in rows.measures if str(each.name) == "update_share"), None)
-    if measure is None:
-        return None
-    share = np.nan_to_num(np.abs(measure.read()))
-    order = np.lexsort((-share, rows.at))
-    place = np.arange(len(order)) - np.searchsorted(rows.at[order], rows.at[order])
-    largest = np.bincount(rows.at[order], np.where(place < LARGEST, share[order], 0.0), len(rows.steps))
-    total = np.bincount(rows.at, share, len(rows.steps))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        values = np.where(total > 0, largest / total, np.nan)
-    return Series(
-        SeriesName("group/update_top3", None), (), rows.steps, values, np.empty(0), parent="advantage"
-    )
 
 
 def _covariance(rows: RunRows, groups: RunRows, apart: np.ndarray, length: np.ndarray, n_units: int) -> None:

@@ -14,6 +14,10 @@ DEVIATION = 1.4826
 """A standard deviation in median absolute deviations, for a normal distribution."""
 CLIPPED = 3.5
 """Differences beyond so many standard deviations are movements or outliers, and count as this many."""
+OFTEN = 9
+"""Differences that lie far out, of four spikes and a half: what leaves its level more often, as sources that take turns do, is no movement."""
+FAR = 3.0
+"""Differences lie far out from so many times that on, where most differ: no tail reaches it so often."""
 CLIPPED_LOSS = 1.01
 """What the variance of a normal distribution loses by that clipping, made good."""
 TINY = np.finfo(float).tiny
@@ -360,7 +364,7 @@ def _spread(y: np.ndarray, own: np.ndarray) -> np.ndarray:
     """float [S]: half the mean squared difference of neighbours, robustly; NaN where there are too few.
 
     Where most differences are 0, it is a setting that was changed at times; or, of groups, a share that is rare, of which a
-    difference counts up to what its groups, whose variance is `own`, float [S], may make.
+    difference counts up to what its groups, whose variance is `own`, float [S], may make. Where many are far out, all count.
     """
     if y.shape[1] <= 2:
         return np.full(len(y), np.nan)
@@ -368,7 +372,11 @@ def _spread(y: np.ndarray, own: np.ndarray) -> np.ndarray:
     robust = DEVIATION * _median(size)
     plain = np.sqrt(np.nan_to_num(_mean(size**2)))
     scale = np.where(robust > 0, robust, np.minimum(plain, CLIPPED * np.sqrt(own)))
-    return CLIPPED_LOSS * _mean(np.minimum(size, CLIPPED * scale[:, None]) ** 2) / 2
+    far = size > CLIPPED * np.where(robust > 0, FAR, 1.0)[:, None] * scale[:, None]
+    plainly = far.sum(axis=1, keepdims=True) > OFTEN
+    return (
+        CLIPPED_LOSS * _mean(np.minimum(size, np.where(plainly, np.inf, CLIPPED * scale[:, None])) ** 2) / 2
+    )
 
 
 def _mean(values: np.ndarray) -> np.ndarray:

@@ -30,6 +30,21 @@ ASKED = 0.9
 """Part of all prompts that a step asks where all steps ask the same."""
 
 
+@dataclass(frozen=True)
+class Carried:
+    """A step that a handful of rows carry.
+
+    Attributes:
+        n_rows: how many.
+        level: of the step with them.
+        log_p: log of the chance that as many lie as far out by themselves.
+    """
+
+    n_rows: int
+    level: float
+    log_p: float
+
+
 @dataclass(frozen=True, eq=False)
 class Panel:
     """S series over the same T steps.
@@ -46,7 +61,7 @@ class Panel:
         measure: the measure, where all series are of one.
         levels: float [S, T], as a person reads them.
         tails: float [S], degrees of freedom of the tails of a mean, by those of its groups; NaN where it is not known.
-        carried: position of a step -> how many rows carry it, set aside in `values`, and the level with them.
+        carried: position of a step -> the rows that carry it, set aside in `values`.
         is_share: whether a row is 0 or 1, so that its mean is a share of rows.
         control: float [S], how much of what the rest of the rows did is taken off; 0 for all rows.
         is_centred: whether the mean over all rows, or their sum, is always the same, as that of advantages or of parts of an
@@ -64,7 +79,7 @@ class Panel:
     tails: np.ndarray = field(default_factory=lambda: np.empty(0))
     source: RunRows | None = None
     measure: RowMeasure | None = None
-    carried: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+    carried: Mapping[int, Carried] = field(default_factory=dict)
     is_share: bool = False
     control: np.ndarray = field(default_factory=lambda: np.empty(0))
     is_centred: bool = False
@@ -79,7 +94,7 @@ class _Read:
         values: the same as they compare between steps, less what a mix of sources and prompts explains.
         of_all: those that the series over everything is of.
         weight: of each row, where rows are kept by chance.
-        carried: the step's place -> rows that carry it, and its mean with them.
+        carried: position of a step -> the rows that carry it.
         is_share: whether all values are 0 or 1.
         is_centred: whether a step's mean or sum is always the same.
         between: variance between all rows.
@@ -91,7 +106,7 @@ class _Read:
     values: np.ndarray
     of_all: np.ndarray
     weight: np.ndarray | None
-    carried: Mapping[int, tuple[int, float]]
+    carried: Mapping[int, Carried]
     is_share: bool
     is_centred: bool
     between: float
@@ -152,12 +167,13 @@ class Parting:
         plain = measure.read()
         weight = rows.weight if measure.drawn else None
         is_centred, values = (False, plain) if measure.drawn else self._centred(plain)
-        without = carried_by(rows, measure, values).rows
+        handful = carried_by(rows, measure, values)
+        without = handful.rows
         carried = {}
         if len(without):
             whole = self.cells().means(plain, weight)[0]
             n_carriers = np.bincount(rows.at[without], minlength=len(rows.steps))
-            carried = {int(i): (int(n_carriers[i]), float(whole[i])) for i in np.flatnonzero(n_carriers)}
+            carried = {i: Carried(int(n_carriers[i]), float(whole[i]), p) for i, p in handful.log_p.items()}
             left = np.isin(np.arange(len(values)), without, invert=True)
             plain, values = np.where(left, plain, np.nan), np.where(left, values, np.nan)
         of_all = values
@@ -180,9 +196,11 @@ class Parting:
     def _series(self, read: _Read, column: str) -> Iterator[tuple[Any, ...]]:
         """Of each part by a column, or of everything: the part, its values, variances, rows, levels, tail and control."""
         cells = self.cells(column)
-        sums = cells.sums(read.values if column else read.of_all, read.weight, read.within)
+        sums = cells.sums(read.values if column else read.of_all, read.weight, read.within, read.between)
         value, variance, control = (
-            cells.beside_the_rest(sums) if column else (sums.mean, sums.variance, np.zeros(len(sums.mean)))
+            cells.beside_the_rest(sums, read.between)
+            if column
+            else (sums.mean, sums.variance, np.zeros(len(sums.mean)))
         )
         n = sums.n
         level = sums.mean if read.plain is read.values else cells.means(read.plain, read.weight)

@@ -15,7 +15,7 @@ from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import diagnosis_of, first_steps
 from rollout_traces.analysis.evaluations import with_flips
 from rollout_traces.analysis.faults import fault_entries
-from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS, group_rows, update_series
+from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS, group_rows
 from rollout_traces.analysis.in_words import series_text
 from rollout_traces.analysis.level_of_entry import level_queries
 from rollout_traces.analysis.logged import logged_series
@@ -129,8 +129,6 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
 def collected(scope: RunScope, rows: RunRows, contained: Contained) -> list[Panel]:
     """The series of a run: of its rows and groups, its evaluations, what was written, its logged scalars."""
     panels = _of_measures(rows, contained) + (contained("groups", _of_groups, rows, contained) or [])
-    update = contained("share of the update", update_series, rows)
-    panels += logged_panels([update]) if update is not None and np.isfinite(update.values).any() else []
     short: list[Panel] = []
     for split in contained("evaluations", _evaluations, scope) or []:
         other = RunScope(scope.relations, scope.run, split, scope.columns)

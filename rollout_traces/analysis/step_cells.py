@@ -16,6 +16,8 @@ LEAST_SMOOTHED = 8
 """... and at least so many steps."""
 LEAST_SPREAD = 0.3
 """Spread between groups around a step, of that of the run, at least: where a rare value was never seen it is not impossible."""
+FEW_GROUPS = 4.0
+"""Groups for which the variance of all rows stands, beside those that a value has."""
 HALF_A_ROW = 0.5
 """What is added to the rows that have a value, so that a share that never occurred is not impossible."""
 NORMAL_KURTOSIS = 3.0
@@ -73,13 +75,16 @@ class StepCells:
         self.cell = self.value * self.n_steps + self.at
         self.whole = np.cumsum(np.diff(distinct // self.n_values, prepend=-1) > 0) - 1
 
-    def sums(self, values: np.ndarray, weight: np.ndarray | None, within: float = 0.0) -> CellSums:
+    def sums(
+        self, values: np.ndarray, weight: np.ndarray | None, within: float = 0.0, between: float = 0.0
+    ) -> CellSums:
         """A measure at every cell.
 
         Args:
             values: float [N], NaN where unknown.
             weight: float [N]; None where all rows count alike.
             within: variance of the rows of a group: a group of which a step has fewer rows than usual is less sure.
+            between: variance of all rows.
         """
         n_u, s_u = self._of_units(values, weight)
         size, shape = self.n_values * self.n_steps, (self.n_values, self.n_steps)
@@ -88,7 +93,7 @@ class StepCells:
             mean = s / n
         apart = np.where(n_u > 0, s_u - np.nan_to_num(mean)[self.cell] * n_u, 0.0)
         n_groups, mass = np.bincount(self.cell, n_u > 0, size), np.bincount(self.cell, n_u**2, size)
-        variance = self._variance(np.bincount(self.cell, apart**2, size), n_groups, mass, n)
+        variance = self._variance(np.bincount(self.cell, apart**2, size), n_groups, mass, n, between)
         fewer = np.zeros(size)
         if weight is None:
             many = n_groups > 1
@@ -105,21 +110,30 @@ class StepCells:
         )  # fmt: skip
 
     def _variance(
-        self, squares: np.ndarray, n_groups: np.ndarray, mass: np.ndarray, n: np.ndarray
+        self, squares: np.ndarray, n_groups: np.ndarray, mass: np.ndarray, n: np.ndarray, between: float
     ) -> np.ndarray:
-        """float [V * T]: of a mean, from the squares of its groups, their number, and the sums of their rows' squares and rows."""
+        """float [V * T]: of a mean, from the squares of its groups, their number, and the sums of their rows' squares and rows.
+
+        Of a value that has hardly two groups at a step they say little: the variance of all rows stands for a few of them.
+        """
         shape = (self.n_values, self.n_steps)
         many = n_groups > 1
         squares = np.where(many, squares * n_groups / np.maximum(n_groups - 1, 1), 0.0)
-        spread = pooled(squares.reshape(shape), np.where(many, mass, 0.0).reshape(shape))
+        few = (
+            FEW_GROUPS * mass.reshape(shape).sum(axis=1) / np.maximum(n_groups.reshape(shape).sum(axis=1), 1)
+        )
+        spread = pooled(squares.reshape(shape), np.where(many, mass, 0.0).reshape(shape), few, between)
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(n > 0, spread * mass / n**2, np.nan)
 
-    def beside_the_rest(self, own: CellSums) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def beside_the_rest(
+        self, own: CellSums, between: float = 0.0
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Means less what the other values did at the same steps, as far as a value goes with them (analysis of covariance).
 
         Args:
             own: the measure.
+            between: variance of all rows.
 
         Returns:
             values and their variances, float [V, T], and how far each value goes with the rest, float [V].
@@ -149,7 +163,7 @@ class StepCells:
         apart = own.apart * (1 + taken) - others
         size = self.n_values * self.n_steps
         squares = np.maximum(np.bincount(self.cell, apart**2 - others**2, size) + everyone.ravel(), 0.0)
-        variance = self._variance(squares, own.n_groups, own.mass, n.ravel()).reshape(n.shape)
+        variance = self._variance(squares, own.n_groups, own.mass, n.ravel(), between).reshape(n.shape)
         variance = np.where(used[:, None], np.nan_to_num(variance) + own.fewer, own.variance)
         return values, variance, control
 
@@ -227,12 +241,22 @@ LEAST_CONTROL = 0.2
 """What goes with the rest less than this is left alone."""
 
 
-def pooled(squares: np.ndarray, mass: np.ndarray) -> np.ndarray:
-    """float [V * T]: the spread between groups around each step: a policy that learns has more of it at times than at others."""
+def pooled(
+    squares: np.ndarray, mass: np.ndarray, few: np.ndarray | None = None, expected: float = 0.0
+) -> np.ndarray:
+    """float [V * T]: the spread between groups around each step: a policy that learns has more of it at times than at others.
+
+    Args:
+        squares, mass: float [V, T], sums whose ratio it is.
+        few: float [V], mass with which ...
+        expected: ... this spread stands beside the run's, and the run's beside that around each step.
+    """
+    beside = np.zeros((len(mass), 1)) if few is None else few[:, None]
     reach = max(LEAST_SMOOTHED, int(SMOOTHED * squares.shape[1]))
-    top, bottom = _around(squares, reach), _around(mass, reach)
-    whole = squares.sum(axis=1, keepdims=True) / np.maximum(mass.sum(axis=1, keepdims=True), 1e-300)
-    local = np.where(bottom > 0, top / np.where(bottom > 0, bottom, 1.0), whole)
+    top, bottom = _around(squares, reach), _around(mass, reach) + beside
+    total = np.maximum(mass.sum(axis=1, keepdims=True) + beside, 1e-300)
+    whole = (squares.sum(axis=1, keepdims=True) + beside * expected) / total
+    local = np.where(bottom > 0, (top + beside * whole) / np.where(bottom > 0, bottom, 1.0), whole)
     return np.maximum(local, LEAST_SPREAD * whole).ravel()
 
 

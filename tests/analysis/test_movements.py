@@ -409,3 +409,38 @@ class TestContained:
         report = diagnose(table(steps(N, reward=drawn, n_sampled=length)), "run")
         assert len(report.problems) == 1 and report.problems[0].startswith("groups: ZeroDivisionError: ")
         assert any("n_sampled" in map(str, e.series) for e in report.diagnoses)
+
+
+class TestFewRowsAndTurns:
+    @pytest.mark.parametrize("n_sources", [2, 3, 5, 6])
+    def test_sources_that_take_turns_are_no_change(self, n_sources):
+        rows = steps(
+            48,
+            groups=12,
+            source=lambda s, g, i: f"s{s % n_sources}",
+            n_sampled=lambda s, g, i: 100 + 5 * drawn(s, g, i),
+        )
+        assert told(table(rows)) == []
+
+    @pytest.mark.parametrize("seed", [1, 13, 25, 39])
+    def test_one_row_of_a_part_is_no_habit_of_it(self, seed):
+        """Three rows a step, so that a worker has one or none: a value above 0 is in one of thirty, and was a warning."""
+
+        def errors(s: int, g: int, i: int) -> int:
+            return int(drawn(s, g, i, seed) > 1.9) * (1 + (s % 7 == 0))
+
+        def worker(s: int, g: int, i: int) -> str:
+            return f"w{int(10 * abs(drawn(s, g, i, seed + 500))) % 6}"
+
+        assert told(table(steps(100, groups=3, size=1, worker=worker, n_tool_errors=errors))) == []
+
+    @pytest.mark.parametrize("many", [0, 3])
+    def test_rows_carry_a_step_where_they_lie_beyond_the_tail_of_all(self, many):
+        """Cauchy's tail: of 3,000 rows the furthest is hundreds of times as far out as most."""
+        angles = np.random.default_rng(5).uniform(-np.pi / 2, np.pi / 2, (60, 10, 5))
+
+        def value(s: int, g: int, i: int) -> float:
+            return 1e7 if s == 33 and g < many and not i else float(np.tan(angles[s, g, i]))
+
+        entries = told(table(steps(60, groups=10, size=5, n_sampled=value)))
+        assert [(each.step, len(each.carriers)) for each in entries] == ([(33, many)] if many else [])

@@ -196,7 +196,7 @@ class TestWhatTheEyeSees:
 
 class TestNeverAllOrNothing:
     @pytest.mark.parametrize(
-        "part", ["group_rows", "text_rows", "prompt_entries", "fault_entries", "logged_series", "update_series", "with_flips", "setting_entries"]
+        "part", ["group_rows", "text_rows", "prompt_entries", "fault_entries", "logged_series", "with_flips", "setting_entries"]
     )  # fmt: skip
     def test_a_part_that_raises_is_said_in_a_line_and_the_others_remain(self, part, monkeypatch):
         def broken(*arguments: object) -> None:
