@@ -94,14 +94,8 @@ class _Followed:
         followed = contained("areal")(self._begin)(engine, data)
         if followed is None:
             return await self._workflow.arun_episode(engine, data)
-        token = current.set(followed)
-        try:
+        with followed.running():
             result = await self._workflow.arun_episode(engine, data)
-        except BaseException as error:
-            followed.live.stage("aborted", type(error).__name__)
-            raise
-        finally:
-            current.reset(token)
         if result is None:
             followed.live.stage("aborted", "gave nothing")
         else:

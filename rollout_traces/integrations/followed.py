@@ -40,6 +40,18 @@ class Followed:
         self._spans.noted.append(span)
 
     @contextmanager
+    def running(self) -> Iterator[None]:
+        """It is sampled inside, by this coroutine; what raises aborts it."""
+        token = current.set(self)
+        try:
+            yield
+        except BaseException as error:
+            self.live.stage("aborted", type(error).__name__)
+            raise
+        finally:
+            current.reset(token)
+
+    @contextmanager
     def sampling(self) -> Iterator[Span]:
         """A turn is sampled inside; what is known of engine and version behind it goes into the span."""
         self.live.stage("sampling")

@@ -59,14 +59,8 @@ def _followed(run: Callable[..., Any]) -> Callable[..., Any]:
         followed = contained("verl")(_begin)(self, trajectory, kwargs)
         if followed is None:
             return await run(self, sampling_params, trajectory, **kwargs)
-        token = current.set(followed)
-        try:
+        with followed.running():
             result = await run(self, sampling_params, trajectory, **kwargs)
-        except BaseException as error:
-            followed.live.stage("aborted", type(error).__name__)
-            raise
-        finally:
-            current.reset(token)
         followed.live.stage("done")
         return result
 

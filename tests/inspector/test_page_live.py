@@ -115,7 +115,7 @@ class TestTheAnswer:
         answer = running.asked()
         assert (answer["n_running"], answer["n_lost"]) == (0, 1)
         (remark,) = answer["remarks"]
-        assert re.fullmatch("Rank 0 on “.*” finished while 1 of its rollouts were running.", remark)
+        assert re.fullmatch("Rank 0 on “.*” finished while 1 of its rollouts was running.", remark)
 
     def test_of_a_project_that_says_nothing_is_empty(self, trackio_dir):
         logger = rt.RolloutLogger(project="demo", name="run-a")
@@ -177,5 +177,5 @@ class TestThePage:
     def test_says_what_was_running_when_the_logger_finished(self, seen, running):
         expect(seen.get("population")).to_contain_text("1 in flight")
         running.logger.finish()
-        expect(seen.get("flight-remarks")).to_contain_text("finished while 1 of its rollouts were running")
+        expect(seen.get("flight-remarks")).to_contain_text("finished while 1 of its rollouts was running")
         expect(seen.get("flight-row")).to_contain_text("was sampling")

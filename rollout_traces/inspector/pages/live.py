@@ -135,10 +135,7 @@ def live(view: ProjectView, run: str = "", limit: int = 100) -> LiveAnswer:
         StoreError: the project's files are on another machine, or `limit` is not from 1 to `MOST_ROWS`.
     """
     look = view.store.live.look(run or None)
-    landed = (
-        {} if look is None else view.remembered(("live", look.run_id), lambda: landed_of(view.store, look))
-    )
-    return said_of(look, landed, limit)
+    return said_of(look, _landed(view, look) if look else {}, limit)
 
 
 def live_rollout(view: ProjectView, id: str, run: str = "") -> LiveRolloutAnswer:
@@ -148,15 +145,15 @@ def live_rollout(view: ProjectView, id: str, run: str = "") -> LiveRolloutAnswer
         StoreError: the run says nothing of it, or no more.
     """
     look = view.store.live.look(run or None)
-    for row in [] if look is None else look.rows:
-        if row.rollout.id == id:
-            landed = (
-                view.remembered(("live", look.run_id), lambda: landed_of(view.store, look)) if look else {}
-            )
-            return LiveRolloutAnswer(
-                _shown(row, landed), _stages(row), row.rollout.n_stages - len(row.rollout.stages)
-            )
-    raise StoreError(f"live: no rollout {quoted(id)} in flight. It ended, and its file keeps it no more.")
+    row = next((row for row in look.rows if row.rollout.id == id), None) if look else None
+    if look is None or row is None:
+        raise StoreError(f"live: no rollout {quoted(id)} in flight. It ended, and its file keeps it no more.")
+    n_gone = row.rollout.n_stages - len(row.rollout.stages)
+    return LiveRolloutAnswer(_shown(row, _landed(view, look)), _stages(row), n_gone)
+
+
+def _landed(view: ProjectView, look: LiveLook) -> dict[str, str | None]:
+    return view.remembered(("live", look.run_id), lambda: landed_of(view.store, look))
 
 
 def landed_of(store: Store, look: LiveLook) -> dict[str, str | None]:
@@ -269,10 +266,12 @@ def _remarks(writer: LiveWriterSeen, look: LiveLook) -> list[str]:
             f"{who}: its clock is {duration(abs(writer.clock))} {way} that of the files; its times are put right by that."
         )
     if n_lost and writer.is_finished:
-        found.append(f"{who} finished while {n_lost} of its rollouts were running.")
+        found.append(
+            f"{who} finished while {n_lost} of its rollouts {'was' if n_lost == 1 else 'were'} running."
+        )
     elif n_lost:
         found.append(
-            f"{who} was last seen {duration(writer.silent)} ago: {n_lost} of its rollouts were running then."
+            f"{who} was last seen {duration(writer.silent)} ago: {n_lost} of its rollouts {'was' if n_lost == 1 else 'were'} running then."
         )
     if not writer.texts:
         found.append(f"{who} says no prompts and words, since the run redacts.")
