@@ -74,6 +74,8 @@ def measure_funnel(folder: Path, n_rows: int, repeats: int) -> None:
     from rollout_traces.inspector.workspace import Workspace
 
     workspace = Workspace(folder=folder)
+    while workspace.indexing(PROJECT, wait=60) is not None:
+        pass
     workspace.refresh(PROJECT)
     view = SplitView(workspace, PROJECT, RUN, "rollout")
     step = n_steps // 2

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { number, percent, seconds, signed } from "../../../rollout_traces/inspector/lib/format.js";
+import { duration } from "../../../rollout_traces/inspector/components/live/duration.js";
 import { firstWords, inert, showWhitespace } from "../../../rollout_traces/inspector/lib/text.js";
 import { aroundHits, expression, terms } from "../../../rollout_traces/inspector/lib/highlight.js";
 
@@ -31,6 +32,16 @@ test("whitespace can be seen", () => {
 test("first words are one line", () => {
   assert.equal(firstWords(" a\n  b ", 10), "a b");
   assert.equal(firstWords("x".repeat(50), 10).length, 10);
+});
+
+test("durations while one looks are short", () => {
+  assert.deepEqual([5.04, 119.9, 123, 7199, 43_380].map(duration), [
+    "5.0 s",
+    "119 s",
+    "2:03 min",
+    "119:59 min",
+    "12:03 h",
+  ]);
 });
 
 test("numbers read well", () => {
