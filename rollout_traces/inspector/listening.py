@@ -11,6 +11,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from rollout_traces.errors import ConfigError
 from rollout_traces.inspector.memory import give_back_large_blocks
 from rollout_traces.inspector.server import InspectorServer
 
@@ -66,10 +67,16 @@ def listen(host: str, port: int) -> socket.socket:
         port: port to listen on.
 
     Raises:
-        OSError: the port is taken.
+        ConfigError: nobody can listen there; the port may have been taken a moment ago.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
+    try:
+        return socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
+    except OSError as error:
+        reason = error.strerror.partition(" (")[0]
+        raise ConfigError(
+            f"port {port} on {host}: {reason}. Name another (--port; PORT in a container)."
+        ) from error
 
 
 def serve(server: InspectorServer, listening: socket.socket) -> None:

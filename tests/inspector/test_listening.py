@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 import uvicorn
 
+from rollout_traces.errors import ConfigError
 from rollout_traces.inspector import listening
 from tests.inspector.conftest import free_port
 
@@ -88,6 +89,14 @@ class TestConnections:
             for _ in range(3):
                 connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
                 assert answered(connection)
+
+
+def test_a_port_that_was_taken_meanwhile_is_one_sentence():
+    """Seen once: another process took it between the look at it and listening, and a traceback was printed."""
+    with listening.listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"^port {port} on 127\.0\.0\.1: .+\. Name another"):
+            listening.listen("127.0.0.1", port)
 
 
 def test_who_comes_before_the_server_answers_waits_for_it():
