@@ -97,7 +97,8 @@ def _print(
                 style="bold red",
             )
         )
-    turns = turns_of(transcript, raw) if transcript is not None else _messages(record)
+    has_tokens = transcript is not None and len(transcript.tokens)
+    turns = turns_of(transcript, raw) if has_tokens else _messages(record)
     print_turns(console, turns if raw else folded(turns))
 
 

@@ -88,7 +88,8 @@ def _print(done: ImportReport) -> None:
 
     for run in done.runs:
         formats = ", ".join(f"{count} of {title}" for title, count in run.formats.items())
-        typer.echo(f"{one_line(run.name, 120)}: {run.rows:,} rollouts in {run.steps} steps ({formats})")
+        of_formats = f" ({formats})" if formats else ""
+        typer.echo(f"{one_line(run.name, 120)}: {run.rows:,} rollouts in {run.steps} steps{of_formats}")
         if run.files_known:
             typer.echo(f"  {run.files_known} files were imported before and are unchanged.")
         if run.rows_known:

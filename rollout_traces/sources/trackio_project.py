@@ -58,20 +58,25 @@ def rows_of_project(path: Path, problems: Problems) -> Iterator[tuple[RolloutRow
 def _traces(
     connection: sqlite3.Connection, path: Path, problems: Problems
 ) -> Iterator[tuple[RolloutRow, str, int]]:
-    others = 0
+    own = others = 0
     for rowid, name, step, key, messages, metadata in connection.execute(
         "SELECT rowid, run_name, step, key, messages, metadata FROM traces ORDER BY run_name, step, rowid"
     ):
         try:
-            row = rollout_of(key, int(step or 0), _json(messages, list), _json(metadata, dict))
+            fields = _json(metadata, dict)
+            row = rollout_of(key, int(step or 0), _json(messages, list), fields)
         except (ValueError, TypeError, KeyError) as error:
             problems.add(path, "rows_refused", f"a trace of {name} cannot be understood ({error!r}).", rowid)
             continue
         if row is None:
-            others += 1
+            is_own = "schema" in fields and fields.get("kind") in ("rollout", "digest")
+            own, others = own + is_own, others + (not is_own)
             continue
         row.run = name
         yield row, "traces", rowid
+    if own:
+        text = f"{own} traces were logged by rollout-traces, which reads them here: rollout-traces show -p {path.stem}"
+        problems.add(path, "own_traces", text)
     if others:
         text = f"{others} traces show no rollout of a trainer that is known; they are passed over."
         problems.add(path, "traces_of_others", text)

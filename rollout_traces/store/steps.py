@@ -93,10 +93,8 @@ def find_trace(connection: sqlite3.Connection, wanted: str) -> str:
         if len(found) == 1 and wanted:
             return str(found[0][0])
         if len(found) > 1:
-            some = ", ".join(
-                f"{trace_id} (uid {uid})" if uid is not None else trace_id for trace_id, uid in found
-            )
-            raise StoreError(f"more than one trace begins with {wanted!r}: {some}. Give more of it.")
+            some = ", ".join(str(trace_id if uid is None else uid) for trace_id, uid in found)
+            raise StoreError(f"more than one rollout begins with {wanted!r}: {some}. Give more of it.")
     raise StoreError(f"no trace {wanted!r}. `rollout-traces list` shows what there is.")
 
 

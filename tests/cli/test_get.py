@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.testing import CliRunner
 
+from rollout_traces import RolloutBatch, RolloutLogger
 from rollout_traces.cli import build_app, get
 from rollout_traces.cli.conversation import RenderedTurn, folded, turns_of
 from rollout_traces.model.text import harmless, one_line
@@ -25,6 +26,16 @@ class TestGet:
         assert "user ·" in output and "assistant ·" in output and "version 7" in output
         assert "I am sorry, I cannot help with that." in output
         assert "<|assistant|>" not in output
+
+    def test_one_that_was_logged_as_messages_alone_has_its_text(self, trackio_dir: Path) -> None:
+        """Seen once: two headings with no tokens, and nothing below them."""
+        logger = RolloutLogger(project="texts", name="run", worker="thread", max_rollout_traces_per_step=1)
+        said = [{"role": "user", "content": "What is 6 times 7?"}, {"role": "assistant", "content": "It is 42."}]
+        logger.log_rollouts(RolloutBatch.from_messages([said], rewards=[1.0]), step=0)
+        logger.finish()
+        [row] = open_store("texts").query().rows
+        output = CliRunner().invoke(build_app(["get"]), ["get", row.id, "-p", "texts"]).output
+        assert "What is 6 times 7?" in output and "It is 42." in output and "0 tokens" not in output
 
     def test_raw_shows_the_markers(self, command: Command) -> None:
         assert "<|assistant|>" in command("get", "b0-1", "--raw").output

@@ -159,6 +159,13 @@ class TestCopy:
         [copied] = rt.open_store(project="ours").runs()
         assert (copied.name, copied.n_rollouts, copied.n_traces) == ("r1", 5, 5)
 
+    def test_a_project_of_our_own_is_read_where_it_lies(self):
+        logger = rt.RolloutLogger(project="mine", name="r1", worker="thread", max_rollout_traces_per_step=1)
+        logger.log_rollouts(rt.RolloutBatch.from_messages([CHAT], rewards=[1.0]), step=0)
+        logger.finish()
+        [said] = import_rollouts("trackio:mine", "copy", worker="thread").problems.kept
+        assert "2 traces were logged by rollout-traces, which reads them here: rollout-traces show -p mine" in str(said)
+
     def test_a_real_run_s_tables_are_copied_without_what_they_repeat(self):
         log_run()
         report = import_rollouts(f"trackio:{PROJECT}", "copy", worker="thread")

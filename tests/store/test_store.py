@@ -200,7 +200,7 @@ class TestOneTrace:
 
     @pytest.mark.parametrize(
         ("wanted", "said"),
-        [("b0-", "more than one.*uid b0-0.*uid b0-1"), ("zzz", "no trace"), ("", "more than one")],
+        [("b0-", "more than one.*: b0-0, b0-1"), ("zzz", "no trace"), ("", "more than one")],
     )
     def test_what_is_not_one_trace_is_said(self, store: Store, wanted: str, said: str) -> None:
         with pytest.raises(StoreError, match=said):

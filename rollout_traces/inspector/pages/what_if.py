@@ -16,6 +16,10 @@ from rollout_traces.store import Store
 from rollout_traces.trace.conversion import read_details
 
 DECLARED = ("clip_low", "clip_high", "importance_cap", "importance_band")
+NO_SUMMARY = (
+    "The histogram of a step's loss tokens lies in the step's summary, which is not stored here: an export has none. "
+    "A kept rollout can still be looked at."
+)
 NO_HISTOGRAM = (
     "The step has no histogram of its loss tokens: new or prox logprobs beside the engine's were not logged. "
     "A kept rollout can still be looked at."
@@ -69,7 +73,7 @@ def what_if(view: SplitView, step: int) -> WhatIfAnswer:
     info = next((each for each in store.steps(view.run, view.split) if each.step == step), None)
     if info is None:
         raise StoreError(f"step {step} of {view.split} is not there. Pick one with the step pager.")
-    cells, why = (None, NO_HISTOGRAM) if info.digest_id is None else _cells(store, info.digest_id)
+    cells, why = (None, NO_SUMMARY) if info.digest_id is None else _cells(store, info.digest_id)
     settings = store.config(view.run).get(CONFIG_KEY)
     settings = settings if isinstance(settings, Mapping) else {}
     groups = store.groups(view.run, view.split, step).groups

@@ -79,7 +79,7 @@ def sql_cast(column: str, held: Kind, kind: Kind) -> str:
     if sql_type(held) == sql_type(kind):
         return column
     if kind == "mixed" and held == "tags":
-        return f"array_to_string({column}, ', ')"
+        return f"CASE len({column}) WHEN 0 THEN '' ELSE array_to_string({column}, ', ') END"  # null in DuckDB 1.4
     return (
         _NUMBER_TEXT.format(column)
         if kind == "mixed" and held == "float"

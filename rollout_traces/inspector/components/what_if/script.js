@@ -255,7 +255,7 @@ function table(title, rows, columns = ["masked", "update"]) {
       null,
       [
         h("th", null, ""),
-        rows.some(row => row.tokens) ? h("th", null, "loss tokens") : null,
+        rows.some(row => row.tokens) ? h("th", { class: "rt-num" }, "loss tokens") : null,
         columns.map(name => h("th", { colspan: 2 }, heads[name])),
       ],
       rows.map(row =>
