@@ -1,15 +1,28 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from rollout_traces import RolloutBatch, RolloutLogger
+from rollout_traces.cli import build_app
 from rollout_traces.store import Store
 from tests.cli.conftest import Command
 from tests.store.projects import RUN
 
 
 class TestList:
+    def test_where_none_was_kept_with_its_text_that_is_said(self, trackio_dir: Path) -> None:
+        """Seen once: who logged without `max_rollout_traces_per_step` read "0 of 0" and no more."""
+        logger = RolloutLogger(project="none-kept", name="run", worker="thread")
+        said = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hello."}]
+        logger.log_rollouts(RolloutBatch.from_messages([said, said], rewards=[1.0, 0.0]), step=0)
+        logger.finish()
+        done = CliRunner().invoke(build_app(["list"]), ["list", "-p", "none-kept"])
+        assert "0 of 0" in done.stdout and "--all lists all 2." in done.stderr
+
     def test_rollouts_are_a_table_that_says_how_many_there_are(self, command: Command) -> None:
         done = command("list", "-n", "2", "-s", "-reward,step")
         assert done.exit_code == 0, done.output
