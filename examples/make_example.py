@@ -19,7 +19,7 @@ from rollout_traces.store.exports import METRICS
 FOLDER = Path(__file__).resolve().parents[1] / "rollout_traces" / "example_run"
 TRAINING = Path(__file__).resolve().with_name("tiny_grpo.py")
 PROJECT, RUN = "tiny-grpo", "troubled"
-OPTIONS = ("--project", PROJECT, "--name", RUN, "--trouble", "--max-rollout-traces-per-step", "12")
+OPTIONS = ("--project", PROJECT, "--name", RUN, "--trouble", "--max-rollout-traces-per-step", "11")
 OF_THE_MACHINE = "time/step"
 """A scalar that says how busy the machine was, which is no part of the story."""
 

@@ -17,7 +17,7 @@ from tiny_grpo.learner import (
     update,
 )
 from tiny_grpo.model import make_model, train_tokenizer
-from tiny_grpo.sampler import Sampler
+from tiny_grpo.sampler import Sampler, now
 from tiny_grpo.task import REWARD_WEIGHTS, Problem, World, make_problem
 from tiny_grpo.warm_up import tokenizer_texts, warm_up
 
@@ -111,7 +111,8 @@ def train(model, tokenizer, args: argparse.Namespace, logger: rt.RolloutLogger) 
                 evaluate(model, tokenizer, held_out, step, args), step=step, split="eval-rollout"
             )
 
-        while len(sampler.groups) < args.prompts_per_step + args.prompts_ahead:
+        wanted = args.prompts_per_step + args.prompts_ahead - len(sampler.groups)
+        for _ in range(wanted):
             sampler.start(problems[started % len(problems)])
             started += 1
         groups = sampler.collect(model, version=step, n_groups=args.prompts_per_step)
@@ -122,13 +123,18 @@ def train(model, tokenizer, args: argparse.Namespace, logger: rt.RolloutLogger) 
             split="rollout",
             await_join=("prox_logprobs", "new_logprobs"),
         )
+        update_begin = now()
         prox_logprobs = recomputed_logprobs(model, batch)
         handle.join(prox_logprobs=prox_logprobs)
         stats = update(model, optimizer, batch, prox_logprobs)
         handle.join(new_logprobs=recomputed_logprobs(model, batch))
         seconds = time.perf_counter() - begin
+        phases = {"phase/update/start": update_begin, "phase/update/end": now()}
         logger.log_scalars(
-            {f"train/{name}": v for name, v in stats.items()} | {"time/step": seconds}, step=step
+            {f"train/{name}": v for name, v in stats.items()}
+            | phases
+            | {"time/step": seconds, "funnel/prompts_loaded": wanted},
+            step=step,
         )
 
         history.reward.append(batch["rewards"].mean().item())

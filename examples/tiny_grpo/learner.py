@@ -63,6 +63,7 @@ def make_batch(groups: list[list[Rollout]], pad_id: int, train_version: int, dev
         },
         "sample_metrics": {"tool_errors": torch.tensor([float(row.episode.tool_errors) for row in rows])},
         "extras": [{"tool_host": row.episode.host.name} for row in rows],
+        "timings": [row.timings for row in rows],
         "group_ids": [row.group_id for row in rows],
         "prompt_keys": [row.episode.problem.key for row in rows],
         "sources": [row.episode.problem.family for row in rows],

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -12,6 +14,12 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from .task import TOOLS, Episode, Problem, World
 
 MAX_SAMPLED = 150  # tokens the model may write in one rollout, over all its turns
+BEGAN = time.time() - time.thread_time()
+
+
+def now() -> float:
+    """Seconds since the epoch, by this thread's processor time: other work of the machine is no part of them."""
+    return BEGAN + time.thread_time()
 
 
 @dataclass
@@ -26,6 +34,8 @@ class Rollout:
         entropies: Entropy of the distribution it was drawn from, else 0.
         turn_ids: Index of the sampled turn it belongs to, -1 if it was not sampled.
         forced: Tokens of the environment that are still to be put in.
+        waits: Turns of the sampler's loop until its tool has answered.
+        timings: When its turns were sampled and its tools ran, as spans.
         stop_reason: ``stop``, ``length`` or ``max_turns`` once it is done.
     """
 
@@ -38,14 +48,32 @@ class Rollout:
     entropies: list[float] = field(default_factory=list)
     turn_ids: list[int] = field(default_factory=list)
     forced: deque[int] = field(default_factory=deque)
+    waits: int = 0
+    timings: list[dict[str, Any]] = field(default_factory=list)
     turn_start: int = 0
     n_turns: int = 0
     stop_reason: str | None = None
+    running: dict[str, Any] | None = None
 
     @property
     def done(self) -> bool:
         """Whether nothing will be added any more."""
         return self.stop_reason is not None and not self.forced
+
+    def begin(self, kind: str, **known: Any) -> None:
+        """Note that a span of this turn runs from now on."""
+        self.running = {"kind": kind, "turn": self.n_turns, "start": now(), **known}
+
+    def begin_turn(self, version: int) -> None:
+        """Note that a turn is sampled from now on, where the environment has had its say."""
+        if not (self.waits or self.forced or self.done):
+            self.begin("generate", version=version)
+
+    def end(self) -> None:
+        """Note that the span that runs, if any, is over; a tool that has not answered goes on."""
+        if self.running is not None and not self.waits:
+            self.timings.append({**self.running, "end": now()})
+            self.running = None
 
     @property
     def n_sampled(self) -> int:
@@ -124,7 +152,7 @@ class Sampler:
         return [group for group in self.groups if all(rollout.done for rollout in group)]
 
     def _decode(self, model: LlamaForCausalLM, version: int, n_groups: int) -> None:
-        """Give every row one token a turn of the loop: the next forced one, or a sampled one."""
+        """Give every row one token a turn of the loop: the next forced one, or a sampled one; none while it waits."""
         rows = [rollout for group in self.groups for rollout in group if not rollout.done]
         padded = self.tokenizer.pad(
             {"input_ids": [row.ids for row in rows]}, padding_side="left", return_tensors="pt"
@@ -132,6 +160,8 @@ class Sampler:
         inputs, mask = padded["input_ids"].to(model.device), padded["attention_mask"].to(model.device)
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         cache = None
+        for row in rows:
+            row.begin_turn(version)
         while True:
             output = model(
                 input_ids=inputs,
@@ -148,18 +178,25 @@ class Sampler:
             chosen = logprobs_B_V.gather(1, drawn).squeeze(1).tolist()
             entropies = (-probs_B_V * logprobs_B_V).sum(1).tolist()
             tokens = drawn.squeeze(1).tolist()
+            grew = [not row.waits for row in rows]
             for row, token, logprob, entropy in zip(rows, tokens, chosen, entropies, strict=True):
-                if row.forced:
+                if row.waits:
+                    row.waits -= 1
+                    row.end()
+                elif row.forced:
                     row.put_in(1)
+                    row.begin_turn(version)
                 elif not row.done:
                     row.append(token, version, logprob, entropy)
                     self._after_sampled(row, token)
             if len(self._complete()) >= n_groups:
+                for row in rows:
+                    row.end()
                 return
             keep = [index for index, row in enumerate(rows) if not row.done]
             inputs = torch.tensor([[row.ids[-1]] for row in rows], device=model.device)
-            mask = torch.nn.functional.pad(mask, (0, 1), value=1)
-            positions = positions[:, -1:] + 1
+            mask = torch.cat([mask, torch.tensor(grew, device=model.device)[:, None].to(mask)], 1)
+            positions = positions[:, -1:] + mask[:, -1:]
             if len(keep) < 0.8 * len(rows):  # the finished rows leave the cache
                 index = torch.tensor(keep, device=model.device)
                 rows = [rows[i] for i in keep]
@@ -176,13 +213,20 @@ class Sampler:
         """Let the environment answer a turn that has just ended; stop a rollout that is too long."""
         if token == self.tokenizer.eos_token_id:
             text = self.tokenizer.decode(row.ids[row.turn_start : -1])
+            row.end()
             reply, row.stop_reason = row.episode.reply(text)
+            if reply and reply["role"] == "tool":
+                failed = {"error": reply["content"]} if reply["content"].startswith("error") else {}
+                row.begin("tool", name="calculator", **failed)
+                row.waits = row.episode.host.waits
+                row.end()
             row.n_turns += 1
             if reply:
                 rendered = self._render([reply], reply_next=row.stop_reason is None)
                 row.forced.extend(self.tokenizer.encode("\n") + rendered)
         if row.stop_reason is None and row.n_sampled >= self.max_sampled:
             row.stop_reason = "length"
+            row.end()
             row.forced.clear()
 
     def _render(

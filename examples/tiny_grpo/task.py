@@ -26,6 +26,8 @@ REWARD_WEIGHTS = {"correct": 0.8, "format": 0.15, "brevity": 0.05}
 HOST_DOWN = range(18, 26)
 STRICTER_FROM = 22
 """When a troubled run's second tool host is down, and since when short means shorter."""
+TIMEOUT = 40
+"""Turns of the sampler's loop until a call to a host that is down is given up."""
 
 NAMES = ["Mia", "Leo", "Ana", "Tom", "Eva", "Sam", "Zoe", "Max", "Ida", "Ben"]
 THINGS = ["apples", "books", "coins", "stamps", "shells", "cards", "pens", "cakes"]
@@ -131,6 +133,11 @@ class ToolHost:
 
     name: str
     down: bool = False
+
+    @property
+    def waits(self) -> int:
+        """Turns of the sampler's loop until a call is answered."""
+        return TIMEOUT if self.down else 0
 
     def run(self, text: str) -> str:
         """Answer the call in an assistant turn."""

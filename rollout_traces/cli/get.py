@@ -97,8 +97,10 @@ def _print(
                 style="bold red",
             )
         )
-    has_tokens = transcript is not None and len(transcript.tokens)
-    turns = turns_of(transcript, raw) if has_tokens else _messages(record)
+    if transcript is not None and len(transcript.tokens):
+        turns = turns_of(transcript, raw)
+    else:
+        turns = _messages(record)
     print_turns(console, turns if raw else folded(turns))
 
 

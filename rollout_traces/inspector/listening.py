@@ -73,7 +73,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
     except OSError as error:
-        reason = error.strerror.partition(" (")[0]
+        reason = str(error.strerror).partition(" (")[0]
         raise ConfigError(
             f"port {port} on {host}: {reason}. Name another (--port; PORT in a container)."
         ) from error

@@ -30,7 +30,10 @@ class TestGet:
     def test_one_that_was_logged_as_messages_alone_has_its_text(self, trackio_dir: Path) -> None:
         """Seen once: two headings with no tokens, and nothing below them."""
         logger = RolloutLogger(project="texts", name="run", worker="thread", max_rollout_traces_per_step=1)
-        said = [{"role": "user", "content": "What is 6 times 7?"}, {"role": "assistant", "content": "It is 42."}]
+        said = [
+            {"role": "user", "content": "What is 6 times 7?"},
+            {"role": "assistant", "content": "It is 42."},
+        ]
         logger.log_rollouts(RolloutBatch.from_messages([said], rewards=[1.0]), step=0)
         logger.finish()
         [row] = open_store("texts").query().rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -190,6 +191,32 @@ class TestRollouts:
     def test_weights_may_change_inside_a_rollout(self, batch):
         versions = batch["versions"].masked_fill(~batch["loss_mask"], 9).min(1).values
         assert (versions < batch["versions"].max(1).values).any()
+
+    def test_every_sampled_turn_has_its_time_and_no_two_run_at_once(self, batch):
+        for turns, spans in zip(batch["turn_ids"], batch["timings"], strict=True):
+            sampled = [span for span in spans if span["kind"] == "generate"]
+            assert {span["turn"] for span in sampled} == set(turns[turns >= 0].tolist())
+            assert all(a["end"] <= b["start"] for a, b in itertools.pairwise(spans))
+        versions = {span.get("version") for spans in batch["timings"] for span in spans}
+        assert versions >= {0, 1}
+
+    def test_a_call_to_a_host_that_is_down_takes_its_time_and_holds_no_other_rollout(self, tokenizer, model):
+        from tiny_grpo.learner import make_batch, recomputed_logprobs
+        from tiny_grpo.sampler import Sampler
+        from tiny_grpo.task import World, make_problem
+
+        world, rng = World(), random.Random(5)
+        world.hosts[1].down = True
+        sampler = Sampler(tokenizer, group_size=4, seed=5, world=world)
+        sampler.start(make_problem(rng))
+        sampler.start(make_problem(rng))
+        groups = sampler.collect(model, version=0, n_groups=2)
+        batch = make_batch(groups, tokenizer.pad_token_id, train_version=0, device="cpu")
+        torch.testing.assert_close(recomputed_logprobs(model, batch), batch["logprobs"], atol=2e-4, rtol=0)
+        failed = [s for spans in batch["timings"] for s in spans if "timed out" in s.get("error", "")]
+        assert failed and all(s["end"] > s["start"] for s in failed)
+        others = [s for spans in batch["timings"] for s in spans if s["kind"] == "generate"]
+        assert any(s["start"] < failed[0]["end"] and s["end"] > failed[0]["start"] for s in others)
 
     def test_a_rollout_that_is_too_long_is_cut(self, groups):
         cut = [r for group in groups for r in group if r.stop_reason == "length"]

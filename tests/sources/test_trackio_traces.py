@@ -164,7 +164,10 @@ class TestCopy:
         logger.log_rollouts(rt.RolloutBatch.from_messages([CHAT], rewards=[1.0]), step=0)
         logger.finish()
         [said] = import_rollouts("trackio:mine", "copy", worker="thread").problems.kept
-        assert "2 traces were logged by rollout-traces, which reads them here: rollout-traces show -p mine" in str(said)
+        assert (
+            "2 traces were logged by rollout-traces, which reads them here: rollout-traces show -p mine"
+            in str(said)
+        )
 
     def test_a_real_run_s_tables_are_copied_without_what_they_repeat(self):
         log_run()
