@@ -43,10 +43,8 @@ class ApiLog(Format):
             fields = Fields(record.value, found.path, record.number, problems)
             rows = list(_rows(fields, found, record.number))
             if not rows:
-                failed = fields.first("error") or (fields.first("result") or {})
-                text = (
-                    f"holds no request and no answer that is known ({str(failed)[:120]}); it is passed over."
-                )
+                failed = str(fields.first("error", "result", "response"))[:200]
+                text = f"holds no request and no answer that is known ({failed}); it is passed over."
                 problems.add(found.path, "rows_refused", text, record.number)
             for row in rows:
                 yield row, record.stop, record.number
@@ -59,7 +57,7 @@ def _rows(fields: Fields, found: Found, line: int) -> Iterator[RolloutRow]:
     response = _mapping(response.get("body", response.get("message", response)))
     prompt = [
         *_system(request.get("system", request.get("instructions"))),
-        *(fields.read_messages("messages", request.get("messages", request.get("input"))) or []),
+        *(fields.read_messages("messages", _first(request, "messages", "input", "prompt")) or []),
     ]
     answers = _answers(response)
     usage = numbers(_mapping(response.get("usage")))
@@ -114,6 +112,10 @@ def _system(given: Any) -> list[dict[str, Any]]:
 
 def _texts(parts: Any) -> str:
     return "".join(str(part.get("text", "")) for part in parts if isinstance(part, Mapping))
+
+
+def _first(value: Mapping[str, Any], *keys: str) -> Any:
+    return next((value[key] for key in keys if value.get(key) is not None), None)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -131,7 +131,10 @@ def _rows(episode: Mapping[str, Any], annotations: _Annotations, line: int) -> I
                 row.extras["policy_version"] = info["policy_version"]
             masked = spread([nodes[n] for n in path], "is_masked")
             if any(masked):
-                row.tracks["loss_weights"] = [0.0 if value else 1.0 for value in masked]
+                weights = row.tracks.get("loss_weights", [1.0] * len(masked))
+                row.tracks["loss_weights"] = [
+                    0.0 if value else weight for value, weight in zip(masked, weights, strict=True)
+                ]
             yield row
 
 

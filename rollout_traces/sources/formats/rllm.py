@@ -101,7 +101,7 @@ def _row(
         reward=reward if reward is not None else number(last.get("reward")),
         success=episode.get("is_correct"),
         metrics={**numbers(episode.get("metrics")), **numbers(trajectory.get("signals"))},
-        group=identity.rpartition(":")[0] or episode.get("task_hash"),
+        group=f"{identity.partition(':')[0] or episode.get('task_hash')}:{trajectory.get('name')}",
         prompt_key=episode.get("task_hash"),
         episode=identity,
         sample_id=f"{identity}#{n}",

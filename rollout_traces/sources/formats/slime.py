@@ -146,12 +146,15 @@ def _add_reward(row: RolloutRow, reward: Any) -> None:
 
 def _add_versions(row: RolloutRow, versions: Any) -> None:
     """Versions are known a call of the engine; where all are one number it is every sampled token's."""
-    known = {int(v) for v in versions or () if str(v).lstrip("-").isdigit()}
+    calls = [int(v) if str(v).lstrip("-").isdigit() else None for v in versions or ()]
+    known = {version for version in calls if version is not None}
+    if not known or None in calls:
+        return
     if len(known) == 1 and row.response_mask is not None:
         version = known.pop()
         row.tracks["versions"] = [version if sampled else -1 for sampled in row.response_mask]
-    elif known:
-        row.extras |= {"version_min": min(known), "version_max": max(known)}
+    else:
+        row.known_columns |= {"version_min": min(known), "version_max": max(known)}
 
 
 def _plain(values: Any) -> list[Any] | None:

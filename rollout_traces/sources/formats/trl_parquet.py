@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from rollout_traces.sources.rows import RolloutRow, number, numbers
 OWN = ("step", "prompt", "completion", "advantage", "image", "images", "__index_level_0__")
 """Columns that are TRL's own, or made by pandas."""
 _NAME = r"^completions_(\d+)\.parquet$"
+_SPLIT = "whether it was training or evaluation (no checkpoint of its step lies beside it)"
 ROWS = 256
 """Rows in memory at once."""
 
@@ -45,8 +47,9 @@ class TrlParquet(Format):
         lacks = (
             "token ids", "loss mask", "logprobs", "weights of the rewards (their plain sum is the reward)",
             "groups (equal prompts are one)",
-            "whether it was training or evaluation, where no checkpoint lies beside it",
         )  # fmt: skip
+        if not _logs_of(root).tell_of(step):
+            lacks += (_SPLIT,)
         return Claim(root, step, TRAIN, lacks, head.path.name)
 
     def rows(
@@ -55,7 +58,13 @@ class TrlParquet(Format):
         with extra("reading", "reading parquet"):
             import pyarrow  # noqa: F401
         step = found.claim.step or 0
-        is_evaluation = step in _evaluated_last(found.claim.root)
+        logs = _logs_of(found.claim.root)
+        if not logs.tell_of(step):
+            text = (
+                "no checkpoint lies beside its completions, or only older ones: nothing tells which are of an evaluation, and "
+                "they count as training."
+            )
+            problems.once(found.claim.root, "splits_not_told", text)
         try:
             numeric = [f.name for f in schema_of(found.path) if _is_number(f.type) and f.name not in OWN]
             repeated = n_repeated(*_logged(found.path), whole_only=False)
@@ -63,7 +72,7 @@ class TrlParquet(Format):
                 if n <= repeated:
                     continue
                 row = row_of(value, numeric, step, n)
-                row.split = EVAL if is_evaluation else TRAIN
+                row.split = EVAL if step in logs.evaluated else TRAIN
                 yield row, 0, n
         except (FileRefused, OSError) as error:
             problems.add(found.path, "unreadable_files", said_of(found.path, error))
@@ -166,23 +175,38 @@ def _logged(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return before, list(_records(path))
 
 
-def _evaluated_last(root: Path) -> frozenset[int]:
-    """The steps whose last log was an evaluation's, as the newest checkpoint's `trainer_state.json` tells."""
+@dataclass(frozen=True)
+class _Logs:
+    """What a checkpoint's `trainer_state.json` tells of the logs before it.
+
+    Attributes:
+        until: the last step that it tells of; -1 where there is no checkpoint.
+        evaluated: the steps whose last log was an evaluation's.
+    """
+
+    until: int = -1
+    evaluated: frozenset[int] = frozenset()
+
+    def tell_of(self, step: int) -> bool:
+        """Whether it is known what a step's file was written by."""
+        return step <= self.until
+
+
+def _logs_of(root: Path) -> _Logs:
+    """What the newest checkpoint of a run tells."""
     states = [*root.glob("trainer_state.json"), *root.glob("checkpoint-*/trainer_state.json")]
     newest = max(states, key=lambda path: path.stat().st_mtime_ns, default=None)
-    return frozenset() if newest is None else _evaluations(newest, newest.stat().st_mtime_ns)
+    return _Logs() if newest is None else _read_logs(newest, newest.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=16)
-def _evaluations(path: Path, mtime_ns: int) -> frozenset[int]:
+def _read_logs(path: Path, mtime_ns: int) -> _Logs:
     try:
-        return frozenset(
-            entry["step"]
-            for entry in loads(path.read_bytes())["log_history"]
-            if any(key.startswith("eval_") for key in entry)
-        )
+        state = loads(path.read_bytes())
+        of_evaluations = {e["step"] for e in state["log_history"] if any(k.startswith("eval_") for k in e)}
+        return _Logs(int(state["global_step"]), frozenset(of_evaluations))
     except (OSError, ValueError, TypeError, KeyError):
-        return frozenset()
+        return _Logs()
 
 
 def _is_number(kind: Any) -> bool:

@@ -197,24 +197,38 @@ def _common(episode: Mapping[str, Any], trace: Mapping[str, Any], claim: Claim, 
 
 
 def _add_tokens(row: RolloutRow, branch: Sequence[Mapping[str, Any]], shared: Sequence[bool]) -> None:
-    """The branch's tokens end to end; sampled tokens that an earlier branch has already are not in the loss again."""
+    """The branch's tokens end to end; what an earlier branch has already is not in the loss again."""
     ids: list[int] = []
     response: list[bool] = []
     loss: list[bool] = []
+    weights: list[float] = []
     for node, before in zip(branch, shared, strict=True):
         tokens = node.get("token_ids") or []
         mask = node.get("mask") or [False] * len(tokens)
         if len(mask) != len(tokens):
             raise ValueError(f"{len(mask)} mask values beside {len(tokens)} tokens of a message")
+        weighed = [0.0] * len(tokens) if before else _weights(node, mask)
         ids += tokens
         response += [bool(value) for value in mask]
-        loss += [bool(value) and not before for value in mask]
+        loss += [not before and (bool(value) or weight != 0) for value, weight in zip(mask, weighed, strict=True)]
+        weights += weighed
     if not ids:
         return
     row.input_ids, row.response_mask, row.loss_mask = ids, response, loss
+    if any(node.get("loss_weights") for node in branch):
+        row.tracks["loss_weights"] = weights
     for key, name in _FLOATS.items():
         if any(node.get(key) is not None for node in branch):
             row.tracks[name] = spread(branch, key)
+
+
+def _weights(node: Mapping[str, Any], mask: Sequence[Any]) -> list[float]:
+    """What each token of a message weighs in the loss, its parts (`rl`, `ce`, `ref_kl`) added up.
+
+    Without a weight of its own a sampled token weighs 1; prime-rl's `echo` gives weights to what tools answered too.
+    """
+    parts = {"rl": [float(bool(value)) for value in mask], **(node.get("loss_weights") or {})}
+    return [float(sum(values)) for values in zip(*parts.values(), strict=True)]
 
 
 def spread(branch: Sequence[Mapping[str, Any]], key: str) -> list[float | None]:

@@ -64,6 +64,7 @@ class Verl(Format):
                     record.number,
                 )
             uid = value.get("uid")
+            group, episode = _group_and_episode(uid) if isinstance(uid, str) else (None, None)
             row = RolloutRow(
                 step=step,
                 split=found.claim.split,
@@ -71,7 +72,8 @@ class Verl(Format):
                 prompt_text=prompt if isinstance(prompt, str) else None,
                 reply_text=reply if isinstance(reply, str) else None,
                 reward=fields.number("score"),
-                group=_group_of(uid) if isinstance(uid, str) else None,
+                group=group,
+                episode=episode,
                 sample_id=uid if uid is not None else value.get("request_id"),
                 ground_truth=value.get("gts"),
                 source=value["data_source"] if isinstance(value.get("data_source"), str) else None,
@@ -85,7 +87,8 @@ class Verl(Format):
             yield row, record.stop, record.number
 
 
-def _group_of(uid: str) -> str:
-    """The prompt's part of `<prompt>_<rollout>_<output>`; other uids are the group's as they are."""
+def _group_and_episode(uid: str) -> tuple[str, str | None]:
+    """The prompt, and its rollout, of `<prompt>_<rollout>_<output>`; other uids are the group's as they are."""
     parts = uid.rsplit("_", 2)
-    return parts[0] if len(parts) == 3 and parts[1].isdigit() and parts[2].isdigit() else uid
+    is_whole = len(parts) == 3 and parts[1].isdigit() and parts[2].isdigit()
+    return (parts[0], f"{parts[0]}_{parts[1]}") if is_whole else (uid, None)

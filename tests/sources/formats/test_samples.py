@@ -46,7 +46,7 @@ def test_a_sample_is_recognised_and_read_whole(sample):
     rows = rows_of(SAMPLES / sample, problems, trust_pickle=True)
     assert (formats, len(rows)) == ({name}, n_rows)
     assert any(row.input_ids is not None for row in rows) == has_ids
-    assert not problems.counts
+    assert set(problems.counts) == ({"splits_not_told"} if sample == "trl" else set())
 
 
 @pytest.mark.parametrize("sample", EXPECTED)
@@ -115,6 +115,28 @@ class TestTokensAreTheDumps:
             assert row.tracks["logprobs"][before:] == expected
             assert set(np.asarray(row.tracks["versions"])[np.asarray(row.loss_mask) == 1]) == {4}
         assert [row.stop_reason for row in rows_of(path)] == ["stop", "stop", "stop", "length"]
+
+    @pytest.mark.parametrize(
+        "told, of_tokens, of_row",
+        [
+            (["4", "4"], {4}, {}),
+            (["3", "5", "4"], None, {"version_min": 3, "version_max": 5}),
+            (["default", "4"], None, {}),
+            ([], None, {}),
+        ],
+    )
+    def test_slime_tells_versions_a_call_and_each_row_has_its_own(self, tmp_path, told, of_tokens, of_row):
+        import torch
+
+        path = tmp_path / "rollout_data/3.pt"
+        path.parent.mkdir()
+        sample = {"tokens": [1, 2, 3], "response_length": 2, "prompt": "q", "response": "r"}
+        samples = [sample | {"weight_versions": ["7"]}, sample | {"weight_versions": told}]
+        torch.save({"rollout_id": 3, "samples": samples}, path)
+        [other, row] = rows_of(path)
+        assert other.tracks["versions"] == [-1, 7, 7]
+        assert ("versions" in row.tracks and set(row.tracks["versions"][1:])) == (of_tokens or False)
+        assert row.known_columns == of_row
 
     def test_miles_writes_the_same_with_its_metadata_and_no_logprob_where_nothing_was_sampled(self, tmp_path):
         import torch
@@ -253,7 +275,7 @@ class TestWhatEachSays:
             write_completions(tmp_path / "completions", step, list(queue))
         history = [{"step": 4, "train_loss": 0.0}, {"step": 4, "eval_loss": 0.1}]
         (tmp_path / "checkpoint-5").mkdir()
-        (tmp_path / "checkpoint-5/trainer_state.json").write_text(json.dumps({"log_history": history}))
+        (tmp_path / "checkpoint-5/trainer_state.json").write_text(json.dumps({"global_step": 5, "log_history": history}))
         problems = Problems()
         rows = [(row.step, row.split, row.messages[-1]["content"]) for row in rows_of(tmp_path, problems)]
         assert rows == [
@@ -314,7 +336,7 @@ class TestWhatEachSays:
     def test_rllm_agents_of_an_episode_share_it(self):
         rows = rows_of(SAMPLES / "rllm")
         assert {row.source for row in rows if row.episode == "task0:0"} == {"solver", "judge"}
-        assert {row.group for row in rows} == {"task0", "task1"}
+        assert {row.group for row in rows} == {f"task{n}:{name}" for n in (0, 1) for name in ("solver", "judge")}
 
 
 class TestSkyrlTraining:
@@ -398,3 +420,52 @@ class TestByFieldNames:
         row = rows_of(SAMPLES / "areal-segments")[0]
         assert [m["role"] for m in row.conversation()] == ["user", "assistant", "user", "assistant"]
         assert row.conversation()[-1]["content"] == "Yes."
+
+
+def test_rows_of_verls_v1_trainer_are_of_their_prompts_group_and_their_rollouts_episode(tmp_path):
+    """Its keys are `<prompt>_<rollout>_<output>`: a rollout whose context was rewritten has several outputs."""
+    uids = ["a-b_0_0", "a-b_1_0", "a-b_1_1", "a-c_0_0"]
+    value = {"input": "q", "output": "r", "score": 1.0, "step": 1}
+    path = tmp_path / "rollout_data/1.jsonl"
+    path.parent.mkdir()
+    path.write_text("".join(json.dumps(value | {"uid": uid}) + "\n" for uid in uids))
+    rows = rows_of(path)
+    assert [row.group for row in rows] == ["a-b", "a-b", "a-b", "a-c"]
+    assert [row.episode for row in rows] == ["a-b_0", "a-b_1", "a-b_1", "a-c_0"]
+
+
+def test_trl_rows_count_as_training_and_that_is_said_where_no_checkpoint_tells(tmp_path):
+    for step in (5, 10):
+        write_completions(tmp_path / "completions", step, [f"a{step}", f"b{step}"])
+    (tmp_path / "checkpoint-5").mkdir()
+    history = [{"step": 5, "loss": 0.1}, {"step": 5, "eval_reward": 1.0}]
+    state = {"global_step": 5, "log_history": history}
+    (tmp_path / "checkpoint-5/trainer_state.json").write_text(json.dumps(state))
+    problems = Problems()
+    assert [row.split for row in rows_of(tmp_path, problems)] == ["eval-rollout"] * 2 + ["rollout"] * 2
+    assert problems.counts == {"splits_not_told": 1}
+    [run] = runs_of(tmp_path)
+    assert [any("evaluation" in text for text in file.claim.lacks) for file in run.files] == [False, True]
+
+
+def test_tokens_that_prime_rls_echo_weighs_are_in_the_loss_with_their_weight(tmp_path):
+    nodes = [
+        {"message": {"role": "user", "content": "q"}, "token_ids": [1, 2], "mask": [False, False]},
+        {"parent": 0, "sampled": True, "message": {"role": "assistant", "content": "a"},
+         "token_ids": [3, 4], "mask": [True, True], "logprobs": [-1.0, -2.0]},
+        {"parent": 1, "message": {"role": "tool", "content": "t"}, "token_ids": [5, 6, 7], "mask": [False] * 3,
+         "loss_weights": {"ce": [0.0, 0.25, 0.25]}},
+        {"parent": 2, "sampled": True, "message": {"role": "assistant", "content": "b"},
+         "token_ids": [8], "mask": [True], "logprobs": [-0.5]},
+        {"parent": 2, "sampled": True, "message": {"role": "assistant", "content": "c"},
+         "token_ids": [9], "mask": [True], "logprobs": [-0.5], "loss_weights": {"rl": [0.5], "ref_kl": [0.125]}},
+    ]  # fmt: skip
+    episode = {"id": "e", "env": {"id": "x"}, "task": {}, "traces": [{"id": "t", "nodes": nodes}]}
+    path = tmp_path / "traces.jsonl"
+    path.write_text(json.dumps(episode) + "\n")
+    first, second = rows_of(path)
+    assert first.response_mask == [False, False, True, True, False, False, False, True]
+    assert first.loss_mask == [False, False, True, True, False, True, True, True]
+    assert first.tracks["loss_weights"] == [0, 0, 1, 1, 0, 0.25, 0.25, 1]
+    assert second.loss_mask == [False] * 7 + [True]
+    assert second.tracks["loss_weights"] == [0] * 7 + [0.625]
