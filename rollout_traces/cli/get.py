@@ -40,12 +40,12 @@ def get(
     from rollout_traces.errors import StoreError
 
     store = source.open()
-    trace_id = store.find(trace)
     if raw_record:
         from rollout_traces.store.raw_record import raw_record_of
 
-        typer.echo(harmless(raw_record_of(store, trace_id)))
+        typer.echo(harmless(raw_record_of(store, trace)))
         return
+    trace_id = store.find(trace)
     record = store.record(trace_id)
     if as_json:
         print_json(

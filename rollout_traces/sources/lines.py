@@ -11,6 +11,7 @@ import contextlib
 import gzip
 import io
 import itertools
+import math
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,7 +92,7 @@ def json_lines(path: Path, problems: Problems, start: int = 0, number: int = 0) 
             number += 1
             length = len(raw)
             if length == MAX_LINE and not raw.endswith(b"\n"):
-                length += _skip_line(file)
+                length += _skip_line(file, _most_of(path) - offset)
                 text = f"a line of {length:,} bytes, more than {MAX_LINE:,}; it is passed over."
                 problems.add(path, "overlong_lines", text, number)
                 raw = b""
@@ -120,8 +121,13 @@ def _objects(file: IO[bytes], path: Path, problems: Problems) -> Iterator[Line]:
         problems.add(path, "damaged_files", text)
 
 
+def _most_of(path: Path) -> float:
+    """Bytes that a file may unpack to; of one that is not packed, any."""
+    return path.stat().st_size * MAX_RATIO + MAX_LINE if path.suffix in PACKED else math.inf
+
+
 def _is_bomb(path: Path, n_bytes: int, problems: Problems, line: int) -> bool:
-    if path.suffix not in PACKED or n_bytes <= path.stat().st_size * MAX_RATIO + MAX_LINE:
+    if n_bytes <= _most_of(path):
         return False
     text = f"grows to more than {MAX_RATIO} times its size: taken for a bomb, not read further."
     problems.add(path, "bombs", text, line)
@@ -198,9 +204,10 @@ def opened(path: Path) -> IO[bytes]:
     return open_zstd(path) if path.suffix == ".zst" else path.open("rb")
 
 
-def _skip_line(file: IO[bytes]) -> int:
+def _skip_line(file: IO[bytes], most: float) -> int:
+    """Reads to the line's end, or until it has more than `most` bytes, and gives how many these were."""
     skipped = 0
-    while chunk := file.readline(1 << 20):
+    while skipped <= most and (chunk := file.readline(1 << 20)):
         skipped += len(chunk)
         if chunk.endswith(b"\n"):
             break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
+import json
 import os
 import stat
 from collections import Counter
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.sources.base import HEAD, Claim, Format, Found, Head, number_in, split_of
-from rollout_traces.sources.lines import is_json_by_name
+from rollout_traces.sources.lines import PACKED, is_json_by_name
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.registry import format_named, formats
 
@@ -117,18 +117,21 @@ def _say_damaged(unclaimed: Iterable[Path], claimed: Iterable[Sequence[Found]], 
         head = Head(path)
         if path.suffix not in endings or not path.suffix.startswith(".json"):
             continue
-        if _is_utf16(head):
-            problems.add(path, "files_not_recognised", f"{_UTF16}; it is passed over.")
+        if (said := _of_other_encoding(head)) is not None:
+            problems.add(path, "files_not_recognised", f"{said}; it is passed over.")
         elif 0 < len(head.raw) < HEAD and head.record is None:
             text = "is passed over: what its format is cannot be told, since no whole JSON object is in it."
             problems.add(path, "files_not_recognised", f"{text} --format NAME reads it.")
 
 
-_UTF16 = "is UTF-16 text. Expected UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW"
-
-
-def _is_utf16(head: Head) -> bool:
-    return head.raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or head.raw[1:4:2] == b"\0\0"
+def _of_other_encoding(head: Head) -> str | None:
+    """What JSON is that is written in UTF-16 or UTF-32; None of everything else."""
+    encoding = json.detect_encoding(head.raw)
+    text = head.raw[:64].decode(encoding, "ignore").lstrip("\ufeff \t\r\n")
+    if encoding.startswith("utf-8") or text[:1] not in ("{", "["):
+        return None
+    name = encoding.upper()
+    return f"is {name} text. Expected UTF-8: iconv -f {name} -t UTF-8 FILE > NEW"
 
 
 def _nothing_in(folder: Path, files: Sequence[Path]) -> str:
@@ -143,9 +146,10 @@ def _nothing_in(folder: Path, files: Sequence[Path]) -> str:
 def _why_not(head: Head) -> str:
     """What a file is that no format claims."""
     if not head.raw:
-        return "is empty"
-    if _is_utf16(head):
-        return _UTF16
+        is_cut = head.path.suffix in PACKED and head.path.stat().st_size
+        return "cannot be unpacked: it is damaged, or cut off in its beginning" if is_cut else "is empty"
+    if (said := _of_other_encoding(head)) is not None:
+        return said
     keys = ", ".join(sorted(head.keys))[:300]
     if head.record is None and keys and len(head.raw) >= HEAD:
         return f"begins with a record above {HEAD:,} bytes ({keys}, ...), of which no format is told; --format NAME reads it"

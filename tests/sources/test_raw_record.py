@@ -40,6 +40,15 @@ def test_a_call_in_a_store_of_sqlite_is_its_row(tmp_path, trackio_dir):
         assert json.loads(raw_record(trackio_dir, "raw", row["origin"]))["iteration"] == row.step
 
 
+def test_a_rollout_that_has_no_trace_leads_back_by_its_uid():
+    import_rollouts(SAMPLES / "open-instruct", "raw", worker="thread")
+    rows = rt.open_store(project="raw").query(rows="all", order_by="step, group, sample", limit=10).rows
+    assert not any(row["traced"] for row in rows)
+    for row in rows:
+        shown = CliRunner().invoke(build_app(), ["get", "-p", "raw", row["uid"], "--raw-record"])
+        assert json.loads(shown.output)["reward"] == row["reward"], shown.output
+
+
 def test_a_file_that_its_writer_sealed_in_between_is_read_where_it_is_now(tmp_path):
     path = tmp_path / "1.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))

@@ -230,6 +230,17 @@ class TestApiLogs:
     ASKED = {"model": "m", "system": "Be exact.", "messages": [{"role": "user", "content": "q"}]}
     BLOCKS = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a"}]
 
+    def test_a_plain_completion_keeps_its_prompt_and_a_refused_one_says_why(self, tmp_path):
+        problems = Problems()
+        answer = {"choices": [{"text": " upon", "finish_reason": "length"}]}
+        refused = {"custom_id": "r", "response": {"status_code": 400, "body": {"error": {"message": "nope"}}}}
+        path = written(
+            tmp_path, {"request": {"prompt": "Once"}, "response": answer, "custom_id": "a"}, refused
+        )
+        [row] = rows_of(path, problems)
+        assert [message["content"] for message in row.messages] == ["Once", " upon"]
+        assert "nope" in str(problems.kept[0])
+
     def test_anthropic_s_requests_with_their_responses_and_results_of_batches(self, tmp_path):
         message = {
             "role": "assistant",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout_traces.errors import FileRefused, extra
-from rollout_traces.model.bounded_parquet import batches, schema_of
+from rollout_traces.model.bounded_parquet import read, schema_of
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.lines import loads
@@ -27,8 +27,6 @@ OWN = ("step", "prompt", "completion", "advantage", "image", "images", "__index_
 """Columns that are TRL's own, or made by pandas."""
 _NAME = r"^completions_(\d+)\.parquet$"
 _SPLIT = "whether it was training or evaluation (no checkpoint of its step lies beside it)"
-ROWS = 256
-"""Rows in memory at once."""
 
 
 class TrlParquet(Format):
@@ -67,8 +65,9 @@ class TrlParquet(Format):
             problems.once(found.claim.root, "splits_not_told", text)
         try:
             numeric = [f.name for f in schema_of(found.path) if _is_number(f.type) and f.name not in OWN]
-            repeated = n_repeated(*_logged(found.path), whole_only=False)
-            for n, value in enumerate(_records(found.path), 1):
+            before, logged = _logged(found.path)
+            repeated = n_repeated(before, logged, whole_only=False)
+            for n, value in enumerate(logged, 1):
                 if n <= repeated:
                     continue
                 row = row_of(value, numeric, step, n)
@@ -158,11 +157,6 @@ def _without_step(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in record.items() if name != "step"} for record in records]
 
 
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    for part in batches(path, rows=ROWS):
-        yield from part.to_pylist()
-
-
 def _logged(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows of the file that was written before, and the file's own; a step's file is one generation batch."""
     step = number_in(_NAME, path.name) or 0
@@ -171,8 +165,8 @@ def _logged(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     before: list[dict[str, Any]] = []
     if earlier:
         with contextlib.suppress(FileRefused, OSError):  # damaged, which is said of that file itself
-            before = list(_records(others[max(earlier)]))
-    return before, list(_records(path))
+            before = read(others[max(earlier)]).to_pylist()
+    return before, read(path).to_pylist()
 
 
 @dataclass(frozen=True)

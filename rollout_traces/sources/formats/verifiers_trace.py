@@ -210,7 +210,9 @@ def _add_tokens(row: RolloutRow, branch: Sequence[Mapping[str, Any]], shared: Se
         weighed = [0.0] * len(tokens) if before else _weights(node, mask)
         ids += tokens
         response += [bool(value) for value in mask]
-        loss += [not before and (bool(value) or weight != 0) for value, weight in zip(mask, weighed, strict=True)]
+        loss += [
+            not before and (bool(value) or weight != 0) for value, weight in zip(mask, weighed, strict=True)
+        ]
         weights += weighed
     if not ids:
         return

@@ -56,6 +56,10 @@ class Verl(Format):
                 )
                 continue
             prompt, reply = value.get("input"), value.get("output")
+            if not value.keys() & {"input", "output", "score"}:
+                text = f"has {', '.join(value) or 'no keys'}. Expected input, output and score; it is passed over."
+                problems.add(found.path, "rows_refused", text[:300], record.number)
+                continue
             if not isinstance(prompt, str) or not isinstance(reply, str):
                 problems.add(
                     found.path,

@@ -275,7 +275,9 @@ class TestWhatEachSays:
             write_completions(tmp_path / "completions", step, list(queue))
         history = [{"step": 4, "train_loss": 0.0}, {"step": 4, "eval_loss": 0.1}]
         (tmp_path / "checkpoint-5").mkdir()
-        (tmp_path / "checkpoint-5/trainer_state.json").write_text(json.dumps({"global_step": 5, "log_history": history}))
+        (tmp_path / "checkpoint-5/trainer_state.json").write_text(
+            json.dumps({"global_step": 5, "log_history": history})
+        )
         problems = Problems()
         rows = [(row.step, row.split, row.messages[-1]["content"]) for row in rows_of(tmp_path, problems)]
         assert rows == [
@@ -336,7 +338,9 @@ class TestWhatEachSays:
     def test_rllm_agents_of_an_episode_share_it(self):
         rows = rows_of(SAMPLES / "rllm")
         assert {row.source for row in rows if row.episode == "task0:0"} == {"solver", "judge"}
-        assert {row.group for row in rows} == {f"task{n}:{name}" for n in (0, 1) for name in ("solver", "judge")}
+        assert {row.group for row in rows} == {
+            f"task{n}:{name}" for n in (0, 1) for name in ("solver", "judge")
+        }
 
 
 class TestSkyrlTraining:
