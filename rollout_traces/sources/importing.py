@@ -20,8 +20,9 @@ from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.re_encode import ReEncoder
 from rollout_traces.sources.run_import import FileImport, RunImport
 from rollout_traces.sources.scan import FoundRun, scan
-from rollout_traces.sources.state import FileState, ImportState
+from rollout_traces.sources.state import FileState, ImportState, only_import_of
 from rollout_traces.sources.trackio_project import PREFIX, project_path, rows_of_project
+from rollout_traces.spool.locks import FolderLock
 
 Progress = Callable[[int, int], None]
 """Called with how much is done and how much there is: bytes of files, or rollouts."""
@@ -141,7 +142,8 @@ def import_rollouts(
         What was imported, and what was not and why.
 
     Raises:
-        ConfigError: a path is not there, a setting cannot be understood, or this process writes to another run.
+        ConfigError: a path is not there, a setting cannot be understood, this process writes to another run, or another
+            one is importing into the run.
     """
     asked = ImportOptions(project=project, **options)
     report = ImportReport(project)
@@ -310,12 +312,14 @@ class _Loggers:
         self._states: dict[str, ImportState] = {}
         self._attempt: str | None = None
         self._logger: RolloutLogger | None = None
+        self._lock: FolderLock | None = None
         self._name = ""
 
     def named(self, name: str) -> RolloutLogger:
         """The logger of a run; the one before it is finished."""
         if self._logger is None or self._name != name:
             self._finish_logger()
+            self._lock = only_import_of(_trackio_folder(), self._asked.project, name)
             self._logger, self._name = _logger_of(self._asked, name, self._outcome), name
             self._go_on()
         return self._logger
@@ -380,6 +384,8 @@ class _Loggers:
                 break
             before = stored
         self._outcome.stored = logger.finish() and self._outcome.stored
+        if self._lock is not None:
+            self._lock.release()
 
 
 def _logger_of(asked: ImportOptions, name: str, outcome: ImportedRun) -> RolloutLogger:

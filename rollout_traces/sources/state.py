@@ -10,11 +10,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import sqlite3
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rollout_traces.errors import ConfigError
+from rollout_traces.spool.locks import FolderLock
+
 FOLDER = "rollout-imports"
+WRITE_S = 0.5
+"""Seconds between two writes of how far files were read: the disk is waited for at each."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS files (
     path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, stop INTEGER, line INTEGER, tail BLOB, last_step INTEGER);
@@ -62,6 +68,7 @@ class ImportState:
         path = folder / FOLDER / f"{name}.sqlite3"
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._connection = sqlite3.connect(path, timeout=30)
+        self._written = time.monotonic()
         self._connection.executescript(_TABLES)
         with self._connection:
             self._connection.execute("INSERT OR IGNORE INTO project VALUES (?)", (project,))
@@ -112,17 +119,23 @@ class ImportState:
             self._connection.execute("INSERT OR IGNORE INTO open_steps VALUES (?, ?, ?)", (run, step, split))
 
     def keep(self, files: Mapping[Path, FileState], run: str, open_keys: Iterable[tuple[int, str]]) -> None:
-        """Keeps how far some files were read, and which steps of a run are still open, all or nothing."""
+        """Keeps how far some files were read, and which steps of a run are still open, all or nothing.
+
+        It is on the disk some time later, together with what comes until then: of an import that is killed before, the
+        steps are still marked as open, and are imported again.
+        """
         rows = [
             (str(p.resolve()), s.size, s.mtime_ns, s.stop, s.line, s.tail, s.last_step)
             for p, s in files.items()
         ]
-        with self._connection:
-            self._connection.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
-            self._connection.execute("DELETE FROM open_steps WHERE run = ?", (run,))
-            self._connection.executemany(
-                "INSERT INTO open_steps VALUES (?, ?, ?)", [(run, *key) for key in open_keys]
-            )
+        self._connection.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        self._connection.execute("DELETE FROM open_steps WHERE run = ?", (run,))
+        self._connection.executemany(
+            "INSERT INTO open_steps VALUES (?, ?, ?)", [(run, *key) for key in open_keys]
+        )
+        if time.monotonic() - self._written > WRITE_S:
+            self._connection.commit()
+            self._written = time.monotonic()
 
     def begin(self, attempt: str) -> str:
         """The attempt that rollouts belong to: the first import's, and a new one where the last import was killed.
@@ -149,6 +162,28 @@ class ImportState:
         """Closes its file."""
         self._connection.commit()
         self._connection.close()
+
+
+def only_import_of(folder: Path, project: str, run: str) -> FolderLock:
+    """A lock that one import at a time holds of a run, whatever process it is in.
+
+    Args:
+        folder: Trackio's folder.
+        project: the project.
+        run: the run's name: a run that is new has no id yet.
+
+    Raises:
+        ConfigError: another import holds it.
+    """
+    place = folder / FOLDER
+    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    name = hashlib.sha256(f"{project}\0{run}".encode()).hexdigest()[:20]
+    lock = FolderLock(place / f"{name}.lock")
+    if not lock.acquire():
+        raise ConfigError(
+            f"run {run!r} of {project!r}: another import writes to it now. Start this one when that one has ended."
+        )
+    return lock
 
 
 def imported_files(folder: Path, project: str) -> frozenset[str]:

@@ -14,7 +14,7 @@ HEAD = "| format | its sample's writer | rollouts | with token ids | not in it |
 WRITERS = {
     "areal": "areal 1.0.4",
     "areal-segments": "none: from field names, in no release yet",
-    "atif": "models of atif 1.8.0; Harbor, which writes these files, has no package",
+    "atif": "models of atif 1.8.0",
     "atropos": "atroposlib 0.4.0",
     "chat": "none: from field names",
     "inspect": "inspect_ai 0.3.285",

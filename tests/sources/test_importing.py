@@ -226,6 +226,31 @@ class TestStopped:
         assert {step: steps.count(step) for step in set(steps)} == {1: 4, 2: 4, 3: 4, 4: 4}
 
 
+def test_two_imports_into_a_run_at_once_are_one_too_many_and_the_second_takes_what_is_left(dump):
+    import subprocess
+    import sys
+
+    write_steps(dump, 1, 2)
+    take(dump, name="r")
+    write_steps(dump, 3, 4)
+    code = "import sys, rollout_traces as rt; rt.import_rollouts(sys.argv[1], 'imported', name='r')"
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(dump)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        for _ in range(2)
+    ]
+    said = [process.communicate()[0].decode() for process in both]
+    assert 0 in [process.returncode for process in both]
+    assert all(
+        p.returncode == 0 or "another import writes to it now" in t for p, t in zip(both, said, strict=True)
+    )
+    take(dump, name="r")
+    [run] = rt.open_store(project="imported").runs()
+    assert run.n_rollouts == 16
+    assert len(rt.open_store(project="imported").query(where="superseded = 0", limit=100).rows) == 16
+
+
 class TestFollowing:
     def test_what_is_added_while_it_is_followed_is_imported_and_the_open_step_is_closed_at_the_end(
         self, dump, monkeypatch
