@@ -42,7 +42,7 @@ class TrlParquet(Format):
             return None
         root = head.path.parent
         root = root.parent if root.name == "completions" else root
-        lacks = (
+        lacks: tuple[str, ...] = (
             "token ids", "loss mask", "logprobs", "weights of the rewards (their plain sum is the reward)",
             "groups (equal prompts are one)",
         )  # fmt: skip
