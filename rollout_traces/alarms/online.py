@@ -245,7 +245,7 @@ def _panel(trail: Trail, at: np.ndarray, n: int) -> Panel:
         return replace(panel, steps=trail.steps[at[0], TRAIL - n :])
     parents = tuple(trail.parents[i] for i in at)
     return Panel(
-        trail.steps[at[0], TRAIL - n :], names, ((),) * len(names), values, _errors(trail, at, n), rows, parents, values, np.asarray([MOST_FREEDOM if trail.again or name.value is not None else np.nan for name in names]),
+        trail.steps[at[0], TRAIL - n :], names, ((),) * len(names), values, _errors(trail, at, n), rows, rows, parents, values, np.asarray([MOST_FREEDOM if trail.again or name.value is not None else np.nan for name in names]),
         control=np.zeros(len(names)),
     )  # fmt: skip
 

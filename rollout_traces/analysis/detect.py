@@ -94,6 +94,8 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
     basis, n_smooth = polynomials(n, 0), 1
     kept: list[Moved] = []
     noise = replace(noise, variance=noise.variance.copy())
+    if panel.is_centred and panel.carried:  # what carries a step takes from all others
+        noise.variance[0, list(panel.carried)] = np.inf
     aside = 0
     while len(kept) <= MOST_MOVEMENTS and aside <= MOST_ASIDE:
         best, w = scan(panel, noise, basis)
@@ -248,7 +250,7 @@ def _found(
     chosen = smallest_part(panel, w, located.template, at)
     if chosen.values is None:
         chosen = smallest_part(panel, _beside_drift(panel, noise, basis, is_spike), located.template, at)
-    if panel.source is not None and _rows_behind(panel, chosen, located.template) < FEWEST_ROWS:
+    if panel.source is not None and not _is_of_several(panel, chosen, located.template):
         return None
     log_p = float(best.log_p[at])
     if panel.is_share:
@@ -274,14 +276,20 @@ def _found(
 
 
 FEWEST_ROWS = 5
-"""Rows that a movement rests on, at least: what fewer do is no habit of any part."""
+"""Rows that a movement rests on, at least ..."""
+FEWEST_GROUPS = 3
+"""... and groups of a part: what fewer do is no habit of it."""
 
 
-def _rows_behind(panel: Panel, chosen: Chosen, template: Template) -> float:
-    """Rows of a part inside or outside of the steps of a movement, whichever are fewer."""
-    n_T = panel.rows[list(chosen.members)].sum(axis=0)
-    inside = template.inside(len(n_T))
-    return float(min(n_T[inside].sum(), n_T[~inside].sum()))
+def _is_of_several(panel: Panel, chosen: Chosen, template: Template) -> bool:
+    """Whether several rows are behind a movement and behind what is not of it; of a part, of several groups."""
+    members = list(chosen.members)
+    inside = template.inside(len(panel.steps))
+    for counted, least in ((panel.rows, FEWEST_ROWS), (panel.groups, FEWEST_GROUPS if chosen.values else 0)):
+        n_T = counted[members].sum(axis=0)
+        if min(n_T[inside].sum(), n_T[~inside].sum()) < least:
+            return False
+    return True
 
 
 def _beside_drift(panel: Panel, noise: Noise, basis: np.ndarray, is_spike: bool) -> Whitened:

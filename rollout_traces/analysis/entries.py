@@ -26,8 +26,8 @@ from rollout_traces.analysis.templates import SPIKE
 
 SURE = 1e-6
 """Chance, over all series of the run, up to which an entry is an error; above it is a warning."""
-FEW_ROWS = 30
-"""A part of fewer rows at the steps of a movement gives a warning at most: how sure a mean of them is, is hardly known."""
+FEW_ROWS, FEW_GROUPS = 30, 10
+"""A part of fewer rows or groups at the steps of a movement gives a warning at most: how sure a mean of them is, is hardly known."""
 LARGEST = 5.0
 """Size of a step in units of its noise that counts for the order; what is larger is no more urgent."""
 STARTS = 0.05
@@ -49,10 +49,13 @@ def severity_of(found: Moved, n_series: int) -> Severity:
 
 
 def _is_of_few(found: Moved) -> bool:
-    """Whether a movement is that of a part of few rows at its steps."""
+    """Whether a movement is that of a part of few rows or groups at its steps."""
     inside = found.template.inside(len(found.panel.steps))
-    n_rows = found.panel.rows[list(found.chosen.members)][:, inside].sum()
-    return bool(found.chosen.values) and n_rows < FEW_ROWS
+    n_rows, n_groups = (
+        counted[list(found.chosen.members)][:, inside].sum()
+        for counted in (found.panel.rows, found.panel.groups)
+    )
+    return bool(found.chosen.values) and (n_rows < FEW_ROWS or n_groups < FEW_GROUPS)
 
 
 def first_steps(n: int) -> int:

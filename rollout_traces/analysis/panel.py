@@ -56,6 +56,7 @@ class Panel:
         values: float [S, T], NaN where there is none; the mix of sources and prompts is taken out.
         errors: float [S, T], variance of each value from its groups; 0 where it is not known.
         rows: float [S, T], rows behind each.
+        groups: float [S, T], groups of those; as many as rows where none are known.
         parents: S columns, each what the series is computed from.
         source: the rows that it was made of; None for logged scalars.
         measure: the measure, where all series are of one.
@@ -74,6 +75,7 @@ class Panel:
     values: np.ndarray
     errors: np.ndarray
     rows: np.ndarray
+    groups: np.ndarray
     parents: tuple[str, ...]
     levels: np.ndarray
     tails: np.ndarray = field(default_factory=lambda: np.empty(0))
@@ -153,11 +155,11 @@ class Parting:
         ]
         size = len(found)
         parts = tuple(part for part, *_ in found)
-        mean, variance, n, level, tails, control = (
-            np.stack([each[i] for each in found]) for i in range(1, 7)
+        mean, variance, n, n_groups, level, tails, control = (
+            np.stack([each[i] for each in found]) for i in range(1, 8)
         )
         return Panel(
-            rows.steps, (measure.name,) * size, parts, mean, variance, n, (measure.parent,) * size, level, tails, rows, measure, read.carried,
+            rows.steps, (measure.name,) * size, parts, mean, variance, n, n_groups, (measure.parent,) * size, level, tails, rows, measure, read.carried,
             read.is_share, control, read.is_centred,
         )  # fmt: skip
 
@@ -194,7 +196,7 @@ class Parting:
         )
 
     def _series(self, read: _Read, column: str) -> Iterator[tuple[Any, ...]]:
-        """Of each part by a column, or of everything: the part, its values, variances, rows, levels, tail and control."""
+        """Of each part by a column, or of everything: the part, its values, variances, rows, groups, levels, tail and control."""
         cells = self.cells(column)
         sums = cells.sums(read.values if column else read.of_all, read.weight, read.within, read.between)
         value, variance, control = (
@@ -202,7 +204,7 @@ class Parting:
             if column
             else (sums.mean, sums.variance, np.zeros(len(sums.mean)))
         )
-        n = sums.n
+        n, n_groups = sums.n, sums.n_groups.reshape(sums.n.shape)
         level = sums.mean if read.plain is read.values else cells.means(read.plain, read.weight)
         variance = np.maximum(variance, read.rounding + LEAST_ERROR**2 * read.between / np.maximum(n, 1.0))
         if read.is_share:
@@ -211,10 +213,18 @@ class Parting:
         total = n.sum(axis=1)
         keep = total > (ALONE * total.sum() if column else 0)
         if column in BY_OUTCOME:
-            n_groups = sums.n_groups.reshape(n.shape)
             keep &= n_groups.sum(axis=1) >= FEWEST_GROUPS * (n_groups > 0).sum(axis=1)
         for i in np.flatnonzero(keep).tolist():
-            yield cells.parts[i], value[i], variance[i], n[i], level[i], sums.tails[i], control[i]
+            yield (
+                cells.parts[i],
+                value[i],
+                variance[i],
+                n[i],
+                n_groups[i],
+                level[i],
+                sums.tails[i],
+                control[i],
+            )
 
     def _centred(self, values: np.ndarray) -> tuple[bool, np.ndarray]:
         """Whether a step's mean or sum is always the same, and float [N], the values as they compare between steps.
@@ -303,7 +313,7 @@ def _panel_of(same: Sequence[Series]) -> Panel:
     )
     rows = np.stack([each.rows if len(each.rows) else np.ones(len(each.steps)) for each in same])
     return Panel(
-        same[0].steps, tuple(s.name for s in same), tuple(s.part for s in same), values, errors, rows,
+        same[0].steps, tuple(s.name for s in same), tuple(s.part for s in same), values, errors, rows, rows,
         tuple(s.parent for s in same), levels, np.full(len(same), np.nan), control=np.zeros(len(same)),
         is_share=same[0].name.statistic == "share",
     )  # fmt: skip
@@ -314,7 +324,7 @@ def one_of(panel: Panel, at: Sequence[int]) -> Panel:
     rows = np.asarray(at, np.int64)
     return replace(
         panel, names=tuple(panel.names[i] for i in at), parts=tuple(panel.parts[i] for i in at),
-        values=panel.values[rows], errors=panel.errors[rows], rows=panel.rows[rows],
+        values=panel.values[rows], errors=panel.errors[rows], rows=panel.rows[rows], groups=panel.groups[rows],
         parents=tuple(panel.parents[i] for i in at), levels=panel.levels[rows], tails=panel.tails[rows],
         control=panel.control[rows],
     )  # fmt: skip
@@ -325,7 +335,7 @@ def stacked(panels: Sequence[Panel]) -> Panel:
     return replace(
         panels[0], names=tuple(name for p in panels for name in p.names), parts=tuple(part for p in panels for part in p.parts),
         parents=tuple(parent for p in panels for parent in p.parents),
-        **{name: np.concatenate([getattr(p, name) for p in panels]) for name in ("values", "errors", "rows", "levels", "tails", "control")},
+        **{name: np.concatenate([getattr(p, name) for p in panels]) for name in ("values", "errors", "rows", "groups", "levels", "tails", "control")},
     )  # fmt: skip
 
 
