@@ -10,7 +10,7 @@ import numpy as np
 
 from rollout_traces.analysis.learning import is_given, may_be_learned
 from rollout_traces.analysis.noise import Noise, clipped, fits_of, noise_of
-from rollout_traces.analysis.panel import Panel
+from rollout_traces.analysis.panel import Panel, one_of
 from rollout_traces.analysis.parts import Chosen, smallest_part
 from rollout_traces.analysis.scan import (
     SHORTEST_RAMP,
@@ -25,7 +25,7 @@ from rollout_traces.analysis.screen import (
     DRIFT_DEGREE,
     FEWEST_EVALUATIONS,
     Scanned,
-    drift_evidence,
+    few_values,
     freedom_of,
     log_chance,
     scan,
@@ -104,8 +104,19 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
         if learned and best.log_p[at] <= limit[at] and n_smooth == 1 and n >= FEWEST_EVALUATIONS:
             wider = np.concatenate([polynomials(n, DRIFT_DEGREE), basis[1:]])
             smooth = whitened(noise.clipped, noise, np.broadcast_to(wider, (len(panel.values), *wider.shape)))
-            gained = drift_evidence(w, smooth, n, freedom_of(panel))
-            if gained[at] > best.evidence[at] + AMBIGUOUS:
+            drifting = _account(
+                panel, noise, wider, at, float(w.loss[at] - smooth.loss[at]), DRIFT_DEGREE * np.log(n) / 2
+            )
+            own = float(best.z[at] ** 2)
+            moving = _account(
+                panel,
+                noise,
+                np.concatenate([basis, _template(best, at, n).over(n)[None]]),
+                at,
+                own,
+                _cost(best, at, panel),
+            )
+            if drifting > moving:
                 kept.append(_drift(panel, noise, basis, w, smooth, at))
                 basis, n_smooth = wider, len(wider) - len(basis) + 1
                 continue
@@ -123,7 +134,7 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
             aside += 1
         else:
             kept.append(found)
-        basis = np.concatenate([basis, found.template.over(n)[None]])
+        basis = np.concatenate([basis, _rows_of_basis(found)])
     drifts = [
         each
         for each in kept
@@ -242,7 +253,7 @@ def _found(
     panel: Panel, noise: Noise, basis: np.ndarray, best: Scanned, w: Whitened, at: int
 ) -> Moved | None:
     own = noise.at(np.asarray([at]))
-    is_spike = best.kind[at] == "window" and best.length[at] <= SPIKE
+    is_spike = best.kind[at] == "window" and best.length[at] <= few_values(panel.values[at : at + 1])[0]
     one = whitened(panel.values[at : at + 1] if is_spike else own.clipped, own, basis[None])
     if is_spike:
         w = whitened(panel.values, noise, np.broadcast_to(basis, (len(panel.values), *basis.shape)))
@@ -292,6 +303,34 @@ def _is_of_several(panel: Panel, chosen: Chosen, template: Template) -> bool:
     return True
 
 
+def _account(panel: Panel, noise: Noise, basis: np.ndarray, at: int, explained: float, cost: float) -> float:
+    """Log evidence of what a basis explains of a series, alone or with the best movement beside it, whichever is more.
+
+    Args:
+        panel, noise: the series.
+        basis: float [K, T].
+        at: which series.
+        explained: the sum of squares that it explains.
+        cost: log of how many such bases there are.
+    """
+    alone, tails = np.asarray([at]), freedom_of(panel)[at]
+    one = one_of(panel, [at])
+    best, _ = scan(one, noise.at(alone), basis)
+    both = float(best.z[0] ** 2), _cost(best, 0, one)
+    return max(_gain(explained, tails) - cost, _gain(explained + both[0], tails) - cost - both[1])
+
+
+def _cost(best: Scanned, at: int, panel: Panel) -> float:
+    """Log of how many templates the best one of a series is one of."""
+    n = len(panel.steps)
+    return float(np.log(n * (1 if best.kind[at] == "level" else len(lengths(n)))))
+
+
+def _template(best: Scanned, at: int, n: int) -> Template:
+    start = int(best.start[at])
+    return Template(best.kind[at], start, n if best.kind[at] == "level" else start + int(best.length[at]))
+
+
 def _beside_drift(panel: Panel, noise: Noise, basis: np.ndarray, is_spike: bool) -> Whitened:
     """The series beside slow change too: where all learn, those outside of a part moved as well."""
     n = len(panel.steps)
@@ -315,13 +354,32 @@ def joined_series(panel: Panel, noise: Noise, members: Sequence[int]) -> tuple[n
     )
 
 
+def _rows_of_basis(found: Moved) -> np.ndarray:
+    """float [1 or 2, T]: what a movement explains of any series: its template, and that by how much of each step its part is.
+
+    Where sources take turns, a source's window is in every third step of all rows.
+    """
+    panel = found.panel
+    own = found.template.over(len(panel.steps))
+    if not found.chosen.values or panel.parts[0] != ():
+        return own[None]
+    share_T = panel.rows[list(found.chosen.members)].sum(axis=0) / np.maximum(panel.rows[0], 1.0)
+    if np.ptp(share_T[own != 0]) < UNEVEN:
+        return own[None]
+    return np.stack([own, own * share_T])
+
+
+UNEVEN = 0.5
+"""A part whose share of the steps of a movement differs by more than this is not in each of them alike."""
+
+
 def _stands(found: Moved, basis: np.ndarray) -> bool:
     """Whether a movement is still there beside all others of its measure."""
-    own = found.template.over(len(found.panel.steps))
-    others = basis[[i for i in range(len(basis)) if not np.array_equal(basis[i], own)]]
+    own = _rows_of_basis(found)
+    others = basis[[i for i in range(len(basis)) if not any(np.array_equal(basis[i], each) for each in own)]]
     at = np.asarray([found.chosen.at])
     one = whitened(found.panel.values[at], found.noise.at(at), others[None])
-    size, _ = coefficients(one, own)
+    size, _ = coefficients(one, own[0])
     return bool(abs(size[0]) >= STILL)
 
 

@@ -32,8 +32,8 @@ LARGEST = 5.0
 """Size of a step in units of its noise that counts for the order; what is larger is no more urgent."""
 STARTS = 0.05
 """What changes within this part of the run from its start is how the run starts ..."""
-STARTS_STEPS = 3
-"""... or within so many steps."""
+STARTS_STEPS = 3, 5
+"""... or within so many steps, the second where that is at most an eighth of the run: until queues are full, samples get older."""
 ABSENT = 0.002
 """A share below this is of a value that is not there."""
 NEAR = 20
@@ -60,7 +60,8 @@ def _is_of_few(found: Moved) -> bool:
 
 def first_steps(n: int) -> int:
     """How many of a run's `n` steps are how it starts."""
-    return max(STARTS_STEPS, int(STARTS * n))
+    least, usual = STARTS_STEPS
+    return max(least, min(usual, n // 8), int(STARTS * n))
 
 
 def _is_expected(found: Moved) -> bool:

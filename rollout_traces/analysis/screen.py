@@ -138,14 +138,33 @@ def scan_in_parts(panel: Panel, noise: Noise, basis: np.ndarray) -> Scanned:
     return Scanned(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
-def _sizes(w: Whitened, sharp: Whitened) -> Iterator[tuple[Kind, int, np.ndarray, int]]:
-    """Kind and length of templates, their sizes [S, ...] by where they begin, and among how many lengths they are one."""
+def few_values(values: np.ndarray) -> np.ndarray:
+    """int [S]: the length of a window in which a series, which may have a value at every third step, has as many as a spike.
+
+    Args:
+        values: float [S, T], NaN where there is none.
+    """
+    n = np.maximum(np.isfinite(values).sum(axis=1), 1)
+    return np.maximum(SPIKE * values.shape[1] // n, SPIKE)
+
+
+def _sizes(w: Whitened, sharp: Whitened, few: np.ndarray) -> Iterator[tuple[Kind, int, np.ndarray, int]]:
+    """Kind and length of templates, their sizes [S, ...] by where they begin, and among how many lengths they are one.
+
+    Args:
+        w: series without what lies far from its neighbours.
+        sharp: with it, for windows up to ...
+        few: int [S], ... this length.
+    """
     n = w.weight.shape[1]
     found = lengths(n)
     # what began in the last steps is a spike for all that is known
     yield "level", n, w.levels()[:, :-SPIKE], 1
     for length in found.tolist():
-        yield "window", length, (sharp if length <= SPIKE else w).windows(length), len(found)
+        windows = (sharp if (length <= few).any() else w).windows(length)
+        if (length <= few).any() and (length > few).any():
+            windows = np.where((length <= few)[:, None], windows, w.windows(length))
+        yield "window", length, windows, len(found)
         if length >= SHORTEST_RAMP:
             yield "ramp", length, w.ramps(length), len(found)
 
@@ -168,14 +187,15 @@ def scan(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, Whiten
         np.full(n_series, "level", object), np.zeros(n_series, np.int64), np.full(n_series, n), np.zeros(n_series),
         np.zeros(n_series), np.full(n_series, -np.inf),
     )  # fmt: skip
-    for kind, length, sizes, n_lengths in _sizes(w, sharp):
+    few = few_values(panel.values)
+    for kind, length, sizes, n_lengths in _sizes(w, sharp, few):
         if sizes.shape[1] < 2:
             continue
         at = 1 + np.argmax(np.abs(sizes[:, 1:]), axis=1)
         z = sizes[rows, at]
-        is_short = kind == "window" and length <= SPIKE
-        tails = np.minimum(freedom, noise.freedom * length) if is_short else freedom
-        same = np.minimum(freedom, noise.freedom * SPIKE) if is_short else freedom
+        is_short = (kind == "window") & (length <= few)
+        tails = np.where(is_short, np.minimum(freedom, noise.freedom * min(length, SPIKE)), freedom)
+        same = np.where(is_short, np.minimum(freedom, noise.freedom * SPIKE), freedom)
         gained = evidence(_as_normal(z, same), n, n_lengths)
         better = gained > best.evidence
         best.kind[better], best.start[better], best.length[better] = kind, at[better], length

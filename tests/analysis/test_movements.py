@@ -411,6 +411,31 @@ class TestContained:
         assert any("n_sampled" in map(str, e.series) for e in report.diagnoses)
 
 
+class TestLearningAndTurns:
+    def test_a_level_under_learning_is_no_window_that_began_with_the_learning(self):
+        """Seen once: a judge that fell at step 80 was said to have been high from step 14 to 79."""
+
+        def judge(s: int, g: int, i: int) -> float:
+            return 0.5 + 0.2 * (1 - np.exp(-s / 25)) + 0.08 * drawn(s, g, i) - (0.15 if s >= 80 else 0.0)
+
+        entries = told(table(steps(120, **{"component/judge": judge})))
+        assert [(each.shape, abs(each.step - 80) <= 1) for each in entries] == [("level", True)]
+
+    def test_a_window_of_a_source_that_takes_its_turn_is_one_window_of_that_source(self):
+        def length(s: int, g: int, i: int) -> float:
+            return 100 + 20 * (s % 3) + 5 * drawn(s, g, i) - (12.0 if 20 <= s < 28 and s % 3 == 0 else 0.0)
+
+        [entry] = told(table(steps(75, source=lambda s, g, i: f"s{s % 3}", n_sampled=length)))
+        assert (entry.part, entry.shape) == ((("source", "s0"),), "window")
+        assert entry.onset[0] <= 21 <= entry.onset[1] and 24 <= entry.last <= 29
+
+    def test_samples_that_get_older_until_the_queue_is_full_are_how_a_run_starts(self):
+        def flags(s: int, g: int, i: int) -> list[str]:
+            return ["stale"] if s >= 5 and drawn(s, g, i) > 0.5 else []
+
+        assert told(table(steps(50, groups=12, size=8, flags=flags))) == []
+
+
 class TestFewRowsAndTurns:
     @pytest.mark.parametrize("n_sources", [2, 3, 5, 6])
     def test_sources_that_take_turns_are_no_change(self, n_sources):
