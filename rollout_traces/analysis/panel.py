@@ -31,7 +31,7 @@ ASKED = 0.9
 
 
 @dataclass(frozen=True)
-class Carried:
+class CarriedStep:
     """A step that a handful of rows carry.
 
     Attributes:
@@ -81,14 +81,14 @@ class Panel:
     tails: np.ndarray = field(default_factory=lambda: np.empty(0))
     source: RunRows | None = None
     measure: RowMeasure | None = None
-    carried: Mapping[int, Carried] = field(default_factory=dict)
+    carried: Mapping[int, CarriedStep] = field(default_factory=dict)
     is_share: bool = False
     control: np.ndarray = field(default_factory=lambda: np.empty(0))
     is_centred: bool = False
 
 
 @dataclass(frozen=True)
-class _Read:
+class _Values:
     """What is read of a measure; its arrays are float [N].
 
     Attributes:
@@ -108,7 +108,7 @@ class _Read:
     values: np.ndarray
     of_all: np.ndarray
     weight: np.ndarray | None
-    carried: Mapping[int, Carried]
+    carried: Mapping[int, CarriedStep]
     is_share: bool
     is_centred: bool
     between: float
@@ -163,7 +163,7 @@ class Parting:
             read.is_share, control, read.is_centred,
         )  # fmt: skip
 
-    def _read(self, measure: RowMeasure) -> _Read:
+    def _read(self, measure: RowMeasure) -> _Values:
         """The values of a measure without the rows that carry a step, and what is known of all of them."""
         rows = self.rows
         plain = measure.read()
@@ -175,14 +175,16 @@ class Parting:
         if len(without):
             whole = self.cells().means(plain, weight)[0]
             n_carriers = np.bincount(rows.at[without], minlength=len(rows.steps))
-            carried = {i: Carried(int(n_carriers[i]), float(whole[i]), p) for i, p in handful.log_p.items()}
+            carried = {
+                i: CarriedStep(int(n_carriers[i]), float(whole[i]), p) for i, p in handful.log_p.items()
+            }
             left = np.isin(np.arange(len(values)), without, invert=True)
             plain, values = np.where(left, plain, np.nan), np.where(left, values, np.nan)
         of_all = values
         if measure.name.column.rsplit("/", 1)[-1] != "source":
             values = self._less_mix(values, weight)
         known = plain[np.isfinite(plain)]
-        return _Read(
+        return _Values(
             plain,
             values,
             of_all if is_centred else values,
@@ -195,7 +197,7 @@ class Parting:
             rounding=float(FLOAT32 * np.max(np.abs(values), where=np.isfinite(values), initial=0.0)) ** 2,
         )
 
-    def _series(self, read: _Read, column: str) -> Iterator[tuple[Any, ...]]:
+    def _series(self, read: _Values, column: str) -> Iterator[tuple[Any, ...]]:
         """Of each part by a column, or of everything: the part, its values, variances, rows, groups, levels, tail and control."""
         cells = self.cells(column)
         sums = cells.sums(read.values if column else read.of_all, read.weight, read.within, read.between)
