@@ -163,7 +163,7 @@ function loadList(now, wanted, { quiet = false } = {}) {
       drawList();
       if (!quiet) {
         part(".rt-left-list").scrollTop = 0;
-        mark(part(".rt-left-list"), rollout?.id);
+        if (!now.sort) mark(part(".rt-left-list"), rollout?.id);
       }
       population(data);
       openWanted(state.get());
