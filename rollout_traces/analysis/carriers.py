@@ -16,8 +16,8 @@ FEW = 0.01
 """... or this part of the step."""
 QUARTER = 0.25
 """They carry a step where they make more than this of its summed absolute contributions ..."""
-RARE = 0.99
-"""... and more than in this part of the other steps ..."""
+RARE = 0.95
+"""... and more than in this part of the steps: a handful may carry two or three of 40 ..."""
 BEYOND = 12.0
 """... and lie this many median absolute deviations of all rows from their middle, which no tail of a healthy column reaches often."""
 FEWEST_ROWS = 8
@@ -72,7 +72,7 @@ def carried_by(rows: RunRows, measure: RowMeasure, values: np.ndarray) -> Handfu
     place[order] = np.arange(len(at)) - starts[at[order]]
     few = np.maximum(MOST, (FEW * n).astype(np.int64))
     top = np.bincount(at, np.where(place < few[at], size, 0.0), len(rows.steps)) / np.maximum(total, 1e-300)
-    crowded = (n >= FEWEST_ROWS) & (top > QUARTER) & (top >= np.quantile(top[n > 0], RARE))
+    crowded = (n >= FEWEST_ROWS) & (top > QUARTER) & (top >= np.quantile(top[n > 0], RARE, method="lower"))
     chosen = crowded[at] & (place < few[at]) & (size > BEYOND * usual)
     if not chosen.any():
         return nothing

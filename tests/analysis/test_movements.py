@@ -437,6 +437,13 @@ class TestLearningAndTurns:
 
 
 class TestFewRowsAndTurns:
+    def test_a_handful_that_carries_two_steps_is_set_aside_in_both(self):
+        def length(s: int, g: int, i: int) -> float:
+            return 5e4 if s in (14, 15) and g < 2 and not i else 50 + 5 * drawn(s, g, i)
+
+        entries = told(table(steps(40, groups=8, size=8, n_sampled=length)))
+        assert sorted((each.step, len(each.carriers)) for each in entries) == [(14, 2), (15, 2)]
+
     @pytest.mark.parametrize("n_sources", [2, 3, 5, 6])
     def test_sources_that_take_turns_are_no_change(self, n_sources):
         rows = steps(
