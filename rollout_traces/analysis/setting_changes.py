@@ -66,7 +66,8 @@ def changes_of(values_T: np.ndarray, error: float) -> list[Located] | None:
         first = changes.pop(0)
         size = (first.after - first.before) / error
         back = changes[0] if changes else None
-        if back is not None and abs(back.after - first.before) <= error:
+        stood = first.start > 1  # a first step alone, as of a warm-up, is no level to come back to
+        if back is not None and stood and abs(back.after - first.before) <= error:
             changes.pop(0)
             window = Template("window", first.start, back.start)
             end = back.start - 1, back.stop - 2
