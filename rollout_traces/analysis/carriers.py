@@ -77,9 +77,10 @@ def carried_by(rows: RunRows, measure: RowMeasure, values: np.ndarray) -> Handfu
     if not chosen.any():
         return nothing
     others = np.sort(size[~chosen])[::-1][: max(FEWEST_OF_TAIL, int(TAIL * len(size))) + 1]
+    far, places = size[chosen], at[chosen]
     log_p = {
-        step: _beyond_tail(np.sort(size[chosen & (at == step)]), others, len(rows.steps))
-        for step in np.unique(at[chosen]).tolist()
+        step: _beyond_tail(np.sort(far[places == step]), others, len(rows.steps))
+        for step in np.unique(places).tolist()
     }
     return Handful(known[chosen], log_p)
 
