@@ -38,6 +38,13 @@ class TestPagesAndProjects:
             "href", re.compile(r"^/trackio/[0-9a-f]{40}/\?project=demo$")
         )
 
+    def test_the_address_at_trackio_follows_the_page(self, visit):
+        visit.open(tab="rollouts", project="demo", run="run-a", step=4)
+        link = visit.get("trackio-link")
+        expect(link).to_have_attribute("href", re.compile(r"/traces\?project=demo&run_ids=\w+$"))
+        visit.get("tab-health").click()
+        expect(link).to_have_attribute("href", re.compile(r"/\?project=demo$"))
+
     def test_digits_open_the_pages(self, visit):
         visit.open(tab="rollouts", project="demo", run="run-a")
         expect(visit.get("turn").first).to_be_visible()
@@ -73,7 +80,9 @@ class TestPagesAndProjects:
         visit.get("project-select").select_option("demo")
         visit.get("project-select").select_option("repetitive")
         expect(visit.get("population")).to_contain_text("rollouts kept")
-        expect(visit.get("trackio-link")).to_have_attribute("href", re.compile(r"project=repetitive$"))
+        expect(visit.get("trackio-link")).to_have_attribute(
+            "href", re.compile(r"traces\?project=repetitive&")
+        )
         [late] = held
         late.continue_()
         visit.page.unroute("**/component_server/")

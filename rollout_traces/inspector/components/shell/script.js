@@ -58,7 +58,6 @@ async function refresh(changed) {
       ahead = page.askAhead?.(now);
     });
     if (!(await loadCatalog(now.project))) return;
-    drawTools();
     root.querySelector(".rt-live").dataset.state = "idle";
     await soon(ahead);
     if (state.get().project !== now.project) return;
@@ -66,6 +65,7 @@ async function refresh(changed) {
   if (fillDefaults()) return;
   drawPickers();
   drawTabs();
+  linkToTrackio();
   drawLive();
   await showPage();
   updateIncidents(root, call, state.get());
@@ -263,7 +263,6 @@ function drawTools() {
           target: "_blank",
           rel: "noopener",
           title: "Trackio's own dashboard; of a rollout its run's traces, of which no single one has an address",
-          onclick: event => event.currentTarget.setAttribute("href", trackioAddress()),
           testid: "trackio-link",
         },
         "Trackio",
@@ -294,6 +293,10 @@ function drawTools() {
       testid: "help-button",
     }),
   );
+}
+
+function linkToTrackio() {
+  root.querySelector("[data-testid='trackio-link']")?.setAttribute("href", trackioAddress());
 }
 
 // Trackio's page of what is shown here, as near as it has an address: a run's traces, else the project.
