@@ -130,9 +130,7 @@ def _shows_in(each: Moved, part: Part) -> bool:
 
 def _whitened(found: Moved) -> Whitened:
     panel = found.panel
-    return whitened(
-        panel.values, found.noise, np.broadcast_to(found.basis, (len(panel.values), *found.basis.shape))
-    )
+    return whitened(panel.values, found.noise, found.basis)
 
 
 def _same_time(each: Moved, head: Moved) -> bool:
@@ -164,7 +162,7 @@ def _begin_together(one: Moved, other: Moved) -> bool:
 
 def _of_one(found: Moved) -> Whitened:
     at = np.asarray([found.chosen.at])
-    return whitened(found.panel.values[at], found.noise.at(at), found.basis[None])
+    return whitened(found.panel.values[at], found.noise.at(at), found.basis[at])
 
 
 def moved_to(found: Moved, panel: Panel) -> np.ndarray | None:

@@ -52,7 +52,7 @@ class Moved:
 
     Attributes:
         panel: the series of the measure.
-        basis: float [K, T], what the others of its movements are.
+        basis: float [S, K, T], what each series does without it.
         noise: of the panel's series.
         located: the template and when.
         chosen: the part; of one series alone, that part.
@@ -91,7 +91,7 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
     if (changes := setting_changes(panel, noise)) is not None:
         changed = [_set(panel, noise, located, float(sure[0])) for located in changes]
         return [each for each in changed if each.log_p <= limit[0]]
-    basis, n_smooth = polynomials(n, 0), 1
+    basis, is_smooth = _constants(panel), False
     kept: list[Moved] = []
     noise = replace(noise, variance=noise.variance.copy())
     if panel.is_centred and panel.carried:  # what carries a step takes from all others
@@ -101,24 +101,16 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
         best, w = scan(panel, noise, basis)
         at = int(np.lexsort((-best.evidence, best.log_p - limit))[0])
         learned = may_be_learned(panel, panel.parts[at])
-        if learned and best.log_p[at] <= limit[at] and n_smooth == 1 and n >= FEWEST_EVALUATIONS:
-            wider = np.concatenate([polynomials(n, DRIFT_DEGREE), basis[1:]])
-            smooth = whitened(noise.clipped, noise, np.broadcast_to(wider, (len(panel.values), *wider.shape)))
-            drifting = _account(
-                panel, noise, wider, at, float(w.loss[at] - smooth.loss[at]), DRIFT_DEGREE * np.log(n) / 2
-            )
-            own = float(best.z[at] ** 2)
-            moving = _account(
-                panel,
-                noise,
-                np.concatenate([basis, _template(best, at, n).over(n)[None]]),
-                at,
-                own,
-                _cost(best, at, panel),
-            )
+        if learned and best.log_p[at] <= limit[at] and not is_smooth and n >= FEWEST_EVALUATIONS:
+            smooth = _with_curve(basis)
+            gained = w.loss[at] - whitened(noise.clipped, noise, smooth).loss[at]
+            drifting = _account(panel, noise, smooth[at], at, float(gained), DRIFT_DEGREE * np.log(n) / 2)
+            moved = np.concatenate([basis[at], _template(best, at, n).over(n)[None]])
+            moving = _account(panel, noise, moved, at, float(best.z[at] ** 2), _cost(best, at, panel))
             if drifting > moving:
-                kept.append(_drift(panel, noise, basis, w, smooth, at))
-                basis, n_smooth = wider, len(wider) - len(basis) + 1
+                kept.append(_drift(panel, noise, basis, at))
+                panel, noise, basis = _beside_learning(panel, noise, basis)
+                is_smooth = True
                 continue
         if best.log_p[at] > limit[at]:
             break
@@ -127,6 +119,11 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
             _set_aside(noise, best, at)
             aside += 1
             continue
+        if not is_smooth and not learned and _is_of_most(found):
+            kept.append(_drift(panel, noise, basis, 0))
+            panel, noise, basis = _beside_learning(panel, noise, basis)
+            is_smooth = True
+            continue
         slow = found.drift or _may_be_slow(found, w, best, at)
         is_sure = bool(found.log_p <= sure[at]) and (slow or _beyond_noise(found) <= min(sure[at], LASTING))
         found = replace(found, drift=slow, is_sure=is_sure)
@@ -134,15 +131,64 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
             aside += 1
         else:
             kept.append(found)
-        basis = np.concatenate([basis, _rows_of_basis(found)])
+        basis = _beside(basis, _rows_of_basis(found))
     drifts = [
         each
         for each in kept
         if each.drift and each.located.template.stop == n and not each.located.template.start
     ]
-    others = [each for each in kept if each not in drifts]
-    lasting = [_from_its_end(each) for each in others if _stands(each, basis)]
-    return drifts + _there_and_back(lasting)
+    others = [each for each in kept if each not in drifts and _stands(each, basis)]
+    return drifts + [_from_its_end(each) for each in _there_and_back(others)]
+
+
+def _constants(panel: Panel) -> np.ndarray:
+    """float [S, 1, T]."""
+    return np.ones((len(panel.values), 1, len(panel.steps)))
+
+
+def _beside(basis: np.ndarray, further: np.ndarray) -> np.ndarray:
+    """A basis, float [S, K, T], with the same rows, float [L, T], of each series."""
+    return np.concatenate([basis, np.broadcast_to(further, (len(basis), *further.shape))], axis=1)
+
+
+def _with_curve(basis: np.ndarray) -> np.ndarray:
+    """A basis, float [S, K, T], with slow change."""
+    return _beside(basis, polynomials(basis.shape[-1], DRIFT_DEGREE)[1:])
+
+
+def _beside_learning(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Panel, Noise, np.ndarray]:
+    """The series beside what a policy learns: a curve of its own, or that of all rows where a part learns nothing of its own.
+
+    Args:
+        panel, noise: the series.
+        basis: float [S, K, T], what they do without learning.
+    """
+    smooth = _with_curve(basis)
+    follows = np.asarray([not may_be_learned(panel, part) for part in panel.parts])
+    if panel.parts[0] != () or not follows.any():
+        return panel, noise, smooth
+    w = whitened(noise.clipped[:1], noise.at(np.asarray([0])), basis[:1])
+    rows = smooth[0, basis.shape[1] :]
+    white = w.apply(smooth[:1])[0]
+    y = w.apply(np.where(np.isfinite(noise.clipped[:1]), noise.clipped[:1], 0.0))[0]
+    size = np.linalg.lstsq(white.T, y, rcond=None)[0]
+    learned = np.zeros_like(panel.values)
+    learned[follows] = (1 - panel.control[follows])[:, None] * (size[basis.shape[1] :] @ rows)
+    smooth[follows, basis.shape[1] :] = 0.0
+    beside = replace(panel, values=panel.values - learned, learned=learned)
+    return beside, replace(noise, clipped=noise.clipped - learned), smooth
+
+
+def _is_of_most(found: Moved) -> bool:
+    """Whether a movement is slow change over the run of all rows, or of most of them while a part does something against it."""
+    panel, n = found.panel, len(found.panel.steps)
+    if not found.template.is_drift(n) or panel.parts[0] != () or found.chosen.values is None:
+        return False
+    return bool(panel.rows[list(found.chosen.members)].sum() > MOST * panel.rows[0].sum())
+
+
+MOST = 0.5
+"""What more of the rows than this do slowly is learned by all."""
 
 
 def _set(panel: Panel, noise: Noise, located: Located, sure: float) -> Moved:
@@ -152,7 +198,7 @@ def _set(panel: Panel, noise: Noise, located: Located, sure: float) -> Moved:
     size = abs(located.z) * np.sqrt(max(min(inside, n - inside), 1))
     log_p = float(np.log(n_tests(n)) + log_chance(np.asarray(size), freedom_of(panel)[0]))
     chosen = Chosen(0, panel.parts[0], (0,))
-    return Moved(panel, polynomials(n, 0), noise, located, chosen, log_p, is_sure=log_p <= sure)
+    return Moved(panel, _constants(panel), noise, located, chosen, log_p, is_sure=log_p <= sure)
 
 
 def _beyond_noise(found: Moved) -> float:
@@ -164,7 +210,7 @@ def _beyond_noise(found: Moved) -> float:
     if template.kind == "window" and template.stop - template.start <= SPIKE:
         return -np.inf
     at = np.asarray([found.chosen.at])
-    own, others = template.over(n)[None], found.basis[1:]
+    own, others = template.over(n)[None], found.basis[found.chosen.at, 1:]
     smooth = polynomials(n, DRIFT_DEGREE)
     slow = [np.concatenate([smooth[:1], np.zeros_like(smooth[1:])])]
     if may_be_learned(found.panel, found.panel.parts[found.chosen.at]):
@@ -222,15 +268,15 @@ def _there_and_back(found: list[Moved]) -> list[Moved]:
         if abs(after - before) < RESIDUE * abs(inside - before):
             last = two.located.onset[0] - 1, two.located.onset[1] - 1
             located = Located(window, one.located.onset, last, one.located.z)
-            merged = replace(one, located=located, drift=False)
+            surer = min(one, two, key=lambda each: each.log_p)
+            merged = replace(one, located=located, drift=False, log_p=surer.log_p, is_sure=surer.is_sure)
             return _there_and_back([merged, *(each for each in found if each is not one and each is not two)])
     return found
 
 
-def _drift(
-    panel: Panel, noise: Noise, basis: np.ndarray, plain: Whitened, smooth: Whitened, at: int
-) -> Moved:
+def _drift(panel: Panel, noise: Noise, basis: np.ndarray, at: int) -> Moved:
     """Slow change over the run, of the part that shows it most or of all rows."""
+    plain, smooth = (whitened(noise.clipped, noise, each) for each in (basis, _with_curve(basis)))
     whole = [i for i, part in enumerate(panel.parts) if part == ()]
     gained = plain.loss - smooth.loss
     place = whole[0] if whole else at
@@ -254,9 +300,9 @@ def _found(
 ) -> Moved | None:
     own = noise.at(np.asarray([at]))
     is_spike = best.kind[at] == "window" and best.length[at] <= few_values(panel.values[at : at + 1])[0]
-    one = whitened(panel.values[at : at + 1] if is_spike else own.clipped, own, basis[None])
+    one = whitened(panel.values[at : at + 1] if is_spike else own.clipped, own, basis[at : at + 1])
     if is_spike:
-        w = whitened(panel.values, noise, np.broadcast_to(basis, (len(panel.values), *basis.shape)))
+        w = whitened(panel.values, noise, basis)
     located = locate(one, best.kind[at], int(best.start[at]), int(best.length[at]))
     chosen = smallest_part(panel, w, located.template, at)
     if chosen.values is None:
@@ -265,7 +311,7 @@ def _found(
         return None
     log_p = float(best.log_p[at])
     if panel.is_share:
-        exact = share_sizes(panel, at, located.template, basis)
+        exact = share_sizes(panel, at, located.template, basis[at])
         log_p = max(
             log_p,
             min(
@@ -275,7 +321,7 @@ def _found(
         )
     if chosen.values is not None and chosen.members != (at,):
         joined = joined_series(panel, noise, chosen.members)
-        pooled = whitened(joined[0] if is_spike else joined[1].clipped, joined[1], basis[None])
+        pooled = whitened(joined[0] if is_spike else joined[1].clipped, joined[1], basis[chosen.at][None])
         located = locate(
             pooled,
             located.template.kind,
@@ -333,10 +379,8 @@ def _template(best: Scanned, at: int, n: int) -> Template:
 
 def _beside_drift(panel: Panel, noise: Noise, basis: np.ndarray, is_spike: bool) -> Whitened:
     """The series beside slow change too: where all learn, those outside of a part moved as well."""
-    n = len(panel.steps)
-    wider = np.concatenate([polynomials(n, DRIFT_DEGREE), basis[1:]])
     values = panel.values if is_spike else noise.clipped
-    return whitened(values, noise, np.broadcast_to(wider, (len(values), *wider.shape)))
+    return whitened(values, noise, _with_curve(basis))
 
 
 def joined_series(panel: Panel, noise: Noise, members: Sequence[int]) -> tuple[np.ndarray, Noise]:
@@ -376,8 +420,8 @@ UNEVEN = 0.5
 def _stands(found: Moved, basis: np.ndarray) -> bool:
     """Whether a movement is still there beside all others of its measure."""
     own = _rows_of_basis(found)
-    others = basis[[i for i in range(len(basis)) if not any(np.array_equal(basis[i], each) for each in own)]]
     at = np.asarray([found.chosen.at])
+    others = np.stack([row for row in basis[at[0]] if not any(np.array_equal(row, each) for each in own)])
     one = whitened(found.panel.values[at], found.noise.at(at), others[None])
     size, _ = coefficients(one, own[0])
     return bool(abs(size[0]) >= STILL)
@@ -399,7 +443,7 @@ def _may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
     if (w.basis[at] ** 2).sum() < CURVE_DEGREE:
         wide = whitened(
             found.noise.clipped[at : at + 1], found.noise.at(np.asarray([at])),
-            np.concatenate([polynomials(n, CURVE_DEGREE), found.basis[1:]])[None],
+            np.concatenate([polynomials(n, CURVE_DEGREE), found.basis[at, 1:]])[None],
         )  # fmt: skip
         explained.append((float(w.loss[at] - wide.loss[0]), CURVE_DEGREE * np.log(n) / 2 + np.log(n)))
     own = float(best.z[at] ** 2), np.log(n * (len(lengths(n)) if best.kind[at] != "level" else 1))
@@ -429,6 +473,8 @@ def _is_rest_of(found: Moved, other: Moved) -> bool:
     one, two = found.template, other.template
     if found.chosen.values and not other.chosen.values:
         return False
+    if _are_apart(found, other):
+        return False
     both_last = one.kind != "window" and two.kind != "window" and found.located.z * other.located.z > 0
     of_all = both_last and not other.chosen.values
     if not of_all and abs(found.located.z) >= RESIDUE * abs(other.located.z):
@@ -441,6 +487,15 @@ def _is_rest_of(found: Moved, other: Moved) -> bool:
         for own in (one.start, one.stop)
         if own < len(found.panel.steps)
     )
+
+
+def _are_apart(found: Moved, other: Moved) -> bool:
+    """Whether two movements are of parts without a common row, of which none shows what the other does."""
+    one, two = found.chosen.values or (), other.chosen.values or ()
+    columns = {column for column, _ in (*one, *two)}
+    apart = bool(one) and bool(two) and len(columns) == 1 and not set(one) & set(two)
+    panel = found.panel
+    return apart and not panel.is_centred and not panel.control[list(found.chosen.members)].any()
 
 
 def spikes_of_rows(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]:
@@ -466,7 +521,7 @@ def spikes_of_rows(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]
             found.append(
                 Moved(
                     replace(panel, levels=levels),
-                    polynomials(n, 0),
+                    _constants(panel),
                     noise,
                     located,
                     chosen,

@@ -36,6 +36,8 @@ STARTS_STEPS = 3, 5
 """... or within so many steps, the second where that is at most an eighth of the run: until queues are full, samples get older."""
 ABSENT = 0.002
 """A share below this is of a value that is not there."""
+ENDS = 10
+"""What changes over the whole run has been at its first and is at its last tenth."""
 NEAR = 20
 """Steps before and after a movement whose level stands for before."""
 
@@ -114,7 +116,7 @@ def shape_of(found: Moved, before: float | None, after: float | None) -> Shape:
 
 
 def levels_of(found: Moved) -> tuple[float | None, float | None, float | None]:
-    """Level before, at its steps, and at its steps outside of the part."""
+    """Level before, with what was learned since, at its steps, and at its steps outside of the part."""
     panel, template = found.panel, found.template
     n = len(panel.steps)
     inside = template.inside(n)
@@ -123,12 +125,19 @@ def levels_of(found: Moved) -> tuple[float | None, float | None, float | None]:
     outside = (t < template.start) & (t >= template.start - length)
     if not outside.any():
         outside = (t >= template.stop) & (t < template.stop + length)
+    if not outside.any():
+        ends = max(n // ENDS, 1)
+        outside, inside = t < ends, t >= n - ends
     if template.kind == "ramp" and template.stop < n:
         inside = t >= template.stop - 1
     members = list(found.chosen.members)
     others = list(found.chosen.outside)
+    before = _mean(panel.levels, panel.rows, members, outside)
+    if panel.learned is not None and before is not None:
+        then, now = (_mean(panel.learned, panel.rows, members, steps) for steps in (outside, inside))
+        before += (now or 0.0) - (then or 0.0)
     return (
-        _mean(panel.levels, panel.rows, members, outside),
+        before,
         _mean(panel.levels, panel.rows, members, inside),
         _mean(panel.levels, panel.rows, others, inside) if others else None,
     )

@@ -24,8 +24,8 @@ from rollout_traces.analysis.templates import SPIKE, Kind, Template, evidence
 
 DISCOVERY = 0.01
 """False discovery rate over the run's family of series (Benjamini and Yekutieli 2001)."""
-PERHAPS = 0.05
-"""Part of the movements that are said to be perhaps chance, and are (Benjamini and Hochberg 1995)."""
+PERHAPS = 0.5
+"""Part of the movements that are chance among those that are said to be perhaps (Benjamini and Hochberg 1995)."""
 FEWEST_EVALUATIONS = 6
 """Steps of an evaluation, of which groups say how sure each is."""
 FEWEST_STEPS = 12

@@ -11,6 +11,9 @@ from rollout_traces.analysis import names as table_of_names
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.store.query.parser import parse_query
 from tests.analysis.builders import steps, table
+from tests.perturbations.spec import draw_spec
+from tests.perturbations.tables import Relations
+from tests.perturbations.truth import draw_trial
 from tests.stories.causes import CAUSES
 from tests.stories.relations import TableRelations, of_story
 from tests.stories.world import write_run
@@ -420,6 +423,35 @@ class TestLearningAndTurns:
 
         entries = told(table(steps(120, **{"component/judge": judge})))
         assert [(each.shape, abs(each.step - 80) <= 1) for each in entries] == [("level", True)]
+
+    def test_an_engine_is_judged_beside_what_all_learn(self):
+        """Seen once: each engine had a curve of its own beside what it did, and the sentence said that it rose."""
+
+        def certainty(s: int, g: int, i: int) -> float:
+            moved = {0: 0.15 if 27 <= s < 66 else 0.0, 3: -0.08 if s >= 30 else 0.0}
+            return -0.5 + 0.25 * s / 120 + 0.1 * drawn(s, g, i) + moved.get(i % 4, 0.0)
+
+        rows = steps(120, engine=lambda s, g, i: f"vllm-{i % 4}", mean_logprob=certainty)
+        of_two, of_one = told(table(rows))
+        assert (of_two.part, of_two.shape) == ((("engine", "vllm-0"),), "window")
+        assert (of_one.part, of_one.shape) == ((("engine", "vllm-3"),), "level")
+        assert of_one.onset[0] <= 30 <= of_one.onset[1]
+        assert of_one.before - of_one.after == pytest.approx(0.08, abs=0.03)
+
+    def test_learning_says_which_way(self):
+        rows = steps(N, mean_logprob=lambda s, g, i: -0.5 + 0.004 * s + 0.1 * drawn(s, g, i))
+        [entry] = diagnose(table(rows), "run").diagnoses
+        assert "more certain: mean_logprob rose from" in entry.sentence and entry.severity == "info"
+
+    def test_what_was_low_when_the_run_began_and_falls_back_falls(self):
+        """Seen once: a component that fell at step 22 was said to have risen from step 5 to 21."""
+        trial = draw_trial(draw_spec("replayed", 730288), 3)
+        [entry] = [
+            each
+            for each in diagnose(Relations(trial.run), "run").diagnoses
+            if str(each.series[0]) == "component/brevity"
+        ]
+        assert (entry.shape, entry.step) == ("level", 22)
 
     def test_a_window_of_a_source_that_takes_its_turn_is_one_window_of_that_source(self):
         def length(s: int, g: int, i: int) -> float:
