@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows
 from rollout_traces.analysis.step_series import Part
@@ -13,8 +14,10 @@ OF_PROMPTS = 0.9
 
 
 def is_given(panel: Panel) -> bool:
-    """Whether a measure is of a column that rollouts are given, so that no policy learns it: a source, an engine, a prompt's length."""
+    """Whether a measure is of what rollouts are given, so that no policy learns it: a source, an engine, a prompt's length, a group's size."""
     source, measure = panel.source, panel.measure
+    if panel.names[0].column in OF_WHOLE_GROUPS:
+        return True
     if source is None or measure is None:
         return False
     return panel.names[0].column in source.parts or is_one_in_groups(source, measure.read())

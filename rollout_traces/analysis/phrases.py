@@ -38,6 +38,8 @@ MOST_COMPARED = 1_500
 """Rollouts of a side whose texts are read."""
 EVERY_KEPT = "true"
 WORDS = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
+MARKS = re.compile(r"[!-/:-@\[-`{-~]{2,}|[\u2190-\u2bff\U0001f300-\U0001faff]")
+"""Several signs in a row, as a rule between paragraphs, or one symbol: an arrow, an emoji."""
 _MIXED = np.uint64(0x9E3779B97F4A7C15)
 """Knuth's multiplicative constant, by which the codes of words are mixed to those of n-grams."""
 
@@ -79,7 +81,7 @@ class Ngrams:
         ngram: int [K], the n-gram of each, ascending.
         length: int [G], words of each n-gram.
         place: int [G], where one occurrence of it begins among all words.
-        words: all words of all texts.
+        words: all words of all texts, then all marks.
     """
 
     n_texts: int
@@ -127,36 +129,44 @@ class Ngrams:
         return np.where(alone > 0, np.maximum(squares / np.where(alone > 0, alone, 1), 1.0), 1.0)
 
 
-def words_of(text: str, most: int = MOST_CHARACTERS) -> list[str]:
-    """The words of a text in lower case; of a long one those of both ends."""
-    if len(text) > most:
-        # a word that is cut is no word
-        text = f"{text[: most // 2].rsplit(None, 1)[0]} {text[-(most // 2) :].split(None, 1)[-1]}"
+def words_of(text: str) -> list[str]:
+    """The words of a text in lower case."""
     return [word.lower() for word in WORDS.findall(text)]
 
 
+def ends_of(text: str, most: int) -> str:
+    """A text, or of a long one both ends; a word that is cut is no word."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2].rsplit(None, 1)[0]} {text[-(most // 2) :].split(None, 1)[-1]}"
+
+
 def ngrams_of(texts: Sequence[str]) -> Ngrams:
-    """The n-grams of 1 to `LONGEST` words of some texts."""
+    """The n-grams of 1 to `LONGEST` words of some texts, and their marks."""
     total = sum(map(len, texts))
     most = (
         MOST_CHARACTERS
         if total <= MOST_CHARACTERS
         else max(MOST_CHARACTERS // max(len(texts), 1), LEAST_OF_EACH)
     )
-    found = [words_of(text, most) for text in texts]
-    words = [word for each in found for word in each]
+    read = [ends_of(text, most) for text in texts]
+    found = [words_of(text) for text in read]
+    marks = [MARKS.findall(text) for text in read]
+    words = [word for each in (*found, *marks) for word in each]
+    n_words = sum(map(len, found))
     index: dict[str, int] = {}
     code = np.asarray([index.setdefault(word, len(index)) for word in words], np.uint64)
-    owner = np.repeat(np.arange(len(texts)), [len(each) for each in found])
+    owner = np.repeat(np.tile(np.arange(len(texts)), 2), [len(each) for each in (*found, *marks)])
     names, owners, places, lengths = [], [], [], []
     mixed = np.zeros(len(code), np.uint64)
     for n in range(1, LONGEST + 1):
-        if len(code) < n:
+        of = len(code) if n == 1 else n_words
+        if of < n:
             break
-        end = len(code) - n + 1
-        mixed = (mixed[:end] + code[n - 1 :] + np.uint64(n)) * _MIXED
+        end = of - n + 1
+        mixed = (mixed[:end] + code[n - 1 : of] + np.uint64(n)) * _MIXED
         mixed ^= mixed >> np.uint64(2 * len(index).bit_length() % 64 or 1)
-        inside = owner[:end] == owner[n - 1 :]
+        inside = owner[:end] == owner[n - 1 : of]
         names.append(mixed[inside])
         owners.append(owner[:end][inside])
         places.append(np.flatnonzero(inside))

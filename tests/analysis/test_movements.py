@@ -438,6 +438,16 @@ class TestLearningAndTurns:
         assert of_one.onset[0] <= 30 <= of_one.onset[1]
         assert of_one.before - of_one.after == pytest.approx(0.08, abs=0.03)
 
+    def test_groups_that_lose_a_rollout_are_no_learning(self):
+        """Seen once: that groups shrank after two thirds of a short run was told as slow change."""
+        rows = [
+            row
+            for i, row in enumerate(steps(40, groups=10, size=4, reward=drawn))
+            if not (row["step"] >= 27 and i % 4 == 3 and drawn(i, 0, 0) > 0.2)
+        ]
+        [entry] = [d for d in told(table(rows)) if "group/size_mean" in map(str, d.series)]
+        assert (entry.severity, entry.step) == ("error", 27)
+
     def test_learning_says_which_way(self):
         rows = steps(N, mean_logprob=lambda s, g, i: -0.5 + 0.004 * s + 0.1 * drawn(s, g, i))
         [entry] = diagnose(table(rows), "run").diagnoses

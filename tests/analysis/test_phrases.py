@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_traces.analysis import phrases as module
-from rollout_traces.analysis.phrases import FEWEST_TEXTS, LONGEST, enriched, ngrams_of, words_of
+from rollout_traces.analysis.phrases import (
+    FEWEST_TEXTS,
+    LONGEST,
+    MARKS,
+    ends_of,
+    enriched,
+    ngrams_of,
+    words_of,
+)
 
 
 class TestEnriched:
@@ -22,6 +30,11 @@ class TestEnriched:
         found = enriched(texts, in_a, np.arange(200), [str(i) for i in range(200)])
         assert [p.phrase for p in found] == ["i am quite sure"]
         assert (found[0].n_a, found[0].n_b) == (60, 0)
+
+    @pytest.mark.parametrize("mark", ["---", "```", "✅"])
+    def test_a_mark_that_is_no_word_is_found(self, mark):
+        texts = [f"{mark} the sum is {i}" if i < 60 else f"the sum is {i}" for i in range(200)]
+        assert [p.phrase for p in enriched(texts, np.arange(200) < 100, np.arange(200))] == [mark]
 
     def test_by_hand(self):
         texts = ["yes"] * 30 + ["no"] * 10 + ["yes"] * 10 + ["no"] * 30
@@ -50,7 +63,7 @@ class TestNgrams:
             words = words_of(text)
             for gram in {
                 " ".join(words[i : i + n]) for n in range(1, LONGEST + 1) for i in range(len(words) - n + 1)
-            }:
+            } | set(MARKS.findall(text)):
                 told[gram] = told.get(gram, 0) + 1
         found = ngrams_of(texts)
         counts = found.counts(np.ones(len(texts)))
@@ -66,7 +79,7 @@ class TestNgrams:
         assert {"begins", "ends"} <= names and len(found.words) < 5_000
 
     def test_a_word_that_is_cut_is_no_word(self):
-        found = words_of("Thursday is a longer day than Wednesday was", 32)
+        found = words_of(ends_of("Thursday is a longer day than Wednesday was", 32))
         assert found == ["thursday", "is", "a", "wednesday", "was"]
 
     def test_no_texts_and_no_words(self):

@@ -43,6 +43,11 @@ class TestPhrases:
         told = [d for d in diagnose(relations, "run").diagnoses if "absolutely certain" in d.sentence]
         assert told and abs(told[0].step - AT) <= 2
 
+    def test_a_rule_between_paragraphs_is_one(self):
+        """Seen once: what a policy writes that is no word was not looked at."""
+        told = [d for d in diagnose(run_that_writes("\n\n---\n\n"), "run").diagnoses if "“---”" in d.sentence]
+        assert told and told[0].severity == "error" and abs(told[0].step - AT) <= 2
+
     @pytest.mark.parametrize("seed", range(3))
     def test_words_drawn_by_chance_are_not_followed(self, seed):
         assert [
