@@ -307,6 +307,8 @@ def _found(
     chosen = smallest_part(panel, w, located.template, at)
     if chosen.values is None:
         chosen = smallest_part(panel, _beside_drift(panel, noise, basis, is_spike), located.template, at)
+    if panel.is_centred and chosen.values is None:  # what one part gains others lose: without a part nothing is said
+        return None
     if panel.source is not None and not _is_of_several(panel, chosen, located.template):
         return None
     log_p = float(best.log_p[at])
