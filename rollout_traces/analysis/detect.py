@@ -307,7 +307,7 @@ def _found(
     chosen = smallest_part(panel, w, located.template, at)
     if chosen.values is None:
         chosen = smallest_part(panel, _beside_drift(panel, noise, basis, is_spike), located.template, at)
-    if panel.is_centred and chosen.values is None:  # what one part gains others lose: without a part nothing is said
+    if panel.is_centred and chosen.values is None:  # what one part gains others lose
         return None
     if panel.source is not None and not _is_of_several(panel, chosen, located.template):
         return None
@@ -481,14 +481,12 @@ def _is_rest_of(found: Moved, other: Moved) -> bool:
     of_all = both_last and not other.chosen.values
     if not of_all and abs(found.located.z) >= RESIDUE * abs(other.located.z):
         return False
-    edges = [two.start, two.stop]
+    n = len(found.panel.steps)
+    if two.start == 0 and two.stop == n:  # slow change over the run has no edge
+        return False
     reach = max(NEAR_EDGE, (two.stop - two.start) // NEAR_EDGE)
-    return any(
-        abs(edge - own) <= reach
-        for edge in edges
-        for own in (one.start, one.stop)
-        if own < len(found.panel.steps)
-    )
+    own = [edge for edge in (one.start, one.stop) if edge < n]
+    return any(abs(edge - each) <= reach for edge in (two.start, two.stop) for each in own)
 
 
 def _are_apart(found: Moved, other: Moved) -> bool:

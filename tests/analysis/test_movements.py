@@ -438,6 +438,17 @@ class TestLearningAndTurns:
         assert of_one.onset[0] <= 30 <= of_one.onset[1]
         assert of_one.before - of_one.after == pytest.approx(0.08, abs=0.03)
 
+    def test_a_fall_near_the_end_is_not_the_rest_of_what_was_learned(self):
+        """Seen once: all within a fifth of the run from its ends was the rest of slow change over the run."""
+
+        def judge(s: int, g: int, i: int) -> float:
+            return 0.3 + 0.004 * s + 0.2 * drawn(s, g, i) - (0.12 if s >= 104 else 0.0)
+
+        [entry] = [
+            d for d in diagnose(table(steps(120, **{"component/judge": judge})), "run").diagnoses if d.step
+        ]
+        assert (entry.shape, abs(entry.step - 104) <= 1) == ("level", True)
+
     def test_groups_that_lose_a_rollout_are_no_learning(self):
         """Seen once: that groups shrank after two thirds of a short run was told as slow change."""
         rows = [
