@@ -37,6 +37,7 @@ class _Message:
     calls: tuple[Mapping[str, Any], ...]
     call_id: str | None
     name: str | None
+    failed: bool
 
 
 def align(turns: Sequence[Turn], messages: Sequence[Mapping[str, Any]]) -> Aligned:
@@ -109,6 +110,7 @@ def _read(value: Any) -> _Message | None:
         tuple(c for c in calls if isinstance(c, Mapping)) if isinstance(calls, (list, tuple)) else (),
         None if value.get("tool_call_id") is None else str(value["tool_call_id"]),
         None if value.get("name") is None else str(value["name"]),
+        value.get("is_error") is True,
     )
 
 
@@ -145,6 +147,7 @@ def _merge(turn: Turn, message: _Message) -> Turn:
         tool_calls=_merge_calls(turn, message.calls) if message.calls else turn.tool_calls,
         tool_call_id=message.call_id or turn.tool_call_id,
         name=message.name or turn.name if message.role == "tool" else turn.name,
+        failed=message.role == "tool" and message.failed,
     )
 
 

@@ -159,6 +159,7 @@ def _turn(message: Mapping[str, Any], role: Role, body: Body, pair: tuple[str | 
         tool_calls=body.tool_calls,
         tool_call_id=pair[0],
         name=pair[1],
+        failed=role == "tool" and message.get("is_error") is True,
         warnings=body.warnings,
     )
 

@@ -19,7 +19,7 @@ from rollout_traces.model.plain_values import INT64_MAX, INT64_MIN, finite_or_te
 ROW_GROUP = 500
 """Records in one row group, and in memory at once."""
 
-_MESSAGE = ("role", "content", "name", "tool_call_id", "tool_calls")
+_MESSAGE = ("role", "content", "name", "tool_call_id", "tool_calls", "is_error")
 
 
 def write_parquet(path: Path, records: Iterable[Mapping[str, Any]]) -> int:
@@ -70,7 +70,7 @@ def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, str | None]:
-    """The five fields every data set viewer knows; what is no text becomes JSON."""
+    """The fields every data set viewer knows, and whether a call failed; what is no text becomes JSON."""
     return {name: _as_text(message.get(name)) for name in _MESSAGE}
 
 

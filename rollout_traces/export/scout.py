@@ -111,6 +111,8 @@ def _messages(messages: list[Mapping[str, Any]], identity: str) -> Iterator[dict
         elif role == "tool":
             found["tool_call_id"] = message.get("tool_call_id")
             found["function"] = called.get(str(message.get("tool_call_id")), message.get("name"))
+            if message.get("is_error"):
+                found["error"] = {"type": "unknown", "message": content}
         elif message.get("name"):
             found["metadata"] = {"role_label": message["name"]}
         yield found

@@ -50,8 +50,8 @@ JSON_LIMIT = 200_000
 
 
 def tool_failed(turn: Turn) -> bool:
-    """Whether a turn is a tool result that says it failed."""
-    return turn.role == "tool" and result_failed(turn.content)
+    """Whether a turn is a tool result whose record or text says that the call failed."""
+    return turn.role == "tool" and (turn.failed or result_failed(turn.content))
 
 
 def result_failed(content: str) -> bool:

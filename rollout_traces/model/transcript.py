@@ -85,6 +85,7 @@ class Turn:
         tool_calls: the calls of an assistant turn, in order.
         tool_call_id: for a tool turn, the id of the call it answers; None when it cannot be paired.
         name: for a tool turn, the tool's name where it is known.
+        failed: for a tool turn, whether its record says that the call failed, whatever the text says.
         n_sampled: tokens of the turn that the policy sampled.
         versions: `(version, token count)` runs over its sampled tokens, in order; empty when unknown.
         warnings: one sentence each for what was odd about the turn.
@@ -102,6 +103,7 @@ class Turn:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     name: str | None = None
+    failed: bool = False
     n_sampled: int = 0
     versions: tuple[tuple[int, int], ...] = ()
     warnings: tuple[str, ...] = ()
@@ -248,4 +250,6 @@ def _message(turn: Turn) -> dict[str, Any]:
             message["tool_call_id"] = turn.tool_call_id
         if turn.name is not None:
             message["name"] = turn.name
+        if turn.failed:
+            message["is_error"] = True
     return message

@@ -110,6 +110,8 @@ def _of_message(item: Mapping[str, Any], unread: Counter[str] | None) -> list[di
     for key, ours in (("tool_call_id", "tool_call_id"), ("toolCallId", "tool_call_id"), ("name", "name")):
         if isinstance(item.get(key), str):
             message[ours] = item[key]
+    if known == "tool" and _says_failed(item):
+        message["is_error"] = True
     results = [_result(part) for part in parts.results]
     return results if results and not message["content"] and not calls else [*results, message]
 
@@ -170,9 +172,20 @@ def _thought(part: Mapping[str, Any]) -> str:
 
 
 def _result(part: Mapping[str, Any]) -> dict[str, Any]:
-    message = {"role": "tool", "content": text_of(part.get("content", part.get("output")))}
+    message: dict[str, Any] = {
+        "role": "tool",
+        "content": text_of(part.get("content", part.get("output"))),
+    }
+    if _says_failed(part):
+        message["is_error"] = True
     identity = part.get("tool_use_id", part.get("call_id"))
     return message if identity is None else {**message, "tool_call_id": str(identity)}
+
+
+def _says_failed(result: Mapping[str, Any]) -> bool:
+    """Whether a tool's result says beside its text that the call failed, as Anthropic, Pi and Inspect do."""
+    said = result.get("is_error", result.get("isError"))
+    return said in (True, "true") or isinstance(result.get("error"), Mapping)
 
 
 def _call_in_text(text: str) -> Mapping[str, Any]:

@@ -115,6 +115,8 @@ def _pack_turn(turn: Turn, message: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("tool_call_id", "name"):
         if getattr(turn, name) is not None:
             entry[name] = getattr(turn, name)
+    if turn.failed:
+        entry["failed"] = True
     if turn.versions:
         entry["versions"] = [list(run) for run in turn.versions]
     if turn.warnings:
@@ -175,6 +177,7 @@ def _unpack_turn(entry: Mapping[str, Any], message: Mapping[str, Any], n_tokens:
         tool_calls=calls,
         tool_call_id=entry.get("tool_call_id"),
         name=entry.get("name"),
+        failed=entry.get("failed") is True,
         n_sampled=entry["sampled"],
         versions=tuple((run[0], run[1]) for run in entry.get("versions", ())),
         warnings=tuple(entry.get("warnings", ())),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import orjson
 import pytest
 
 import rollout_traces as rt
@@ -298,3 +299,32 @@ def read_back(store) -> list[tuple]:
         ]
         found.append(((row.step, round(row["reward"], 6)), said, tokens.input_ids.tolist()))
     return sorted(found, key=str)
+
+
+BLOCKS = [
+    {"role": "user", "content": "Weigh it."},
+    {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": "t1", "name": "weigh", "input": {"what": "gold"}}],
+    },
+    {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "tool_use_id": "t1", "content": "the scale is out", "is_error": True}
+        ],
+    },
+    {"role": "assistant", "content": "I cannot."},
+]
+
+
+@pytest.mark.parametrize("form", [form for form in WRITTEN_AND_READ if form not in ("atif", "sft", "reward")])
+def test_a_result_whose_record_says_that_the_call_failed_stays_one(trackio_dir, tmp_path, form):
+    """Seen once: `is_error` of Anthropic's results was dropped, and a failure in words of its own was none."""
+    (tmp_path / "log.jsonl").write_bytes(orjson.dumps({"messages": BLOCKS, "reward": 0.0, "step": 1}))
+    import_rollouts(tmp_path / "log.jsonl", "failing", name="r1", worker="thread")
+    first = rt.open_store(project="failing")
+    WRITTEN_AND_READ[form][0](first, tmp_path / "out")
+    import_rollouts(tmp_path / "out", "again", name="r1", worker="thread")
+    for store in (first, rt.open_store(project="again")):
+        [row] = store.query(where="n_tool_errors = 1 and flags has tool_error").rows
+        assert [turn.failed for turn in store.transcript(row.id).turns] == [False, False, True, False]

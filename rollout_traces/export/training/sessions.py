@@ -84,6 +84,7 @@ def _pi_message(message: Mapping[str, Any], called: dict[str, str]) -> dict[str,
         **shown,
         "toolCallId": identity,
         "toolName": called.get(identity, str(message.get("name") or "tool")),
+        "isError": bool(message.get("is_error")),
     }
 
 

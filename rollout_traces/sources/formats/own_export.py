@@ -131,7 +131,7 @@ def _under(value: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _messages(given: Any) -> list[dict[str, Any]] | None:
-    """Messages as they were stored; parquet has tool calls as JSON text and nulls for what is not there."""
+    """Messages as they were stored; parquet has all but text as JSON, and nulls for what is not there."""
     if not isinstance(given, list):
         return None
     found = []
@@ -142,6 +142,8 @@ def _messages(given: Any) -> list[dict[str, Any]] | None:
                 message["tool_calls"] = loads(message["tool_calls"].encode())
             except ValueError:
                 message.pop("tool_calls")
+        if message.get("is_error") == "true":
+            message["is_error"] = True
         found.append(message)
     return found
 
