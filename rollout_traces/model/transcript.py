@@ -229,7 +229,7 @@ def _message(turn: Turn) -> dict[str, Any]:
 
     content = turn.content
     if turn.thinking is not None:
-        content = f"<think>\n{turn.thinking}\n</think>\n\n{content}".rstrip()
+        content = f"<think>\n{turn.thinking}\n</think>" + (f"\n\n{content}" if content else "")
     message: dict[str, Any] = {"role": turn.role, "content": content}
     if turn.role == "context":
         message = {"role": "user", "name": "context", "content": content}
