@@ -41,8 +41,8 @@ def open_store(
     *,
     server_url: str | None = None,
     space: str | None = None,
-    folder: Path | None = None,
-    index_path: Path | None = None,
+    folder: str | Path | None = None,
+    index_path: str | Path | None = None,
     refresh: bool = True,
     options: Mapping[str, Any] | None = None,
 ) -> Store:
@@ -71,12 +71,12 @@ def open_store(
         raise ConfigError("open_store: give server_url or space, not both.")
     source: Source
     if server_url is None and space is None:
-        source = _source_of(project, folder, options)
+        source = _source_of(project, None if folder is None else Path(folder), options)
     else:
         from rollout_traces.store.http_source import HttpSource
 
         source = HttpSource(project, server_url=server_url, space=space)
-    store: Store = __getattr__("Store")(source, index_path)
+    store: Store = __getattr__("Store")(source, None if index_path is None else Path(index_path))
     if refresh:
         store.refresh()
     return store

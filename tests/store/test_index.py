@@ -24,6 +24,13 @@ def uids(store) -> list[str]:
     return sorted(row["uid"] for row in store.query(limit=1000).rows)
 
 
+def test_folders_may_be_given_as_text(shared_folder: Path, tmp_path: Path) -> None:
+    """Seen once: a text for the index's folder was a raw TypeError."""
+    store = open_store(PROJECT, folder=str(shared_folder), index_path=str(tmp_path / "index"))
+    assert store.count() and (tmp_path / "index").exists()
+    store.close()
+
+
 class TestLiveRuns:
     def test_only_what_is_new_is_read(self, trackio_dir: Path) -> None:
         write_step(make_ledger([[0.0, 1.0]], step=0, traced=(0, 1)), (0, 1))
