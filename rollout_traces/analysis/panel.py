@@ -146,8 +146,15 @@ class Parting:
             measure: the measure.
         """
         rows, read = self.rows, self._read(measure)
-        own = measure.name.column.rsplit("/", 1)[-1]
-        found = [each for column in ("", *rows.parts) if column != own for each in self._series(read, column)]
+        left_out = {column for column in rows.parts if f"/{measure.name.column}".endswith(f"/{column}")}
+        if left_out.difference(BY_OUTCOME):
+            left_out.update(BY_OUTCOME)  # who sampled a rollout does not follow from how it came out
+        found = [
+            each
+            for column in ("", *rows.parts)
+            if column not in left_out
+            for each in self._series(read, column)
+        ]
         largest = float(np.max(np.abs(read.plain), where=np.isfinite(read.plain), initial=0.0))
         moving = [_moves(each[1], largest) for each in found]
         if not any(moving):

@@ -384,6 +384,16 @@ class TestWhatIsNotSaid:
         rows = steps(N, reward=lambda s, g, i: None, n_sampled=3, source=lambda s, g, i: None)
         assert diagnose(table(rows), "run").problems == ()
 
+    def test_an_engine_of_which_all_rollouts_are_cut_off_has_not_gone(self):
+        """Seen once: among the rollouts that were not cut off its share fell to nothing, and that was the first entry."""
+
+        def stop(s: int, g: int, i: int) -> str:
+            return "length" if s >= 30 and i % 4 == 3 or drawn(s, g, i) > 2 else "stop"
+
+        rows = steps(N, groups=8, engine=lambda s, g, i: f"vllm-{i % 4}", stop_reason=stop)
+        [entry] = told(table(rows))
+        assert (entry.series[0].column, entry.part) == ("stop_reason", (("engine", "vllm-3"),))
+
 
 class TestNames:
     def test_emptying_the_table_of_names_changes_nothing_but_words(self, monkeypatch):
