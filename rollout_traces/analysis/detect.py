@@ -93,6 +93,7 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
         return [each for each in changed if each.log_p <= limit[0]]
     basis, is_smooth = _constants(panel), False
     kept: list[Moved] = []
+    rests: list[np.ndarray] = []
     noise = replace(noise, variance=noise.variance.copy())
     if panel.is_centred and panel.carried:  # what carries a step takes from all others
         noise.variance[0, list(panel.carried)] = np.inf
@@ -127,17 +128,19 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
         slow = found.drift or _may_be_slow(found, w, best, at)
         is_sure = bool(found.log_p <= sure[at]) and (slow or _beyond_noise(found) <= min(sure[at], LASTING))
         found = replace(found, drift=slow, is_sure=is_sure)
+        rows = _rows_of_basis(found)
         if any(_is_rest_of(found, other) for other in kept):
             aside += 1
+            rests += list(rows)
         else:
             kept.append(found)
-        basis = _beside(basis, _rows_of_basis(found))
+        basis = _beside(basis, rows)
     drifts = [
         each
         for each in kept
         if each.drift and each.located.template.stop == n and not each.located.template.start
     ]
-    others = [each for each in kept if each not in drifts and _stands(each, basis)]
+    others = [each for each in kept if each not in drifts and _stands(each, basis, rests)]
     return drifts + [_from_its_end(each) for each in _there_and_back(others)]
 
 
@@ -419,9 +422,9 @@ UNEVEN = 0.5
 """A part whose share of the steps of a movement differs by more than this is not in each of them alike."""
 
 
-def _stands(found: Moved, basis: np.ndarray) -> bool:
-    """Whether a movement is still there beside all others of its measure."""
-    own = _rows_of_basis(found)
+def _stands(found: Moved, basis: np.ndarray, rests: Sequence[np.ndarray]) -> bool:
+    """Whether a movement is still there beside all others of its measure, but for what is left of it or of them."""
+    own = [*_rows_of_basis(found), *rests]
     at = np.asarray([found.chosen.at])
     others = np.stack([row for row in basis[at[0]] if not any(np.array_equal(row, each) for each in own)])
     one = whitened(found.panel.values[at], found.noise.at(at), others[None])

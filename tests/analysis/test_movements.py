@@ -226,6 +226,17 @@ class TestWhatMoved:
         [entry] = told(logged(steps(N, reward=drawn), values))
         assert (str(entry.series[0]), entry.shape, entry.step, entry.last) == ("train/loss", "spike", 41, 41)
 
+    def test_a_loss_that_falls_over_ten_steps_is_said(self):
+        """Seen once: what a level leaves of a ramp explained the level too, and neither was said."""
+        noise = np.random.default_rng(1).normal(0, 0.02, 40)
+        values = [0.03 - 0.2 * min(max(s - 10, 0) / 9, 1) + noise[s] for s in range(40)]
+        [entry] = [
+            each
+            for each in diagnose(logged(steps(40), values), "run").diagnoses
+            if "train/loss" in each.sentence
+        ]
+        assert entry.after == pytest.approx(-0.17, abs=0.03) and 9 <= entry.step <= 16
+
     def test_a_rate_that_warms_up_in_the_first_steps_is_how_a_run_starts(self):
         values = [1e-6 * min(1.0, (1 + s) / 5) for s in range(N)]
         assert told(logged(steps(N, reward=drawn), values, "train/lr")) == []
