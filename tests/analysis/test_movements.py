@@ -399,7 +399,7 @@ class TestWhatIsNotSaid:
         """Seen once: among the rollouts that were not cut off its share fell to nothing, and that was the first entry."""
 
         def stop(s: int, g: int, i: int) -> str:
-            return "length" if s >= 30 and i % 4 == 3 or drawn(s, g, i) > 2 else "stop"
+            return "length" if (s >= 30 and i % 4 == 3) or drawn(s, g, i) > 2 else "stop"
 
         rows = steps(N, groups=8, engine=lambda s, g, i: f"vllm-{i % 4}", stop_reason=stop)
         [entry] = told(table(rows))
