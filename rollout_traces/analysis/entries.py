@@ -116,7 +116,10 @@ def shape_of(found: Moved, before: float | None, after: float | None) -> Shape:
 
 
 def levels_of(found: Moved) -> tuple[float | None, float | None, float | None]:
-    """Level before, with what was learned since, at its steps, and at its steps outside of the part."""
+    """Level before, at its steps, and at its steps outside of the part.
+
+    Where all learned, or went the other way than the part, what they did since is in the level before.
+    """
     panel, template = found.panel, found.template
     n = len(panel.steps)
     inside = template.inside(n)
@@ -136,11 +139,12 @@ def levels_of(found: Moved) -> tuple[float | None, float | None, float | None]:
     if panel.learned is not None and before is not None:
         then, now = (_mean(panel.learned, panel.rows, members, steps) for steps in (outside, inside))
         before += (now or 0.0) - (then or 0.0)
-    return (
-        before,
-        _mean(panel.levels, panel.rows, members, inside),
-        _mean(panel.levels, panel.rows, others, inside) if others else None,
-    )
+    after = _mean(panel.levels, panel.rows, members, inside)
+    then, elsewhere = (_mean(panel.levels, panel.rows, others, steps) for steps in (outside, inside))
+    if before is not None and after is not None and then is not None and elsewhere is not None:
+        went_as_all = (after - before) * found.located.z >= 0
+        before += 0.0 if went_as_all else elsewhere - then
+    return before, after, elsewhere
 
 
 def _mean(levels: np.ndarray, rows: np.ndarray, members: list[int], steps: np.ndarray) -> float | None:

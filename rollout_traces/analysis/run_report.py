@@ -158,8 +158,11 @@ def _logged(scope: RunScope, panels: Sequence[Panel]) -> list[Panel]:
 
 def _repeats(series: Series, panel: Panel) -> bool:
     """Whether a logged mean is that of the ledger."""
+    levels = panel.levels[0].copy()
+    for at, carried in panel.carried.items():
+        levels[at] = carried.level
     both, one, other = np.intersect1d(series.steps, panel.steps, return_indices=True)
-    logged, ledger = series.values[one], panel.levels[0][other]
+    logged, ledger = series.values[one], levels[other]
     known = np.isfinite(ledger)
     apart = np.abs(logged - ledger)[known]
     return bool(

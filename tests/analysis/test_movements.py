@@ -9,6 +9,8 @@ import pytest
 from rollout_traces.analysis import diagnose, screen
 from rollout_traces.analysis import names as table_of_names
 from rollout_traces.analysis.diagnosis import Diagnosis
+from rollout_traces.cli.example import FOLDER
+from rollout_traces.store import open_store
 from rollout_traces.store.query.parser import parse_query
 from tests.analysis.builders import steps, table
 from tests.perturbations.spec import draw_spec
@@ -284,6 +286,19 @@ class TestWhatMoved:
         assert (entry.shape, entry.step, entry.part) == ("spike", 45, ())
         assert [carrier.step for carrier in entry.carriers] == [45] and entry.carriers[0].share > 0.9
 
+    def test_a_logged_mean_repeats_the_ledger_at_a_step_that_a_row_carries_too(self):
+        """Seen once: `rollout/reward/mean` was an entry of its own beside the reward's."""
+
+        def reward(s: int, g: int, i: int) -> float:
+            outlier = 40.0 if (s, g, i) == (20, 1, 1) else 0.0
+            return 0.6 + 0.1 * drawn(s, g, i) - (0.3 if s >= 40 else 0.0) + outlier
+
+        rows = steps(N, reward=reward)
+        means = np.asarray([row["reward"] for row in rows]).reshape(N, -1).mean(axis=1)
+        entries = told(logged(rows, means.tolist(), "rollout/reward/mean"))
+        assert not [each for each in entries if "rollout/reward/mean" in each.sentence]
+        assert any(each.step == 40 for each in entries)
+
     def test_two_causes_that_overlap_are_two_entries(self):
         def error(s: int, g: int, i: int) -> str:
             return "error" if 20 <= s < 32 and i == 0 else "ok"
@@ -479,6 +494,15 @@ class TestLearningAndTurns:
         ]
         [entry] = [d for d in told(table(rows)) if "group/size_mean" in map(str, d.series)]
         assert (entry.severity, entry.step) == ("error", 27)
+
+    def test_a_part_that_fell_while_all_rose_is_said_to_fall(self, tmp_path):
+        """Seen once: of the example's tool host that failed, the policy "became more certain: rose"."""
+        store = open_store(str(FOLDER), index_path=tmp_path / "index")
+        report = diagnose(store.table(), store.runs()[0].name)
+        [entry] = [d for d in report.diagnoses if "mean_logprob" in map(str, d.series) and d.part]
+        assert entry.part == (("extra/tool_host", "calc-b"),) and entry.after < entry.before
+        assert "less certain: mean_logprob fell" in entry.sentence
+        store.close()
 
     def test_learning_says_which_way(self):
         rows = steps(N, mean_logprob=lambda s, g, i: -0.5 + 0.004 * s + 0.1 * drawn(s, g, i))
