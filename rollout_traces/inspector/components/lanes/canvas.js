@@ -228,12 +228,21 @@ export class LanesCanvas {
       pen.fillRect(x, AXIS, end - x, placed.height);
       pen.globalAlpha = 1;
       pen.fillRect(x, AXIS - 5, Math.max(end - x, 2), 4);
-      pen.save();
-      pen.translate(x + 7, AXIS + placed.height - 4);
-      pen.rotate(-Math.PI / 2);
-      pen.fillText(`${inert(phase.name)} ${number(phase.step)}`, 0, 0);
-      pen.restore();
+      this.namePhase(pen, `${inert(phase.name)} ${number(phase.step)}`, x, end);
     }
+  }
+
+  // Upright where the lanes are high enough, else along the phase where that is long enough.
+  namePhase(pen, text, x, end) {
+    const bottom = AXIS + this.placed.height;
+    const long = pen.measureText(text).width + 8;
+    if (long <= this.placed.height) {
+      pen.save();
+      pen.translate(x + 7, bottom - 4);
+      pen.rotate(-Math.PI / 2);
+      pen.fillText(text, 0, 0);
+      pen.restore();
+    } else if (long <= end - x) pen.fillText(text, x + 4, bottom - 7);
   }
 
   // The span at a place of the canvas; the last drawn one where several are.
