@@ -125,8 +125,10 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
             panel, noise, basis = _beside_learning(panel, noise, basis)
             is_smooth = True
             continue
-        slow = found.drift or _may_be_slow(found, w, best, at)
-        is_sure = bool(found.log_p <= sure[at]) and (slow or _beyond_noise(found) <= min(sure[at], LASTING))
+        at_once = _came_at_once(found)
+        slow = found.drift or (not at_once and _may_be_slow(found, w, best, at))
+        plain = slow or at_once or _beyond_noise(found) <= min(sure[at], LASTING)
+        is_sure = plain and bool(found.log_p <= sure[at])
         found = replace(found, drift=slow, is_sure=is_sure)
         rows = _rows_of_basis(found)
         if any(_is_rest_of(found, other) for other in kept):
@@ -454,6 +456,35 @@ def _may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
     own = float(best.z[at] ** 2), np.log(n * (len(lengths(n)) if best.kind[at] != "level" else 1))
     tails = freedom_of(panel)[at]
     return any(_gain(own[0] - slow[0], tails) + slow[1] - own[1] < AMBIGUOUS for slow in explained)
+
+
+def _came_at_once(found: Moved) -> bool:
+    """Whether a share that was hardly there is there from one step on, or is gone: slow change would be less at first."""
+    panel, start = found.panel, found.template.start
+    if not panel.is_share or found.template.kind != "level":
+        return False
+    members = list(found.chosen.members)
+    there = np.isfinite(panel.levels[members]) & (panel.rows[members] > 0)
+    rows_T = np.where(there, panel.rows[members], 0.0).sum(axis=0)
+    held_T = np.where(there, panel.levels[members] * panel.rows[members], 0.0).sum(axis=0)
+    if held_T.sum() > HALF * rows_T.sum():
+        held_T = rows_T - held_T
+    edge = (slice(max(start - NEAR_EDGE, 0), start), slice(start, start + NEAR_EDGE))
+    sides = (slice(start), slice(start, None))
+    n_rows = [rows_T[steps].sum() for steps in (*sides, *edge)]
+    if min(n_rows) <= 0:
+        return False
+    before, after, near_before, near_after = (
+        held_T[steps].sum() / n for steps, n in zip((*sides, *edge), n_rows, strict=True)
+    )
+    few, many, near = (before, after, near_after) if before < after else (after, before, near_before)
+    return bool(few < SCARCE * many and near >= RESIDUE * many)
+
+
+HALF = 0.5
+"""Of a share of more than this the rest is looked at."""
+SCARCE = 0.05
+"""A share that is less than this part of what it is on the other side of a step is hardly there."""
 
 
 def _gain(squares: float, freedom: float) -> float:

@@ -504,6 +504,17 @@ class TestLearningAndTurns:
         assert "less certain: mean_logprob fell" in entry.sentence
         store.close()
 
+    def test_a_share_that_comes_at_once_is_no_learning(self):
+        """Seen once: that a third of one source's rewards failed from a step on was told as slow change."""
+
+        def status(s: int, g: int, i: int) -> str:
+            return "error" if s >= 30 and g % 3 == 0 and drawn(s, g, i) > 0.5 else "ok"
+
+        rows = steps(50, source=lambda s, g, i: ("code", "math", "chat")[g % 3], reward_status=status)
+        [entry] = told(table(rows))
+        assert (entry.severity, entry.part) == ("error", (("source", "code"),))
+        assert abs(entry.step - 30) <= 1
+
     def test_learning_says_which_way(self):
         rows = steps(N, mean_logprob=lambda s, g, i: -0.5 + 0.004 * s + 0.1 * drawn(s, g, i))
         [entry] = diagnose(table(rows), "run").diagnoses

@@ -53,6 +53,7 @@ def main() -> None:
         "compare": {**place, "tab": "compare"},
         "explore": {"project": options.project, "tab": "explore", "hist": "n_sampled"},
         "health": {"project": options.project, "tab": "health"},
+        "run": {"project": options.project, "tab": "run"},
         "group": {**place, "tab": "group"},
         "what-if": {**place, "tab": "what_if", "rules": "stale:0"},
     }
@@ -82,10 +83,9 @@ def take_of_stories(playwright: object, address: str) -> None:
     """The pages that answer, on the runs of `make_stories`."""
     place = {"project": "stories", "run": "engine-off", "split": "rollout"}
     shots = {
-        "run": ({**place, "run": "judge", "tab": "run"}, "run-card", 1280),
-        "run-healthy": ({**place, "run": "healthy", "tab": "run"}, "run-card", 1280),
-        "run-engine": ({**place, "tab": "run"}, "run-card", 1280),
-        "run-reward": ({**place, "run": "reward-fails", "tab": "run"}, "run-card", 1280),
+        "run-healthy": ({**place, "run": "healthy", "tab": "run"}, "run-verdict", 1280),
+        "run-engine": ({**place, "tab": "run"}, "run-verdict", 1280),
+        "run-reward": ({**place, "run": "reward-fails", "tab": "run"}, "run-verdict", 1280),
         "explain": (
             {**place, "run": "judge", "tab": "explain", "steps": "30:49", "against": "steps=10:29"},
             "findings",
@@ -114,7 +114,7 @@ def take_of_imports(playwright: object, address: str) -> None:
             "health-card",
             1600,
         ),
-        "traces-of-trl-run": ({"project": "trl-sums", "tab": "run", "split": "rollout"}, "run-card", 1600),
+        "traces-of-trl-run": ({"project": "trl-sums", "tab": "run", "split": "rollout"}, "run-verdict", 1600),
     }
     take_each(playwright, address, shots)
 

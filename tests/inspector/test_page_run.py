@@ -129,6 +129,13 @@ class TestPage:
         shown.get("run-verdict").wait_for()
         assert "since step" in shown.get("run-verdict").inner_text()
         assert "vllm-1" in shown.get("diagnosis").first.inner_text()
+        folded = shown.get("diagnoses-folded")
+        assert "more to know" in folded.inner_text()
+        assert "info" not in [
+            each.inner_text().lower() for each in shown.page.locator(".rt-diagnosis > b:visible").all()
+        ]
+        folded.locator("summary").click()
+        assert folded.get_by_test_id("diagnosis").first.is_visible()
         shown.get("diagnosis-explain").first.click()
         shown.get("findings").wait_for()
         assert re.search(r"mismatch_k3.*vllm-1", shown.get("finding").first.inner_text(), re.DOTALL)

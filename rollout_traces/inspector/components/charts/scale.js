@@ -36,7 +36,9 @@ export function hiddenBySmoothing(values, line) {
     .map((value, i) => Math.abs(value - finite[i]))
     .sort((a, b) => a - b);
   const noise = (1.4826 * (jumps[jumps.length >> 1] ?? Infinity)) / Math.SQRT2;
-  const least = Math.max(HIDDEN * noise, SEEN * (Math.max(...finite) - Math.min(...finite)));
+  const [low, high] = [Math.min(...finite), Math.max(...finite)];
+  if (same(low, high)) return [];
+  const least = Math.max(HIDDEN * noise, SEEN * (high - low));
   return [...values.keys()].filter(i => Number.isFinite(values[i]) && Math.abs(values[i] - line[i]) > least);
 }
 

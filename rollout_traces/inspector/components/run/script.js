@@ -182,18 +182,26 @@ function verdict() {
   );
 }
 
+// What is wrong is unfolded; where nothing is, all that there is to know.
 function diagnoses() {
-  if (!data.diagnoses.length) return null;
+  const found = data.diagnoses;
+  if (!found.length) return null;
+  const nWrong = found.filter(each => each.severity !== "info").length;
+  const nShown = Math.min(nWrong || found.length, SHOWN);
   return h(
     "section",
     { class: "rt-run-block", testid: "diagnoses" },
-    data.diagnoses.slice(0, SHOWN).map(diagnosis),
-    data.diagnoses.length > SHOWN
+    found.slice(0, nShown).map(diagnosis),
+    found.length > nShown
       ? h(
           "details",
-          null,
-          h("summary", null, `${number(data.diagnoses.length - SHOWN)} more`),
-          data.diagnoses.slice(SHOWN).map((each, at) => diagnosis(each, at + SHOWN)),
+          { testid: "diagnoses-folded" },
+          h(
+            "summary",
+            null,
+            nShown < nWrong ? `${number(found.length - nShown)} more` : `${number(found.length - nShown)} more to know`,
+          ),
+          found.slice(nShown).map((each, at) => diagnosis(each, at + nShown)),
         )
       : null,
   );
