@@ -20,8 +20,8 @@ the token truth with it. Each rollout that is kept is one `trackio.Trace` under 
 step and split has one step summary under `<split>/{steps}`.
 
 - `messages`: OpenAI style, string content, the thinking inside the content between `<think>` and `</think>`,
-  `tool_calls` with JSON-encoded arguments, paired with tool messages by `tool_call_id`. A message of more than
-  a million characters is cut, with a mark that says so.
+  `tool_calls` with JSON-encoded arguments, paired with tool messages by `tool_call_id`; a tool message whose
+  record says that the call failed has `is_error`. A message of more than a million characters is cut, with a mark that says so.
 - `metadata`: flat and small, the keys below; a key is absent when its value is unknown.
 - `spans`: one per sampled or tool turn under one root span. The root also carries `{track}` (the packed
   transcript) and `{details}` (flags with their sentences, timings, long answers); a step summary's root
