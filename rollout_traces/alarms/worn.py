@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rollout_traces.analysis.compete import span
-from rollout_traces.analysis.detect import Moved, movements
+from rollout_traces.analysis.detect import movements
+from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.entries import severity_of
 from rollout_traces.analysis.panel import Parting
 from rollout_traces.analysis.run_rows import RowMeasure, RunRows, read_rows

@@ -93,6 +93,9 @@ def _beyond_tail(far: np.ndarray, tail: np.ndarray, n_steps: int) -> float:
         tail: float [M], the largest distances of others, the largest first.
         n_steps: steps of the run.
     """
+    tail = tail[tail > 0]
+    if len(tail) <= 1:
+        return 0.0
     at_least, m = tail[-1], len(tail) - 1
     slope = float(np.log(tail[:-1] / at_least).mean())
     if slope <= 0:

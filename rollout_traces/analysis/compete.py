@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rollout_traces.analysis.detect import Moved
+from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import REMAINS
 from rollout_traces.analysis.scan import Whitened, coefficients, whitened

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollout_traces.analysis.compare import odd_p
-from rollout_traces.analysis.detect import Moved
+from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.diagnosis import Carrier
 from rollout_traces.analysis.in_words import column_text
 from rollout_traces.analysis.relations import RolloutColumns, known_number, sql_text, written

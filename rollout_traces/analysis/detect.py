@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
 
 import numpy as np
 
-from rollout_traces.analysis.learning import is_given, may_be_learned
+from rollout_traces.analysis.detected_movement import Moved, beside, constant_basis, rows_of_basis, stands
+from rollout_traces.analysis.learning import may_be_learned
+from rollout_traces.analysis.movement_edges import from_its_end, is_rest_of, there_and_back
 from rollout_traces.analysis.noise import Noise, clipped, fits_of, noise_of
-from rollout_traces.analysis.panel import Panel, one_of
+from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import Chosen, smallest_part
-from rollout_traces.analysis.scan import (
-    SHORTEST_RAMP,
-    Whitened,
-    coefficients,
-    lengths,
-    n_tests,
-    polynomials,
-    whitened,
-)
+from rollout_traces.analysis.scan import Whitened, n_tests, polynomials, whitened
 from rollout_traces.analysis.screen import (
     DRIFT_DEGREE,
     FEWEST_EVALUATIONS,
@@ -32,50 +25,24 @@ from rollout_traces.analysis.screen import (
 )
 from rollout_traces.analysis.setting_changes import setting_changes
 from rollout_traces.analysis.shares import share_sizes
-from rollout_traces.analysis.templates import LARGE_PART, SPIKE, Located, Template, locate
+from rollout_traces.analysis.slow_change import (
+    beside_learning,
+    came_at_once,
+    drift_of_run,
+    is_of_most,
+    learning_is_likelier,
+    may_be_slow,
+    with_curve,
+)
+from rollout_traces.analysis.templates import SPIKE, Located, Template, locate
 
 MOST_MOVEMENTS = 6
 """Movements of one measure that are looked for, one after the other."""
 MOST_ASIDE = 4
 """What looks like one and is none, or is the rest of one, is passed over so often."""
-STILL = 3.5
-"""Size that a movement keeps when all others of its series are known; else it was their shadow."""
-
 LASTING = -9.0
 """Log of the chance below which something that lasts is sure: one in a hundred series reaches it whose noise alone lasts
 (120 each of 40 to 60 steps with correlations of 0.5 to 0.95)."""
-
-
-@dataclass(frozen=True, eq=False)
-class Moved:
-    """A movement of a measure or a logged scalar.
-
-    Attributes:
-        panel: the series of the measure.
-        basis: float [S, K, T], what each series does without it.
-        noise: of the panel's series.
-        located: the template and when.
-        chosen: the part; of one series alone, that part.
-        log_p: chance of it.
-        drift: whether it is slow change over a large part of the run.
-        n_carriers: rows that carry it; 0 where it is no handful's.
-        is_sure: whether it is hardly chance; else it is one of those of which a stated part is.
-    """
-
-    panel: Panel
-    basis: np.ndarray
-    noise: Noise
-    located: Located
-    chosen: Chosen
-    log_p: float
-    drift: bool = False
-    n_carriers: int = 0
-    is_sure: bool = True
-
-    @property
-    def template(self) -> Template:
-        """Its template."""
-        return self.located.template
 
 
 def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -> list[Moved]:
@@ -91,7 +58,7 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
     if (changes := setting_changes(panel, noise)) is not None:
         changed = [_set(panel, noise, located, float(sure[0])) for located in changes]
         return [each for each in changed if each.log_p <= limit[0]]
-    basis, is_smooth = _constants(panel), False
+    basis, is_smooth = constant_basis(panel), False
     kept: list[Moved] = []
     rests: list[np.ndarray] = []
     noise = replace(noise, variance=noise.variance.copy())
@@ -103,15 +70,10 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
         at = int(np.lexsort((-best.evidence, best.log_p - limit))[0])
         learned = may_be_learned(panel, panel.parts[at])
         if learned and best.log_p[at] <= limit[at] and not is_smooth and n >= FEWEST_EVALUATIONS:
-            smooth = _with_curve(basis)
-            gained = w.loss[at] - whitened(noise.clipped, noise, smooth).loss[at]
-            drifting = _account(panel, noise, smooth[at], at, float(gained), DRIFT_DEGREE * np.log(n) / 2)
-            moved = np.concatenate([basis[at], _template(best, at, n).over(n)[None]])
-            moving = _account(panel, noise, moved, at, float(best.z[at] ** 2), _cost(best, at, panel))
-            if drifting > moving:
-                kept.append(_drift(panel, noise, basis, at))
-                panel, noise, basis = _beside_learning(panel, noise, basis)
-                is_smooth = True
+            is_smooth = learning_is_likelier(panel, noise, basis, best, at)
+            if is_smooth:
+                kept.append(drift_of_run(panel, noise, basis, at))
+                panel, noise, basis = beside_learning(panel, noise, basis)
                 continue
         if best.log_p[at] > limit[at]:
             break
@@ -120,80 +82,30 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
             _set_aside(noise, best, at)
             aside += 1
             continue
-        if not is_smooth and not learned and _is_of_most(found):
-            kept.append(_drift(panel, noise, basis, 0))
-            panel, noise, basis = _beside_learning(panel, noise, basis)
+        if not is_smooth and not learned and is_of_most(found):
             is_smooth = True
+            kept.append(drift_of_run(panel, noise, basis, 0))
+            panel, noise, basis = beside_learning(panel, noise, basis)
             continue
-        at_once = _came_at_once(found)
-        slow = found.drift or (not at_once and _may_be_slow(found, w, best, at))
+        at_once = came_at_once(found)
+        slow = found.drift or (not at_once and may_be_slow(found, w, best, at))
         plain = slow or at_once or _beyond_noise(found) <= min(sure[at], LASTING)
         is_sure = plain and bool(found.log_p <= sure[at])
         found = replace(found, drift=slow, is_sure=is_sure)
-        rows = _rows_of_basis(found)
-        if any(_is_rest_of(found, other) for other in kept):
+        rows = rows_of_basis(found)
+        if any(is_rest_of(found, other) for other in kept):
             aside += 1
             rests += list(rows)
         else:
             kept.append(found)
-        basis = _beside(basis, rows)
+        basis = beside(basis, rows)
     drifts = [
         each
         for each in kept
         if each.drift and each.located.template.stop == n and not each.located.template.start
     ]
-    others = [each for each in kept if each not in drifts and _stands(each, basis, rests)]
-    return drifts + [_from_its_end(each) for each in _there_and_back(others)]
-
-
-def _constants(panel: Panel) -> np.ndarray:
-    """float [S, 1, T]."""
-    return np.ones((len(panel.values), 1, len(panel.steps)))
-
-
-def _beside(basis: np.ndarray, further: np.ndarray) -> np.ndarray:
-    """A basis, float [S, K, T], with the same rows, float [L, T], of each series."""
-    return np.concatenate([basis, np.broadcast_to(further, (len(basis), *further.shape))], axis=1)
-
-
-def _with_curve(basis: np.ndarray) -> np.ndarray:
-    """A basis, float [S, K, T], with slow change."""
-    return _beside(basis, polynomials(basis.shape[-1], DRIFT_DEGREE)[1:])
-
-
-def _beside_learning(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Panel, Noise, np.ndarray]:
-    """The series beside what a policy learns: a curve of its own, or that of all rows where a part learns nothing of its own.
-
-    Args:
-        panel, noise: the series.
-        basis: float [S, K, T], what they do without learning.
-    """
-    smooth = _with_curve(basis)
-    follows = np.asarray([not may_be_learned(panel, part) for part in panel.parts])
-    if panel.parts[0] != () or not follows.any():
-        return panel, noise, smooth
-    w = whitened(noise.clipped[:1], noise.at(np.asarray([0])), basis[:1])
-    rows = smooth[0, basis.shape[1] :]
-    white = w.apply(smooth[:1])[0]
-    y = w.apply(np.where(np.isfinite(noise.clipped[:1]), noise.clipped[:1], 0.0))[0]
-    size = np.linalg.lstsq(white.T, y, rcond=None)[0]
-    learned = np.zeros_like(panel.values)
-    learned[follows] = (1 - panel.control[follows])[:, None] * (size[basis.shape[1] :] @ rows)
-    smooth[follows, basis.shape[1] :] = 0.0
-    beside = replace(panel, values=panel.values - learned, learned=learned)
-    return beside, replace(noise, clipped=noise.clipped - learned), smooth
-
-
-def _is_of_most(found: Moved) -> bool:
-    """Whether a movement is slow change over the run of all rows, or of most of them while a part does something against it."""
-    panel, n = found.panel, len(found.panel.steps)
-    if not found.template.is_drift(n) or panel.parts[0] != () or found.chosen.values is None:
-        return False
-    return bool(panel.rows[list(found.chosen.members)].sum() > MOST * panel.rows[0].sum())
-
-
-MOST = 0.5
-"""What more of the rows than this do slowly is learned by all."""
+    others = [each for each in kept if each not in drifts and stands(each, basis, rests)]
+    return drifts + [from_its_end(each) for each in there_and_back(others)]
 
 
 def _set(panel: Panel, noise: Noise, located: Located, sure: float) -> Moved:
@@ -203,7 +115,7 @@ def _set(panel: Panel, noise: Noise, located: Located, sure: float) -> Moved:
     size = abs(located.z) * np.sqrt(max(min(inside, n - inside), 1))
     log_p = float(np.log(n_tests(n)) + log_chance(np.asarray(size), freedom_of(panel)[0]))
     chosen = Chosen(0, panel.parts[0], (0,))
-    return Moved(panel, _constants(panel), noise, located, chosen, log_p, is_sure=log_p <= sure)
+    return Moved(panel, constant_basis(panel), noise, located, chosen, log_p, is_sure=log_p <= sure)
 
 
 def _beyond_noise(found: Moved) -> float:
@@ -231,67 +143,6 @@ def _beyond_noise(found: Moved) -> float:
     without, beside = likely.max(axis=1)
     gained = max(beside - without, 0.0)
     return float(np.log(n_tests(n)) + log_chance(np.sqrt(2 * gained), np.asarray(np.inf)))
-
-
-def _from_its_end(found: Moved) -> Moved:
-    """A window that begins with the run is how the run was before a level: nobody knows what was before it."""
-    window, n = found.template, len(found.panel.steps)
-    end = found.located.end
-    if (
-        window.kind != "window"
-        or end is None
-        or window.start > WARM_UP
-        or window.stop - window.start <= SPIKE
-    ):
-        return found
-    level = Template("level", window.stop, n)
-    onset = min(end[0] + 1, n - 1), min(end[1] + 1, n - 1)
-    return replace(found, located=Located(level, onset, None, -found.located.z))
-
-
-WARM_UP = 5
-"""First steps of a run, in which a warm-up may be: what begins in them has no before."""
-
-
-def _there_and_back(found: list[Moved]) -> list[Moved]:
-    """One window in place of a level and the level that takes it back."""
-    lasting = sorted(
-        (each for each in found if each.template.kind != "window"), key=lambda each: each.template.start
-    )
-    for one, two in pairwise(lasting):
-        n = len(one.panel.steps)
-        if one.located.z * two.located.z >= 0 or one.chosen.values != two.chosen.values:
-            continue
-        window = Template("window", one.template.start, two.template.start)
-        t = np.arange(n)
-        values = one.panel.values[one.chosen.at]
-        stretches = (t < window.start, (t >= window.start) & (t < window.stop), t >= window.stop)
-        known = [values[steps & np.isfinite(values)] for steps in stretches]
-        if not all(map(len, known)):
-            continue
-        before, inside, after = (float(each.mean()) for each in known)
-        if abs(after - before) < RESIDUE * abs(inside - before):
-            last = two.located.onset[0] - 1, two.located.onset[1] - 1
-            located = Located(window, one.located.onset, last, one.located.z)
-            surer = min(one, two, key=lambda each: each.log_p)
-            merged = replace(one, located=located, drift=False, log_p=surer.log_p, is_sure=surer.is_sure)
-            return _there_and_back([merged, *(each for each in found if each is not one and each is not two)])
-    return found
-
-
-def _drift(panel: Panel, noise: Noise, basis: np.ndarray, at: int) -> Moved:
-    """Slow change over the run, of the part that shows it most or of all rows."""
-    plain, smooth = (whitened(noise.clipped, noise, each) for each in (basis, _with_curve(basis)))
-    whole = [i for i, part in enumerate(panel.parts) if part == ()]
-    gained = plain.loss - smooth.loss
-    place = whole[0] if whole else at
-    z = float(np.sqrt(max(gained[place], 0.0)))
-    n = len(panel.steps)
-    located = Located(Template("ramp", 0, n), (0, 0), None, z)
-    chance = float(log_chance(np.asarray(z), np.asarray(np.inf)))
-    return Moved(
-        panel, basis, noise, located, Chosen(place, panel.parts[place], (place,)), chance, drift=True
-    )
 
 
 def _set_aside(noise: Noise, best: Scanned, at: int) -> None:
@@ -356,38 +207,10 @@ def _is_of_several(panel: Panel, chosen: Chosen, template: Template) -> bool:
     return True
 
 
-def _account(panel: Panel, noise: Noise, basis: np.ndarray, at: int, explained: float, cost: float) -> float:
-    """Log evidence of what a basis explains of a series, alone or with the best movement beside it, whichever is more.
-
-    Args:
-        panel, noise: the series.
-        basis: float [K, T].
-        at: which series.
-        explained: the sum of squares that it explains.
-        cost: log of how many such bases there are.
-    """
-    alone, tails = np.asarray([at]), freedom_of(panel)[at]
-    one = one_of(panel, [at])
-    best, _ = scan(one, noise.at(alone), basis)
-    both = float(best.z[0] ** 2), _cost(best, 0, one)
-    return max(_gain(explained, tails) - cost, _gain(explained + both[0], tails) - cost - both[1])
-
-
-def _cost(best: Scanned, at: int, panel: Panel) -> float:
-    """Log of how many templates the best one of a series is one of."""
-    n = len(panel.steps)
-    return float(np.log(n * (1 if best.kind[at] == "level" else len(lengths(n)))))
-
-
-def _template(best: Scanned, at: int, n: int) -> Template:
-    start = int(best.start[at])
-    return Template(best.kind[at], start, n if best.kind[at] == "level" else start + int(best.length[at]))
-
-
 def _beside_drift(panel: Panel, noise: Noise, basis: np.ndarray, is_spike: bool) -> Whitened:
     """The series beside slow change too: where all learn, those outside of a part moved as well."""
     values = panel.values if is_spike else noise.clipped
-    return whitened(values, noise, _with_curve(basis))
+    return whitened(values, noise, with_curve(basis))
 
 
 def joined_series(panel: Panel, noise: Noise, members: Sequence[int]) -> tuple[np.ndarray, Noise]:
@@ -403,133 +226,6 @@ def joined_series(panel: Panel, noise: Noise, members: Sequence[int]) -> tuple[n
     return values[None], Noise(
         variance[None], memory, freedom, clipped(values[None], variance[None]), noise.prior[at[:1]]
     )
-
-
-def _rows_of_basis(found: Moved) -> np.ndarray:
-    """float [1 or 2, T]: what a movement explains of any series: its template, and that by how much of each step its part is.
-
-    Where sources take turns, a source's window is in every third step of all rows.
-    """
-    panel = found.panel
-    own = found.template.over(len(panel.steps))
-    if not found.chosen.values or panel.parts[0] != ():
-        return own[None]
-    share_T = panel.rows[list(found.chosen.members)].sum(axis=0) / np.maximum(panel.rows[0], 1.0)
-    if np.ptp(share_T[own != 0]) < UNEVEN:
-        return own[None]
-    return np.stack([own, own * share_T])
-
-
-UNEVEN = 0.5
-"""A part whose share of the steps of a movement differs by more than this is not in each of them alike."""
-
-
-def _stands(found: Moved, basis: np.ndarray, rests: Sequence[np.ndarray]) -> bool:
-    """Whether a movement is still there beside all others of its measure, but for what is left of it or of them."""
-    own = [*_rows_of_basis(found), *rests]
-    at = np.asarray([found.chosen.at])
-    others = np.stack([row for row in basis[at[0]] if not any(np.array_equal(row, each) for each in own)])
-    one = whitened(found.panel.values[at], found.noise.at(at), others[None])
-    size, _ = coefficients(one, own[0])
-    return bool(abs(size[0]) >= STILL)
-
-
-def _may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
-    """Whether a change of all rows that lasts is hardly better described by a step than as slow change over a part of the run."""
-    panel, template = found.panel, found.template
-    n = len(panel.steps)
-    lasts = template.kind != "window" or template.stop - template.start > LARGE_PART * n
-    if not lasts or is_given(panel) or not may_be_learned(panel, found.chosen.values):
-        return False
-    ramp = max(
-        np.abs(w.ramps(length)[at]).max()
-        for length in lengths(n).tolist()
-        if length >= max(SLOW * n, SHORTEST_RAMP)
-    )
-    explained = [(float(ramp**2), float(np.log(n * len(lengths(n)))))]
-    if (w.basis[at] ** 2).sum() < CURVE_DEGREE:
-        wide = whitened(
-            found.noise.clipped[at : at + 1], found.noise.at(np.asarray([at])),
-            np.concatenate([polynomials(n, CURVE_DEGREE), found.basis[at, 1:]])[None],
-        )  # fmt: skip
-        explained.append((float(w.loss[at] - wide.loss[0]), CURVE_DEGREE * np.log(n) / 2 + np.log(n)))
-    own = float(best.z[at] ** 2), np.log(n * (len(lengths(n)) if best.kind[at] != "level" else 1))
-    tails = freedom_of(panel)[at]
-    return any(_gain(own[0] - slow[0], tails) + slow[1] - own[1] < AMBIGUOUS for slow in explained)
-
-
-def _came_at_once(found: Moved) -> bool:
-    """Whether a share that was hardly there is there from one step on, or is gone: slow change would be less at first."""
-    panel, start = found.panel, found.template.start
-    if not panel.is_share or found.template.kind != "level":
-        return False
-    members = list(found.chosen.members)
-    there = np.isfinite(panel.levels[members]) & (panel.rows[members] > 0)
-    rows_T = np.where(there, panel.rows[members], 0.0).sum(axis=0)
-    held_T = np.where(there, panel.levels[members] * panel.rows[members], 0.0).sum(axis=0)
-    if held_T.sum() > HALF * rows_T.sum():
-        held_T = rows_T - held_T
-    edge = (slice(max(start - NEAR_EDGE, 0), start), slice(start, start + NEAR_EDGE))
-    sides = (slice(start), slice(start, None))
-    n_rows = [rows_T[steps].sum() for steps in (*sides, *edge)]
-    if min(n_rows) <= 0:
-        return False
-    before, after, near_before, near_after = (
-        held_T[steps].sum() / n for steps, n in zip((*sides, *edge), n_rows, strict=True)
-    )
-    few, many, near = (before, after, near_after) if before < after else (after, before, near_before)
-    return bool(few < SCARCE * many and near >= RESIDUE * many)
-
-
-HALF = 0.5
-"""Of a share of more than this the rest is looked at."""
-SCARCE = 0.05
-"""A share that is less than this part of what it is on the other side of a step is hardly there."""
-
-
-def _gain(squares: float, freedom: float) -> float:
-    """Log likelihood that one account of a series has over another that leaves so many more squares."""
-    return float(np.sign(squares) * freedom * np.log1p(np.abs(squares) / freedom) / 2)
-
-
-SLOW = 0.2
-"""A ramp over this part of the run or more is slow change."""
-CURVE_DEGREE = 3
-"""A policy that learns late and then has learned is a cubic."""
-AMBIGUOUS = 8.0
-"""Log likelihood by which one account of a series has to be better than another, for it to be said without the other."""
-RESIDUE = 0.5
-"""A second movement at the edge of a first, of less than this much of its size, is what the first one's shape left."""
-NEAR_EDGE = 5
-"""Steps from an edge that are at it."""
-
-
-def _is_rest_of(found: Moved, other: Moved) -> bool:
-    """Whether a movement is what is left of another at its edges."""
-    one, two = found.template, other.template
-    if found.chosen.values and not other.chosen.values:
-        return False
-    if _are_apart(found, other):
-        return False
-    both_last = one.kind != "window" and two.kind != "window" and found.located.z * other.located.z > 0
-    of_all = both_last and not other.chosen.values
-    if not of_all and abs(found.located.z) >= RESIDUE * abs(other.located.z):
-        return False
-    n = len(found.panel.steps)
-    if two.start == 0 and two.stop == n:  # slow change over the run has no edge
-        return False
-    reach = max(NEAR_EDGE, (two.stop - two.start) // NEAR_EDGE)
-    own = [edge for edge in (one.start, one.stop) if edge < n]
-    return any(abs(edge - each) <= reach for edge in (two.start, two.stop) for each in own)
-
-
-def _are_apart(found: Moved, other: Moved) -> bool:
-    """Whether two movements are of parts without a common row, of which none shows what the other does."""
-    one, two = found.chosen.values or (), other.chosen.values or ()
-    columns = {column for column, _ in (*one, *two)}
-    apart = bool(one) and bool(two) and len(columns) == 1 and not set(one) & set(two)
-    panel = found.panel
-    return apart and not panel.is_centred and not panel.control[list(found.chosen.members)].any()
 
 
 def spikes_of_rows(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]:
@@ -555,7 +251,7 @@ def spikes_of_rows(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]
             found.append(
                 Moved(
                     replace(panel, levels=levels),
-                    _constants(panel),
+                    constant_basis(panel),
                     noise,
                     located,
                     chosen,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from rollout_traces.analysis.compete import AlikeMovements, span
-from rollout_traces.analysis.detect import Moved
+from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.diagnosis import OTHER, Carrier, Diagnosis, Movement, Severity, Shape
 from rollout_traces.analysis.in_words import (
     number,
@@ -118,7 +118,7 @@ def shape_of(found: Moved, before: float | None, after: float | None) -> Shape:
 def levels_of(found: Moved) -> tuple[float | None, float | None, float | None]:
     """Level before, at its steps, and at its steps outside of the part.
 
-    Where all learned, or went the other way than the part, what they did since is in the level before.
+    Where the others went the other way by more than the part, what they did since is in the level before.
     """
     panel, template = found.panel, found.template
     n = len(panel.steps)
@@ -136,9 +136,6 @@ def levels_of(found: Moved) -> tuple[float | None, float | None, float | None]:
     members = list(found.chosen.members)
     others = list(found.chosen.outside)
     before = _mean(panel.levels, panel.rows, members, outside)
-    if panel.learned is not None and before is not None:
-        then, now = (_mean(panel.learned, panel.rows, members, steps) for steps in (outside, inside))
-        before += (now or 0.0) - (then or 0.0)
     after = _mean(panel.levels, panel.rows, members, inside)
     then, elsewhere = (_mean(panel.levels, panel.rows, others, steps) for steps in (outside, inside))
     if before is not None and after is not None and then is not None and elsewhere is not None:

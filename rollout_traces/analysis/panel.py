@@ -67,8 +67,6 @@ class Panel:
         control: float [S], how much of what the rest of the rows did is taken off; 0 for all rows.
         is_centred: whether the mean over all rows, or their sum, is always the same, as that of advantages or of parts of an
             update is: what one part gains others lose.
-        learned: float [S, T], what all rows learn, taken off the values of parts that learn nothing of their own; None where
-            nothing is.
     """
 
     steps: np.ndarray
@@ -87,7 +85,6 @@ class Panel:
     is_share: bool = False
     control: np.ndarray = field(default_factory=lambda: np.empty(0))
     is_centred: bool = False
-    learned: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

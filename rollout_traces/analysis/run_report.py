@@ -10,7 +10,8 @@ import numpy as np
 from rollout_traces.analysis.compete import AlikeMovements, entries
 from rollout_traces.analysis.contained import Contained
 from rollout_traces.analysis.contributions import carriers_of
-from rollout_traces.analysis.detect import Moved, movements, spikes_of_rows
+from rollout_traces.analysis.detect import movements, spikes_of_rows
+from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import diagnosis_of, first_steps
 from rollout_traces.analysis.evaluations import with_flips

@@ -56,6 +56,12 @@ class Scanned:
     log_p: np.ndarray
     evidence: np.ndarray
 
+    def template(self, at: int, n_steps: int) -> Template:
+        """That of a series."""
+        start = int(self.start[at])
+        stop = n_steps if self.kind[at] == "level" else start + int(self.length[at])
+        return Template(self.kind[at], start, stop)
+
 
 def noise_of_panel(panel: Panel) -> Noise:
     """The noise of each series around a slow drift, and around those of its movements that make it likelier than any noise does."""
@@ -77,14 +83,7 @@ def noise_of_panel(panel: Panel) -> Noise:
         left, kept = left[worth], np.flatnonzero(worth)
         if not len(left):
             break
-        further = [
-            Template(
-                best.kind[i],
-                int(best.start[i]),
-                n if best.kind[i] == "level" else int(best.start[i] + best.length[i]),
-            ).over(n)
-            for i in kept.tolist()
-        ]
+        further = [best.template(i, n).over(n) for i in kept.tolist()]
         wider = np.concatenate([basis[left], np.stack(further)[:, None]], axis=1)
         again = replace(fits_of(panel.values[left], panel.errors[left], wider), prior=fits.prior[left])
         own, other = noise_of(panel.values[left], panel.errors[left], wider, again)

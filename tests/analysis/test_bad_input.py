@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -138,3 +139,10 @@ def test_it_is_answered_or_said_in_words(name):
         if question == "diagnose":
             told = {str(d.series[0]) for d in answer.diagnoses if d.severity != "info"}
             assert told == ({"judge unknown"} if name == "columns that one side has" else set())
+
+
+def test_one_rollout_far_from_eight_others_divides_by_nothing():
+    rows = [{"step": 0, "group": 0, "n_sampled": n} for n in (5, 6, 7, 5, 6, 7, 6, 6, 900)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert diagnose(table(rows), "run").problems == ()

@@ -153,6 +153,30 @@ def chromium() -> Iterator[object]:
         browser.close()
 
 
+def wait_in_opened(tab: object, expression: str, seconds: float = 60) -> None:
+    """Waits until an expression holds in a tab that a page opened.
+
+    Chromium is asked itself. Such a tab asks for its page before Playwright listens to it, and where Playwright
+    misses that, its locators wait for a navigation that is long over; a reload makes them work.
+
+    Args:
+        tab: Playwright's page.
+        expression: JavaScript.
+        seconds: how long to wait.
+
+    Raises:
+        AssertionError: it did not hold in time.
+    """
+    asked = tab.context.new_cdp_session(tab)  # type: ignore[attr-defined]
+    until = time.monotonic() + seconds
+    while True:
+        answer = asked.send("Runtime.evaluate", {"expression": f"Boolean({expression})"})
+        if answer["result"].get("value"):
+            return
+        assert time.monotonic() < until, f"{expression} did not hold within {seconds:g} s"
+        time.sleep(0.2)
+
+
 def sign_in(context: object, address: str, token: str = TOKEN) -> None:
     """Gives every page of a browser's context a session of the inspector at an address."""
     answer = context.request.post(f"{address}/session", data={"token": token})  # type: ignore[attr-defined]

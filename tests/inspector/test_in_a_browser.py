@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-from tests.inspector.conftest import TOKEN, Served, Visit, sign_in
+from tests.inspector.conftest import TOKEN, Served, Visit, sign_in, wait_in_opened
 
 pytestmark = pytest.mark.browser
 
@@ -106,10 +106,9 @@ class TestTheToken:
         expect(turn).to_be_visible(timeout=60_000)
         with context.expect_page() as opened:
             page.locator("[data-testid='tab-health']").click(modifiers=["Control"])
-        expect(opened.value.locator("[data-testid='tab-health']")).to_have_attribute(
-            "aria-current", "page", timeout=60_000
-        )
-        expect(opened.value.locator("[data-testid='sign-in']")).to_have_count(0)
+        health = "document.querySelector('[data-testid=tab-health]')"
+        wait_in_opened(opened.value, f"{health}?.ariaCurrent === 'page'")
+        wait_in_opened(opened.value, "!document.querySelector('[data-testid=sign-in]')", seconds=1)
         context.close()
 
     def test_the_printed_address_opens_a_second_tab(self, chromium, served: Served):
@@ -304,7 +303,7 @@ class TestTrackiosPage:
         with visit.page.expect_popup() as opened:
             visit.get("trackio-link").click()
         dashboard = opened.value
-        expect(dashboard.locator("body")).to_contain_text("Traces", timeout=60_000)
+        wait_in_opened(dashboard, "document.body?.innerText.includes('Traces')")
         with dashboard.expect_response(lambda answer: "get_traces" in answer.url, timeout=60_000) as asked:
             dashboard.reload()
         assert dashboard.url.partition("?")[0].endswith("/traces")

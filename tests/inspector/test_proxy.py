@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
-from tests.inspector.conftest import BEARER, Served, Visit
+from tests.inspector.conftest import BEARER, Served, Visit, wait_in_opened
 from tests.inspector.proxy import PREFIX, Proxy, nginx
 
 pytestmark = [
@@ -100,7 +100,7 @@ class TestTrackioBeside:
         with visit.context.expect_page() as opened:
             visit.page.get_by_role("link", name="Trackio").click()
         dashboard = opened.value
-        expect(dashboard.get_by_text("run-a").first).to_be_visible()
+        wait_in_opened(dashboard, "document.body?.innerText.includes('run-a')")
         asked: list[tuple[int, str]] = []
         dashboard.on("response", lambda answer: asked.append((answer.status, answer.url)))
         dashboard.reload()

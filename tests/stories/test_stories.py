@@ -13,8 +13,7 @@ from tests.stories.world import KINDS, write_run
 SAWTOOTH = (
     "staleness climbs step by step and falls at once: the window that is fitted to it begins three steps late"
 )
-LEARNED = "the format is learned to 96 % before it is given to all: the step cannot be told from what learning would do"
-FAILS = {"weights frozen for ten steps": SAWTOOTH, "format reward saturates": LEARNED}
+FAILS = {"weights frozen for ten steps": SAWTOOTH}
 """Story -> why it is not named with its step."""
 QUICK = ("mask leak", "tool breaks", "one engine off", "weights frozen for ten steps", "judge likes a phrase")
 

@@ -1,0 +1,88 @@
+"""Movements at each other's edges: what one leaves of another, a change that is taken back, how a run begins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from rollout_traces.analysis.detected_movement import Moved
+from rollout_traces.analysis.templates import SPIKE, Located, Template
+
+RESIDUE = 0.5
+"""A second movement at the edge of a first, of less than this much of its size, is what the first one's shape left."""
+NEAR_EDGE = 5
+"""Steps from an edge that are at it."""
+WARM_UP = 5
+"""First steps of a run, in which a warm-up may be: what begins in them has no before."""
+
+
+def from_its_end(found: Moved) -> Moved:
+    """A window that begins with the run is how the run was before a level: nobody knows what was before it."""
+    window, n = found.template, len(found.panel.steps)
+    end = found.located.end
+    if (
+        window.kind != "window"
+        or end is None
+        or window.start > WARM_UP
+        or window.stop - window.start <= SPIKE
+    ):
+        return found
+    level = Template("level", window.stop, n)
+    onset = min(end[0] + 1, n - 1), min(end[1] + 1, n - 1)
+    return replace(found, located=Located(level, onset, None, -found.located.z))
+
+
+def there_and_back(found: list[Moved]) -> list[Moved]:
+    """One window in place of a level and the level that takes it back."""
+    lasting = sorted(
+        (each for each in found if each.template.kind != "window"), key=lambda each: each.template.start
+    )
+    for one, two in pairwise(lasting):
+        n = len(one.panel.steps)
+        if one.located.z * two.located.z >= 0 or one.chosen.values != two.chosen.values:
+            continue
+        window = Template("window", one.template.start, two.template.start)
+        t = np.arange(n)
+        values = one.panel.values[one.chosen.at]
+        stretches = (t < window.start, (t >= window.start) & (t < window.stop), t >= window.stop)
+        known = [values[steps & np.isfinite(values)] for steps in stretches]
+        if not all(map(len, known)):
+            continue
+        before, inside, after = (float(each.mean()) for each in known)
+        if abs(after - before) < RESIDUE * abs(inside - before):
+            last = two.located.onset[0] - 1, two.located.onset[1] - 1
+            located = Located(window, one.located.onset, last, one.located.z)
+            surer = min(one, two, key=lambda each: each.log_p)
+            merged = replace(one, located=located, drift=False, log_p=surer.log_p, is_sure=surer.is_sure)
+            return there_and_back([merged, *(each for each in found if each is not one and each is not two)])
+    return found
+
+
+def is_rest_of(found: Moved, other: Moved) -> bool:
+    """Whether a movement is what is left of another at its edges."""
+    one, two = found.template, other.template
+    if found.chosen.values and not other.chosen.values:
+        return False
+    if _are_apart(found, other):
+        return False
+    both_last = one.kind != "window" and two.kind != "window" and found.located.z * other.located.z > 0
+    of_all = both_last and not other.chosen.values
+    if not of_all and abs(found.located.z) >= RESIDUE * abs(other.located.z):
+        return False
+    n = len(found.panel.steps)
+    if two.start == 0 and two.stop == n:  # slow change over the run has no edge
+        return False
+    reach = max(NEAR_EDGE, (two.stop - two.start) // NEAR_EDGE)
+    own = [edge for edge in (one.start, one.stop) if edge < n]
+    return any(abs(edge - each) <= reach for edge in (two.start, two.stop) for each in own)
+
+
+def _are_apart(found: Moved, other: Moved) -> bool:
+    """Whether two movements are of parts without a common row, of which none shows what the other does."""
+    one, two = found.chosen.values or (), other.chosen.values or ()
+    columns = {column for column, _ in (*one, *two)}
+    apart = bool(one) and bool(two) and len(columns) == 1 and not set(one) & set(two)
+    panel = found.panel
+    return apart and not panel.is_centred and not panel.control[list(found.chosen.members)].any()
