@@ -12,7 +12,10 @@ from rollout_traces.analysis.step_series import Series, SeriesName
 from rollout_traces.ledger.groups import TIED_SQL
 
 HEAVIEST = 3
-"""Rollouts whose share of a step's update is drawn."""
+"""Rollouts whose share of a step's update is followed ..."""
+HEAVIEST_SQL = f"list_sum(max(update_share, {HEAVIEST})) / nullif(sum(update_share), 0)"
+"""... and that share."""
+HEAVIEST_COLUMN = "update/top3_share"
 
 
 def mean_curves(scope: RunScope, names: Sequence[str]) -> Iterator[Series]:
@@ -59,11 +62,11 @@ def heaviest_curve(scope: RunScope) -> Iterator[Series]:
     if not scope.columns.has("update_share"):
         return
     query = (
-        f"select step, list_sum(max(update_share, {HEAVIEST})) / nullif(sum(update_share), 0) as v, count(update_share) as n "
+        f"select step, {HEAVIEST_SQL} as v, count(update_share) as n "
         f"from rollouts where {scope.scope} and update_share >= 0 group by step having n > {HEAVIEST} order by step"
     )
     found = as_arrays(scope.relations.sql(query, scope.params))
-    yield from _curve("update/top3_share", found["step"], found["v"], found["n"])
+    yield from _curve(HEAVIEST_COLUMN, found["step"], found["v"], found["n"])
 
 
 def evaluation_curve(scope: RunScope) -> Iterator[Series]:

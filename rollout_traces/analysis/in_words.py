@@ -13,7 +13,7 @@ TAGS = ("flags", "tool_names", "error_signatures")
 """Columns of several values, which a filter asks with `has`."""
 NAMED_BY_THE_RUN = ("component", "sample", "extra", "timing")
 """Columns `<one of these>/...` are named by the run behind the slash."""
-NAMED_BY_US = ("group",)
+NAMED_BY_US = ("group", "update")
 """Columns `<one of these>/...` are ours."""
 OWN_VALUES = ("flags",)
 """Columns whose values are names of ours."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rollout_traces.analysis.curves import HEAVIEST_COLUMN, HEAVIEST_SQL
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.in_words import TAGS
 from rollout_traces.analysis.relations import known_number, known_reward, quoted, sql_text
@@ -24,6 +25,8 @@ def level_queries(scope: RunScope, entry: Diagnosis) -> tuple[str, ...]:
 def _query(scope: RunScope, name: SeriesName, part: Part) -> str:
     if name.statistic == "logged":
         return _logged(scope, name.column)
+    if name.column == HEAVIEST_COLUMN:
+        return scope.by_step(f"{HEAVIEST_SQL} as level, count(update_share) as rollouts", "update_share >= 0")
     split, column = scope.split, name.column
     if column.startswith("eval") and "/" in column:
         split, column = column.split("/", 1)

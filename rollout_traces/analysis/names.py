@@ -63,6 +63,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(("*loss",), "", "spike", "", UPDATE, "the loss jumped", "Look at the rollouts that carry the update of this step."),
     Signature(("*grad_norm",), "", "spike", "", UPDATE, "the gradient jumped", "Look at the rollouts that carry the update of this step."),
     Signature(("*kl",), "up", "", "", UPDATE, "the policy moves away from its reference", "Compare the KL term's settings."),
+    Signature(("update/top3_share",), "up", "", "", UPDATE, "few rollouts carry the update", "Look at the rollouts with the largest share of the update."),
     Signature(("update_share", "advantage", "clip_share", "flags dominates_update"), "", "", "", UPDATE, "the update is distributed otherwise", "Look at the rollouts with the largest share of the update."),
     Signature(("eval-rollout/",), "down", "", "", OUTCOME, "the evaluation falls", "Open Flips between the two evaluations."),
     Signature(("eval-rollout/",), "up", "", "", OUTCOME, "the evaluation rises", "Open Flips between the two evaluations."),

@@ -10,6 +10,7 @@ import numpy as np
 from rollout_traces.analysis.compete import AlikeMovements, entries
 from rollout_traces.analysis.contained import Contained
 from rollout_traces.analysis.contributions import carriers_of
+from rollout_traces.analysis.curves import HEAVIEST, heaviest_curve
 from rollout_traces.analysis.detect import movements, spikes_of_rows
 from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.diagnosis import Diagnosis
@@ -140,6 +141,7 @@ def collected(scope: RunScope, rows: RunRows, contained: Contained) -> list[Pane
     written = contained("what was written", text_rows, scope, rows.parts)
     panels += _of_measures(written, contained) if written is not None else []
     logged = contained("logged scalars", _logged, scope, panels) or []
+    logged += contained("heaviest rollouts", _heaviest, scope) or []
     panels += [one_of(panel, [i]) for panel in logged for i in range(len(panel.names))]
     return [panel for panel in panels if len(panel.steps) >= FEWEST_STEPS] + short
 
@@ -157,6 +159,14 @@ def _logged(scope: RunScope, panels: Sequence[Panel]) -> list[Panel]:
     )
 
 
+def _heaviest(scope: RunScope) -> list[Panel]:
+    """How much of each step's update its heaviest rollouts carry, against what as many equal ones would."""
+    return [
+        replace(panel, values=np.round(np.log(panel.levels * panel.rows / HEAVIEST), DECIMALS))
+        for panel in logged_panels(heaviest_curve(scope))
+    ]
+
+
 def _repeats(series: Series, panel: Panel) -> bool:
     """Whether a logged mean is that of the ledger."""
     levels = panel.levels[0].copy()
@@ -171,6 +181,8 @@ def _repeats(series: Series, panel: Panel) -> bool:
     )
 
 
+DECIMALS = 9
+"""Decimals of a logarithm of shares that are no rounding of sums."""
 ROUNDED = 1e-3
 """Part of a mean by which its logged form may differ from the ledger's: rollouts that came later count in one alone."""
 

@@ -546,6 +546,27 @@ class TestLearningAndTurns:
 
 
 class TestFewRowsAndTurns:
+    def test_that_two_rows_carry_each_update_from_a_step_on_is_said(self):
+        def share(s: int, g: int, i: int) -> float:
+            heavy = s >= 40 and (g, i) in ((1, 0), (4, 2))
+            weight = [0.5 + float(np.random.default_rng([s, *at]).random()) for at in np.ndindex(8, 4)]
+            both = sum(weight) + (1200.0 if s >= 40 else 0.0)
+            return (weight[4 * g + i] + (600.0 if heavy else 0.0)) / both
+
+        relations = table(steps(N, groups=8, update_share=share))
+        [entry] = told(relations)
+        assert [str(name) for name in entry.series] == ["update/top3_share"] and entry.step == 40
+        levels = {row["step"]: row["level"] for row in relations.sql(entry.queries[0]).to_pylist()}
+        assert levels[39] < 0.2 and levels[40] > 0.9
+        assert entry.sentence.startswith("few rollouts carry the update: update/top3_share rose from 0.1")
+
+    def test_that_steps_shrink_is_not_said_of_the_heaviest_rollouts(self):
+        def share(s: int, g: int, i: int) -> float:
+            return 1 / (8 if s >= 40 else 24)
+
+        rows = [row for row in steps(N, groups=6, update_share=share) if row["step"] < 40 or row["group"] < 2]
+        assert not [entry for entry in told(table(rows)) if "update/top3_share" in map(str, entry.series)]
+
     def test_a_handful_that_carries_two_steps_is_set_aside_in_both(self):
         def length(s: int, g: int, i: int) -> float:
             return 5e4 if s in (14, 15) and g < 2 and not i else 50 + 5 * drawn(s, g, i)

@@ -53,7 +53,7 @@ SERIES_OF = {
     "data_mix": "source|n_prompt|group/size|success",
     "duplicate_prompts": "prompt|group/",
     "evaluation_set": "eval",
-    "few_rows": "update_share|advantage|grad_norm|loss",
+    "few_rows": "top3_share|update_share|advantage|grad_norm|loss",
     "collapse": "entropy|logprob|distinct",
     "dead_groups": "tie|tied|success|reward|correct",
     "length_bias": "n_sampled",
