@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.sources.lines import first_object, head_of
+from rollout_traces.sources.lines import first_object, head_objects, head_of
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow
 
@@ -20,6 +20,8 @@ TRAIN = "rollout"
 EVAL = "eval-rollout"
 HEAD = 1 << 18
 """Bytes of a file that recognition looks at."""
+FIRST_RECORDS = 64
+"""Records that say which keys a file has."""
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:,]', re.DOTALL)
 _EVAL_WORD = re.compile(
@@ -51,6 +53,11 @@ class Head:
     def keys(self) -> frozenset[str]:
         """Keys of the first JSON object, as many as the head holds, also of one that it holds a part of."""
         return frozenset(self.record) if self.record is not None else frozenset(top_keys(self.raw))
+
+    @cached_property
+    def keys_of_records(self) -> frozenset[str]:
+        """Keys of the first JSON object and of those behind it: one record may lack what others have."""
+        return self.keys.union(*head_objects(self.raw, FIRST_RECORDS))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -181,11 +181,21 @@ def head_of(path: Path, size: int = 1 << 16) -> bytes:
 
 
 def first_object(head: bytes) -> dict[str, Any] | None:
-    """The first JSON object that a head holds whole; None where it holds none."""
+    """The first JSON object that a head holds whole, within its first lines; None where it holds none."""
+    return next(head_objects(head, 5), None)
+
+
+def head_objects(head: bytes, most: int) -> Iterator[dict[str, Any]]:
+    """The JSON objects that a head holds whole.
+
+    Args:
+        head: the first bytes of a file of lines, or of an array.
+        most: lines, or objects of an array, that are looked at.
+    """
     if is_no_lines(head):
-        raws = [raw for _, raw in itertools.islice(objects(io.BytesIO(head), len(head)), 1)]
+        raws = [raw for _, raw in itertools.islice(objects(io.BytesIO(head), len(head)), most)]
     else:
-        raws = head.removeprefix(codecs.BOM_UTF8).split(b"\n")[:5]
+        raws = head.removeprefix(codecs.BOM_UTF8).split(b"\n", most)[:most]
     for raw in raws:
         if raw.strip():
             try:
@@ -193,8 +203,7 @@ def first_object(head: bytes) -> dict[str, Any] | None:
             except ValueError:
                 continue
             if isinstance(value, dict):
-                return value
-    return None
+                yield value
 
 
 def opened(path: Path) -> IO[bytes]:

@@ -21,6 +21,8 @@ import pytest
 import rollout_traces as rt
 from rollout_traces.errors import ConfigError
 from rollout_traces.sources import lines as line_module
+from rollout_traces.sources.base import Head
+from rollout_traces.sources.formats.chat_jsonl import ChatJsonl
 from rollout_traces.sources.importing import import_rollouts
 from rollout_traces.sources.problems import Problems
 from tests.sources.reading import SAMPLES, rows_of, runs_of
@@ -37,6 +39,17 @@ def verl_file(folder: Path, *raw: str, name: str = "1.jsonl") -> Path:
 
 def line(**changes: object) -> str:
     return json.dumps(ROW | changes) + "\n"
+
+
+class TestWhatAFileLacks:
+    def test_is_what_none_of_its_first_records_has(self, tmp_path):
+        rows = [{"prompt": "q", "response": "a"}, {"prompt": "q", "response": "b", "reward": 1.0, "step": 3}]
+        (tmp_path / "dump.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (tmp_path / "array.json").write_text(json.dumps(rows))
+        for name in ("dump.jsonl", "array.json"):
+            claim = ChatJsonl().claim(Head(tmp_path / name))
+            assert claim is not None
+            assert claim.lacks == ("token ids", "loss mask", "logprobs", "groups (equal prompts are one)")
 
 
 class TestLines:
