@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from rollout_traces.decode import TranscriptDecoder
-from rollout_traces.decode.characters import char_ends
+from rollout_traces.decode.detokenizer import char_ends
 from rollout_traces.model.packed_batch import PackedBatch
 from tests.decode.conversations import desk_conversations
 from tests.decode.fidelity import Encoded, encode

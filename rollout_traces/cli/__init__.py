@@ -69,8 +69,7 @@ def main() -> None:
 
     A reader that has read enough (`| head`) ends it, with exit code 0; `NO_COLOR` in the environment leaves colours out.
     """
-    from rollout_traces.errors import RolloutTracesError
-    from rollout_traces.model.without_pandas import leave_pandas_out
+    from rollout_traces.errors import RolloutTracesError, leave_pandas_out
 
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     app = build_app([wanted] if wanted in commands() else None)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollout_traces.decode.characters import char_positions
+from rollout_traces.decode.detokenizer import char_positions
 from rollout_traces.decode.grammars import (
     NO_SCHEMAS,
     THINKING_UNCLOSED,

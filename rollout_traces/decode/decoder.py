@@ -9,9 +9,8 @@ import numpy as np
 
 from rollout_traces.decode.align import align
 from rollout_traces.decode.arrays import RowArrays, row_arrays
-from rollout_traces.decode.characters import char_ends
 from rollout_traces.decode.content import Reader, pair_results
-from rollout_traces.decode.detokenizer import Detokenized, Detokenizer
+from rollout_traces.decode.detokenizer import Detokenized, Detokenizer, char_ends
 from rollout_traces.decode.grammars import grammars_for, parameters_by_tool
 from rollout_traces.decode.markers import Markers, Row
 from rollout_traces.decode.messages import row_from_messages, rows_with_messages

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rollout_traces.doctor.base import CheckFinding, Examination, check
 from rollout_traces.sink.home import GROUP, allowed_mode
-from rollout_traces.spool.mounts import NETWORK_TYPES, is_network_mount, mount_type
+from rollout_traces.spool.run_folder import NETWORK_TYPES, is_network_mount, mount_type
 
 LOW_DISK_GB = 5
 SHOWN = 3

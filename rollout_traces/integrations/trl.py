@@ -33,9 +33,8 @@ from rollout_traces.integrations.base import (
 from rollout_traces.integrations.followed import Followed, prompt_text
 from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
-from rollout_traces.integrations.trl_batch import ScoredCompletions, batches_from
+from rollout_traces.integrations.trl_batch import ScoredCompletions, align_steps, at_global_step, batches_from
 from rollout_traces.integrations.trl_followed import TrlRows
-from rollout_traces.integrations.trl_steps import align_steps, at_global_step
 from rollout_traces.logger.rollout_logger import RolloutLogger
 
 __all__ = ["ScoredCompletions", "attach", "batches_from", "install", "install_recompiled", "install_rloo"]

@@ -29,7 +29,7 @@ from rollout_traces.integrations.base import (
 )
 from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
-from rollout_traces.integrations.trl_steps import align_steps, at_global_step
+from rollout_traces.integrations.trl_batch import align_steps, at_global_step
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
 

@@ -24,6 +24,7 @@ from rollout_traces.model.plain_values import plain
 from rollout_traces.settings.secrets import without_secrets
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.sink.webhook import ENVIRONMENT, LAST_WAIT, AlertWebhook
+from rollout_traces.spool.account import Publisher
 from rollout_traces.spool.batch_record import ROLLOUTS
 from rollout_traces.spool.folder import SpoolWriter
 from rollout_traces.spool.memory import MemorySpool
@@ -33,7 +34,6 @@ from rollout_traces.spool.tokenizer_files import save_tokenizer
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.worker.close_log import CloseLog
 from rollout_traces.worker.named_targets import NamedTargets
-from rollout_traces.worker.publisher import Publisher
 from rollout_traces.worker.recovery import find_left
 from rollout_traces.worker.runner import WorkerProcess, WorkerThread
 

@@ -37,11 +37,10 @@ from rollout_traces.logger.pipeline import LoggerPipeline, PipelineOptions
 from rollout_traces.logger.rank_client import RankClient, client_of_rank, share
 from rollout_traces.logger.rollout_handle import Joins, RolloutHandle, warn_of_failure
 from rollout_traces.logger.where_to_open import say_where_to_open
-from rollout_traces.model.addresses import page_address
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.live_lines import MAX_TEXT, LivePlace
 from rollout_traces.model.plain_values import plain
-from rollout_traces.settings.logger_options import LoggerOptions, default_of
+from rollout_traces.settings.logger_options import LoggerOptions, default_of, page_address
 from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS
 from rollout_traces.settings.secrets import stored_config
 from rollout_traces.sink.trackio_sink import TrackioSink

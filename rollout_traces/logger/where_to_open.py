@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.model.addresses import page_address
 from rollout_traces.model.text import harmless
+from rollout_traces.settings.logger_options import page_address
 
 BESIDE = "/trackio"
 """Below this path an inspector serves Trackio, and takes what runs log (`show --receive-logs`)."""

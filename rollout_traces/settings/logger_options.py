@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, TypeVar
+from urllib.parse import urlencode, urlsplit
 
 Options = TypeVar("Options", bound="LoggerOptions")
 HERE: Mapping[str, bool] = {"here": True}
@@ -139,3 +140,14 @@ def default_of(name: str) -> Any:
     """The default of an option."""
     item = LoggerOptions.__dataclass_fields__[name]
     return item.default if item.default_factory is MISSING else item.default_factory()
+
+
+def page_address(inspector: str, **state: object) -> str:
+    """The address of a page.
+
+    Args:
+        inspector: an inspector's address, or one of its pages, to which `state` is added.
+        **state: what is shown; None is left out.
+    """
+    known = urlencode({name: value for name, value in state.items() if value is not None})
+    return f"{inspector}&{known}" if urlsplit(inspector).query else f"{inspector}/?{known}"

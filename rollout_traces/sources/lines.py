@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple, cast
 
 import orjson
 
-from rollout_traces.model.bounded_json import check_values
+from rollout_traces.model.bounded_reading import check_values
 from rollout_traces.sources.json_values import TooLong, is_no_lines, objects
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.zstd_frames import open_zstd

@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.errors import FileRefused, StoreError
-from rollout_traces.model.bounded_parquet import read
+from rollout_traces.model.bounded_reading import read
 from rollout_traces.sources.formats.inspect_eval import unpacked
 from rollout_traces.sources.json_values import TooLong, is_no_lines, objects
 from rollout_traces.sources.lines import MAX_LINE, head_of, opened

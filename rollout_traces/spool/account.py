@@ -1,10 +1,14 @@
-"""What became of what was handed over to a run's spools: stored, waiting, lost in damaged records, or in a newer format.
+"""What a worker counted, written down, and what became of what was handed over to a run's spools.
 
-Whoever speaks of it says this, so that none says that all is stored where another knows of damage.
+Stored, waiting, lost in damaged records, or in a newer format: whoever speaks of it says this, so that none says that
+all is stored where another knows of damage.
 """
 
 from __future__ import annotations
 
+import os
+import time
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from rollout_traces.spool.run_folder import RunFolder
@@ -81,3 +85,33 @@ def damage_of(folder: RunFolder) -> Account:
 
 def _records(n: int, kind: str = "") -> str:
     return f"{n:,} {kind}record{'s' * (n != 1)}"
+
+
+PUBLISH_EVERY = 0.2
+"""Seconds between two writes of the status."""
+
+
+class Publisher:
+    """Writes the status from time to time.
+
+    Args:
+        folder: the run's folder.
+        counters: what is written.
+    """
+
+    def __init__(self, folder: RunFolder, counters: Counter[str]) -> None:
+        self._folder = folder
+        self._counters = counters
+        self._last: dict[str, int] = {}
+        self._at = 0.0
+
+    def __call__(self) -> None:
+        """Writes when something changed and the last time is long enough ago."""
+        if time.monotonic() - self._at >= PUBLISH_EVERY and dict(self._counters) != self._last:
+            self.now()
+
+    def now(self) -> None:
+        """Writes."""
+        self._at = time.monotonic()
+        self._last = dict(self._counters)
+        self._folder.write_status({"counters": self._last, "pid": os.getpid(), "at": time.time()})

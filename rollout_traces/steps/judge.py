@@ -34,10 +34,10 @@ from rollout_traces.ledger.build import complete_from_transcripts
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.ledger.loss_histogram import loss_histogram, pack
 from rollout_traces.metrics import step_histograms, tool_use
-from rollout_traces.model.addresses import page_address
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.transcript import Transcript
+from rollout_traces.settings.logger_options import page_address
 from rollout_traces.steps.choosing import StoredStep, choose_rows
 from rollout_traces.steps.copied import CopiedRows
 from rollout_traces.steps.discarded import RunningTotals, filtered_details

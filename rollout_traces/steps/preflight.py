@@ -20,7 +20,7 @@ from rollout_traces.flags import Flag, Population, TracedRow, flag_population, f
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.model.batch import RolloutBatch
-from rollout_traces.model.bounded_parquet import FREE, MOST_RATIO, read
+from rollout_traces.model.bounded_reading import FREE, MOST_RATIO, read
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.transcript import Transcript
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from rollout_traces.errors import StoreError
-from rollout_traces.model.bounded_json import check_values
+from rollout_traces.model.bounded_reading import check_values
 
 TIMEOUT = 60.0
 """Seconds to wait for the next part of an answer."""

@@ -22,6 +22,7 @@ from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.sink.webhook import ENVIRONMENT, AlertWebhook
+from rollout_traces.spool.account import Publisher
 from rollout_traces.spool.run_folder import RunFolder, RunManifest
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.processor import StepProcessor
@@ -29,7 +30,6 @@ from rollout_traces.worker.close_log import CloseLog
 from rollout_traces.worker.consumer import SpoolConsumer
 from rollout_traces.worker.named_targets import NamedTargets, parse_arguments
 from rollout_traces.worker.priority import TwoPriorities
-from rollout_traces.worker.publisher import Publisher
 
 log = logging.getLogger("rollout_traces.worker.main")
 

@@ -13,7 +13,7 @@ from rollout_traces.decode.grammars.grammar import (
 from rollout_traces.decode.grammars.parse import NO_SCHEMAS, parameters_by_tool, parse_assistant
 from rollout_traces.decode.grammars.registry import grammars_for
 from rollout_traces.decode.grammars.thinking import TYPED_FAMILIES
-from rollout_traces.decode.grammars.tools import parse_tool_definitions
+from rollout_traces.decode.grammars.tool_notations import parse_tool_definitions
 
 __all__ = [
     "NO_SCHEMAS",

@@ -13,8 +13,8 @@ from typing import Any
 
 from rollout_traces.decode.grammars.grammar import Malformed, Region, ShownByTexts, call_region
 from rollout_traces.decode.grammars.json_calls import read_arguments
+from rollout_traces.decode.grammars.literal import typed
 from rollout_traces.decode.grammars.scan import Scan
-from rollout_traces.decode.grammars.values import typed
 from rollout_traces.model.text import encodable_joined
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"

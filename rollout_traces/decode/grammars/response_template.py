@@ -9,8 +9,8 @@ from typing import Any
 from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, TextSpan
 from rollout_traces.decode.grammars.json_calls import call_of
 from rollout_traces.decode.grammars.json_value import plain_data
+from rollout_traces.decode.grammars.literal import typed
 from rollout_traces.decode.grammars.scan import Scan
-from rollout_traces.decode.grammars.values import typed
 from rollout_traces.model.text import quoted
 
 _CALL_FIELDS = ("tool_calls",)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rollout_traces.errors import FileRefused, extra
 from rollout_traces.ledger.columns import COLUMNS
-from rollout_traces.model.bounded_parquet import batches, read, schema_of
+from rollout_traces.model.bounded_reading import batches, read, schema_of
 from rollout_traces.model.spans import Span, read_packed
 from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
 from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions

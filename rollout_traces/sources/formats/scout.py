@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rollout_traces.errors import FileRefused
-from rollout_traces.model.bounded_parquet import read
+from rollout_traces.model.bounded_reading import read
 from rollout_traces.sources.base import EVAL, Claim, Format, Found, Head, ReadOptions
 from rollout_traces.sources.fields import Fields
 from rollout_traces.sources.formats.own_export import parquet_columns, parquet_rows, row_of

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout_traces.errors import FileRefused, extra
-from rollout_traces.model.bounded_parquet import read, schema_of
+from rollout_traces.model.bounded_reading import read, schema_of
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.lines import loads

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rollout_traces.errors import StoreError
-from rollout_traces.model.bounded_parquet import on_disk, read, schema_of
+from rollout_traces.model.bounded_reading import on_disk, read, schema_of
 from rollout_traces.store.columns.assemble import ROW_BITS
 from rollout_traces.store.columns.kinds import Kind, kind_of_type, type_of
 from rollout_traces.store.columns.schema import ALWAYS, PLACE, TRACE

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_traces.decode.grammars.literal import PYTHON, Literal, LiteralError, Notation, read_literal
+from rollout_traces.decode.grammars.literal import (
+    PYTHON,
+    Literal,
+    LiteralError,
+    Notation,
+    read_literal,
+    typed,
+)
 
 GEMMA = Notation(raw_quotes=('<|"|>',), quotes='"')
 VALUES = st.recursive(
@@ -61,3 +68,54 @@ class TestMarkersAroundStrings:
             assert isinstance(read, (Literal, LiteralError))
             if isinstance(read, Literal) and isinstance(read.value, float):
                 assert math.isfinite(read.value)
+
+
+class TestWithASchema:
+    @pytest.mark.parametrize(
+        ("text", "schema", "value"),
+        [
+            ("75001", {"type": "string"}, "75001"),
+            ("75001", {"type": "integer"}, 75001),
+            ("1.0", {"type": "number"}, 1.0),
+            ("True", {"type": "boolean"}, True),
+            ("true", {"type": "boolean"}, True),
+            ("1", {"type": "boolean"}, "1"),
+            ("true", {"type": "integer"}, "true"),
+            ("null", {"type": ["string", "null"]}, None),
+            ("7", {"type": ["string", "null"]}, "7"),
+            ("7", {"type": ["string", "integer"]}, "7"),
+            ("7", {"anyOf": [{"type": "integer"}, {"type": "null"}]}, 7),
+            ("None", {"type": "integer", "nullable": True}, None),
+            ('{"a": 1}', {"type": "object"}, {"a": 1}),
+            ("['a', True]", {"type": "array"}, ["a", True]),
+            ("not a list", {"type": "array"}, "not a list"),
+            ('"quoted"', {"type": "string"}, '"quoted"'),
+        ],
+    )
+    def test_the_text_takes_a_type_that_the_schema_allows(self, text, schema, value):
+        assert typed(text, schema) == value
+        assert type(typed(text, schema)) is type(value)
+
+
+class TestWithoutOne:
+    @pytest.mark.parametrize(
+        ("text", "value"),
+        [
+            ("7", 7),
+            ("-1.5e3", -1500.0),
+            ("007", "007"),
+            ("false", False),
+            ("None", None),
+            ('{"a": [1]}', {"a": [1]}),
+            ("{'a': (1, None)}", {"a": [1, None]}),
+            ('"quoted"', '"quoted"'),
+            ("NaN", "NaN"),
+            ("{not json", "{not json"),
+            ("", ""),
+            ("  ", "  "),
+            ("Oslo", "Oslo"),
+        ],
+    )
+    def test_only_what_reads_as_a_value_is_one(self, text, value):
+        assert typed(text, None) == value
+        assert type(typed(text, None)) is type(value)

@@ -13,19 +13,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from rollout_traces.errors import FileRefused
-from rollout_traces.model import bounded_parquet
-from rollout_traces.model.bounded_parquet import batches, on_disk, read, schema_of
+from rollout_traces.model import bounded_reading
+from rollout_traces.model.bounded_reading import batches, on_disk, read, schema_of
 
 MEASURE = """
 import resource, sys
 from pathlib import Path
-from rollout_traces.model.bounded_parquet import read
+from rollout_traces.model.bounded_reading import read
 from rollout_traces.errors import FileRefused
 try:
     read(Path(sys.argv[1]))
 except FileRefused as error:
     print(error)
-import rollout_traces.model.bounded_parquet as own
+import rollout_traces.model.bounded_reading as own
 own._end_idle()
 # ru_maxrss of this process counts its parent's memory at the fork
 status = Path("/proc/self/status").read_text().split()
@@ -65,8 +65,8 @@ class TestWholeFiles:
         assert read(small, ["step"], at=[0, 699, 700, 4999])["step"].to_pylist() == [0, 699, 700, 4999]
 
     def test_some_rows_are_the_first_thing_that_is_asked_for(self, small: Path) -> None:
-        bounded_parquet._end_idle()
-        bounded_parquet._idle.clear()
+        bounded_reading._end_idle()
+        bounded_reading._idle.clear()
         assert read(small, at=[7])["step"].to_pylist() == [7]
 
     def test_rows_come_some_at_a_time(self, small: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollout_traces.spool import run_folder
-from rollout_traces.spool.mounts import is_network_mount, mount_type
+from rollout_traces.spool.run_folder import is_network_mount, mount_type
 
 MOUNTS = """\
 /dev/sda1 / ext4 rw 0 0

@@ -3,6 +3,8 @@
 A footer tells what a file says it takes; a page, a dictionary or a run of equal values may hold a thousand times
 that. So the footer is looked at first, and everything is decoded in a child whose address space is bounded: what
 comes back is Arrow, in pieces of at most `MOST_PIECE`. One child reads many files.
+
+JSON of others is held against the memory that its values would take before it is decoded.
 """
 
 from __future__ import annotations
@@ -20,8 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from rollout_traces.errors import FileRefused
-from rollout_traces.model.without_pandas import leave_pandas_out
+from rollout_traces.errors import FileRefused, leave_pandas_out
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -341,6 +342,31 @@ def _bound_memory(more: int) -> None:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, hard))
+
+
+MOST_DECODED = 1 << 30
+"""Bytes that the values of one JSON text may take in memory."""
+SMALL = 4 << 20
+"""Bytes of JSON whose values are not counted: they cannot take a quarter of that."""
+
+
+def check_values(raw: bytes) -> None:
+    """Refuses JSON of many small values, such as `[{},{},...`, by counting its marks.
+
+    Args:
+        raw: the text.
+
+    Raises:
+        ValueError: its values would take more than `MOST_DECODED`.
+    """
+    if len(raw) <= SMALL:
+        return
+    # bytes that Python takes for an object, a list, and for a value of either
+    most = len(raw) + 232 * raw.count(b"{") + 64 * raw.count(b"[") + 40 * raw.count(b",")
+    if most > MOST_DECODED:
+        raise ValueError(
+            f"{len(raw):,} bytes that would take up to {most >> 20:,} MB; expected at most {MOST_DECODED >> 20:,}"
+        )
 
 
 if __name__ == "__main__":
