@@ -21,7 +21,7 @@ import pytest
 import rollout_traces as rt
 from rollout_traces.errors import ConfigError
 from rollout_traces.sources import lines as line_module
-from rollout_traces.sources.base import Head
+from rollout_traces.sources.base import HEAD, Head
 from rollout_traces.sources.formats.chat_jsonl import ChatJsonl
 from rollout_traces.sources.importing import import_rollouts
 from rollout_traces.sources.problems import Problems
@@ -50,6 +50,12 @@ class TestWhatAFileLacks:
             claim = ChatJsonl().claim(Head(tmp_path / name))
             assert claim is not None
             assert claim.lacks == ("token ids", "loss mask", "logprobs", "groups (equal prompts are one)")
+
+    def test_is_not_known_of_a_first_record_that_is_longer_than_what_is_looked_at(self, tmp_path):
+        long = {"prompt": "q", "response": "a" * HEAD, "reward": 1.0, "step": 3}
+        (tmp_path / "dump.jsonl").write_text(json.dumps(long) + "\n")
+        claim = ChatJsonl().claim(Head(tmp_path / "dump.jsonl"))
+        assert claim is not None and claim.lacks == ("token ids", "loss mask", "logprobs")
 
 
 class TestLines:
