@@ -90,7 +90,7 @@ def _beyond_tail(far: np.ndarray, tail: np.ndarray, n_steps: int) -> float:
 
     Args:
         far: float [K], distances of the rows of a step.
-        tail: float [M], the largest distances of others, the largest first.
+        tail: float [M], the largest distances of others, the largest first; those of rows at the middle itself are no tail.
         n_steps: steps of the run.
     """
     tail = tail[tail > 0]

@@ -13,9 +13,12 @@ from rollout_traces.ledger.groups import TIED_SQL
 
 HEAVIEST = 3
 """Rollouts whose share of a step's update is followed ..."""
-HEAVIEST_SQL = f"list_sum(max(update_share, {HEAVIEST})) / nullif(sum(update_share), 0)"
-"""... and that share."""
-HEAVIEST_COLUMN = "update/top3_share"
+HEAVIEST_COLUMN = f"update/top{HEAVIEST}_share"
+HEAVIEST_SQL = (
+    f"case when count(update_share) > {HEAVIEST} "
+    f"then list_sum(max(update_share, {HEAVIEST})) / nullif(sum(update_share), 0) end"
+)
+"""... and that share, of rows with `update_share >= 0`; of so few rows it is all of it, and is left out."""
 
 
 def mean_curves(scope: RunScope, names: Sequence[str]) -> Iterator[Series]:
@@ -63,7 +66,7 @@ def heaviest_curve(scope: RunScope) -> Iterator[Series]:
         return
     query = (
         f"select step, {HEAVIEST_SQL} as v, count(update_share) as n "
-        f"from rollouts where {scope.scope} and update_share >= 0 group by step having n > {HEAVIEST} order by step"
+        f"from rollouts where {scope.scope} and update_share >= 0 group by step order by step"
     )
     found = as_arrays(scope.relations.sql(query, scope.params))
     yield from _curve(HEAVIEST_COLUMN, found["step"], found["v"], found["n"])

@@ -167,6 +167,10 @@ def _heaviest(scope: RunScope) -> list[Panel]:
     ]
 
 
+DECIMALS = 9
+"""Decimals of a logarithm; what lies beyond them is the rounding of sums."""
+
+
 def _repeats(series: Series, panel: Panel) -> bool:
     """Whether a logged mean is that of the ledger."""
     levels = panel.levels[0].copy()
@@ -181,8 +185,6 @@ def _repeats(series: Series, panel: Panel) -> bool:
     )
 
 
-DECIMALS = 9
-"""Decimals of a logarithm of shares that are no rounding of sums."""
 ROUNDED = 1e-3
 """Part of a mean by which its logged form may differ from the ledger's: rollouts that came later count in one alone."""
 

@@ -54,11 +54,6 @@ class Head:
         """Keys of the first JSON object, as many as the head holds, also of one that it holds a part of."""
         return frozenset(self.record) if self.record is not None else frozenset(top_keys(self.raw))
 
-    @cached_property
-    def keys_of_records(self) -> frozenset[str]:
-        """Keys of the first JSON object and of those behind it: one record may lack what others have."""
-        return self.keys.union(*head_objects(self.raw, FIRST_RECORDS))
-
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the folders above the file, the nearest first, and of the file itself first of all."""
@@ -67,6 +62,14 @@ class Head:
     def has(self, *keys: str) -> bool:
         """True when the first object has all of these keys."""
         return self.keys.issuperset(keys)
+
+    def lacks(self, *keys: str) -> bool:
+        """True when no object that the head holds has any of these keys; one may lack what others have. False where it holds none whole."""
+        return self.record is not None and self._keys_of_records.isdisjoint(keys)
+
+    @cached_property
+    def _keys_of_records(self) -> frozenset[str]:
+        return frozenset().union(*head_objects(self.raw, FIRST_RECORDS))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ import pytest
 
 from rollout_traces.analysis import diagnose, screen
 from rollout_traces.analysis import names as table_of_names
+from rollout_traces.analysis.curves import heaviest_curve
 from rollout_traces.analysis.diagnosis import Diagnosis
+from rollout_traces.analysis.scope import RunScope
 from rollout_traces.cli.example import FOLDER
 from rollout_traces.store import open_store
 from rollout_traces.store.query.parser import parse_query
@@ -559,6 +561,10 @@ class TestFewRowsAndTurns:
         levels = {row["step"]: row["level"] for row in relations.sql(entry.queries[0]).to_pylist()}
         assert levels[39] < 0.2 and levels[40] > 0.9
         assert entry.sentence.startswith("few rollouts carry the update: update/top3_share rose from 0.1")
+
+    def test_three_rollouts_of_three_carry_a_step_whatever_they_did(self):
+        relations = table(steps(N, groups=1, size=3, update_share=1 / 3))
+        assert not list(heaviest_curve(RunScope(relations, "run", "rollout")))
 
     def test_that_steps_shrink_is_not_said_of_the_heaviest_rollouts(self):
         def share(s: int, g: int, i: int) -> float:

@@ -27,7 +27,7 @@ class Atropos(Format):
         if not head.has("tokens", "masks", "scores"):
             return None
         lacks = ["steps (all are step 0)", "versions", "stop reasons"]
-        lacks += [] if "inference_logprobs" in head.keys else ["logprobs"]
+        lacks += ["logprobs"] if head.lacks("inference_logprobs") else []
         return Claim(head.path.parent, None, TRAIN, tuple(lacks), head.path.name)
 
     def rows(

@@ -56,12 +56,9 @@ class ChatJsonl(Format):
             r"(?:^|[_\-.])(?:step|iter|iteration)[_\-]?(\d+)", head.path.stem, head.path.parent.name
         )
         lacks = ["token ids", "loss mask", "logprobs"]
-        if head.record is not None:
-            lacks += ["rewards"] if not head.keys_of_records & {*_REWARDS} else []
-            lacks += ["groups (equal prompts are one)"] if not head.keys_of_records & {*_GROUPS} else []
-            lacks += (
-                ["steps (all are step 0)"] if step is None and not head.keys_of_records & {*_STEPS} else []
-            )
+        lacks += ["rewards"] if head.lacks(*_REWARDS) else []
+        lacks += ["groups (equal prompts are one)"] if head.lacks(*_GROUPS) else []
+        lacks += ["steps (all are step 0)"] if step is None and head.lacks(*_STEPS) else []
         split = split_of(head.path.name, head.path.parent.name)
         return Claim(head.path.parent, step, split, tuple(lacks), head.path.name)
 

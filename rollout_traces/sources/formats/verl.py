@@ -33,7 +33,7 @@ class Verl(Format):
             return None
         step = number_in(r"^(\d+)\.jsonl", head.path.name)
         lacks = ["token ids", "loss mask", "logprobs", "roles inside the prompt", "stop reasons"]
-        if "uid" not in head.keys:
+        if head.lacks("uid"):
             lacks.append("groups (equal prompts are one)")
         split = split_of(*head.names[1:3])
         folder = head.path.parent
