@@ -115,9 +115,9 @@ test("what smoothing hides by more than four units of noise is found, and noise 
   const values = Array.from({ length: 60 }, (_, i) => 0.07 + noise(i));
   assert.deepEqual(hiddenBySmoothing(values, smooth(values, 0.7)), []);
   const spike = values.map((value, i) => (i === 30 ? 8.4 : value));
-  assert.equal(hiddenBySmoothing(spike, smooth(spike, 0.7))[0], 30);
+  assert.deepEqual(hiddenBySmoothing(spike, smooth(spike, 0.7)), [30]); // and not where the line comes back from it
   const level = values.map((value, i) => (i < 30 ? value : value + 1));
-  assert.ok(hiddenBySmoothing(level, smooth(level, 0.7)).includes(30));
+  assert.deepEqual(hiddenBySmoothing(level, smooth(level, 0.7)), [30, 31, 32]); // the line is near after these
   assert.deepEqual(hiddenBySmoothing([1, 1, 1, 1], smooth([1, 1, 1, 1], 0.7)), []);
   assert.deepEqual(hiddenBySmoothing([null, NaN, 2], [null, NaN, 2]), []);
   const still = Array.from({ length: 50 }, () => 25); // the line differs from it in its last digit

@@ -26,21 +26,24 @@ export function smooth(values, weight) {
 
 const HIDDEN = 4;
 const SEEN = 0.1;
+const BEFORE = 5;
 
-// Positions of values that a smoothed line is more than four units of noise away from, and as far as is seen: what
-// smoothing would hide. The unit is that of the values' differences from one to the next, by their median.
+// Positions of values that lie more than four units of noise, and as far as is seen, from a smoothed line and from the
+// values before them: what smoothing would hide, and not the values to which the line only comes back late. The unit is
+// that of the values' differences from one to the next, by their median.
 export function hiddenBySmoothing(values, line) {
   const finite = values.filter(Number.isFinite);
-  const jumps = finite
-    .slice(1)
-    .map((value, i) => Math.abs(value - finite[i]))
-    .sort((a, b) => a - b);
-  const noise = (1.4826 * (jumps[jumps.length >> 1] ?? Infinity)) / Math.SQRT2;
+  const jumps = finite.slice(1).map((value, i) => Math.abs(value - finite[i]));
+  const noise = (1.4826 * (median(jumps) ?? Infinity)) / Math.SQRT2;
   const [low, high] = [Math.min(...finite), Math.max(...finite)];
   if (same(low, high)) return [];
   const least = Math.max(HIDDEN * noise, SEEN * (high - low));
-  return [...values.keys()].filter(i => Number.isFinite(values[i]) && Math.abs(values[i] - line[i]) > least);
+  const away = (i, from) => Math.abs(values[i] - from) > least;
+  const before = i => median(values.slice(Math.max(0, i - BEFORE), i).filter(Number.isFinite)) ?? line[i];
+  return [...values.keys()].filter(i => Number.isFinite(values[i]) && away(i, line[i]) && away(i, before(i)));
 }
+
+const median = values => values.toSorted((a, b) => a - b)[values.length >> 1];
 
 // Whether two numbers are one but for rounding: sums of equal values differ in their last digit.
 const same = (low, high) => !(high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high)));
