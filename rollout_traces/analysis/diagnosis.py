@@ -80,22 +80,22 @@ class Diagnosis:
         series: the series that moved alike, the one of the sentence first; none for a setting.
         part: the rows: () for all, None for "part unknown".
         also: other ways of cutting that do equally well.
-        shape: what it is.
+        shape: what it is, by the series that shows it best; so too what follows, unless it says otherwise.
         onset: 90 % interval of the first step.
         step: the best estimate of it.
         end: interval of the last step, None where it lasts.
         last: the best estimate of it.
         carriers: rows that carry a spike.
         before: level before, of the first series.
-        after: level at its steps.
-        elsewhere: level at its steps outside of the part.
-        p: of the first series.
+        after: level at its steps, of the first series.
+        elsewhere: level at its steps outside of the part, of the first series.
+        p: chance of its size.
         cost: share of the run's rollouts that it touches, times its size.
         where: a filter in the query language that finds the rollouts.
         name: what the table of names calls it; "" without one.
         queries: SELECTs over `rollouts` and `metrics` that give the levels again.
         consequences: what follows from it.
-        movements: one a series, as found.
+        movements: one a series, in the order of `series`.
         flips: of an evaluation that fell: its split and the two steps whose prompts to compare.
         is_sure: whether it is hardly chance.
     """

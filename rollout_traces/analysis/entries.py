@@ -21,7 +21,7 @@ from rollout_traces.analysis.in_words import (
     value_filter,
 )
 from rollout_traces.analysis.names import SIGNATURES, Signature
-from rollout_traces.analysis.step_series import Part, SeriesName
+from rollout_traces.analysis.step_series import Part
 from rollout_traces.analysis.templates import SPIKE
 
 SURE = 1e-6
@@ -173,8 +173,8 @@ def diagnosis_of(
 ) -> Diagnosis:
     """An entry in words."""
     moved = [movement_of(found, n_carriers if found is entry.head else ()) for found in entry.found]
+    head = moved[0]
     signature, at = _named(moved, entry.part)
-    head, first = moved[0], entry.found[0]
     lead = replace(moved[at], step=head.step, last=head.last)
     others = [*moved[:at], *moved[at + 1 :]]
     is_sure = any(found.is_sure for found in entry.found)
@@ -183,7 +183,7 @@ def diagnosis_of(
         sentence=f"{sentence_of(lead, entry.part, others, signature)}{'' if is_sure else ', perhaps by chance'}.",
         advice=signature.advice if signature else "",
         tier=signature.tier if signature else OTHER,
-        series=tuple(dict.fromkeys(m.name for m in moved)),
+        series=tuple(dict.fromkeys(m.name for m in (lead, *others))),
         part=entry.part,
         shape=head.shape,
         onset=head.onset,
@@ -192,23 +192,23 @@ def diagnosis_of(
         last=head.last,
         also=head.also,
         carriers=head.carriers,
-        before=head.before,
-        after=head.after,
-        elsewhere=head.elsewhere,
+        before=lead.before,
+        after=lead.after,
+        elsewhere=lead.elsewhere,
         p=head.p,
         cost=max(cost_of(found, n_rows) for found in entry.found),
-        where=filter_of(head.name, entry.part, head.step, head.last, first),
+        where=filter_of(lead, entry.part, entry.found[at]),
         name=signature.what if signature else "",
-        movements=tuple(moved),
+        movements=(moved[at], *others),
         consequences=tuple(diagnosis_of(each, n_series, n_rows) for each in entry.follows),
         is_sure=is_sure,
     )
 
 
-def filter_of(name: SeriesName, part: Part | None, step: int, last: int | None, found: Moved) -> str:
-    """A filter in the query language that finds the rollouts of an entry; of all rows for a logged scalar."""
+def filter_of(m: Movement, part: Part | None, found: Moved) -> str:
+    """A filter in the query language that finds the rollouts of a movement; of all rows for a logged scalar."""
     conditions = [part_filter(part)]
-    column = name.column
+    name, column = m.name, m.name.column
     if (
         found.panel.source is not None
         and name.statistic == "share"
@@ -217,7 +217,7 @@ def filter_of(name: SeriesName, part: Part | None, step: int, last: int | None, 
     ):
         own = found.panel.measure.condition if found.panel.measure is not None else ""
         conditions.append(own or value_filter(column, name.value))
-    conditions.append(steps_filter(step, last))
+    conditions.append(steps_filter(m.step, m.last))
     return " and ".join(condition for condition in conditions if condition)
 
 

@@ -301,6 +301,21 @@ class TestWhatMoved:
         assert not [each for each in entries if "rollout/reward/mean" in each.sentence]
         assert any(each.step == 40 for each in entries)
 
+    def test_the_series_of_the_sentence_is_the_first_one_and_gives_levels_and_filter(self):
+        """Seen once: a bar of the timeline was called by the series that showed a failing tool best."""
+
+        def status(s: int, g: int, i: int) -> str:
+            return "error" if s >= 40 and i == 0 else "ok"
+
+        def length(s: int, g: int, i: int) -> float:
+            return 100 + drawn(s, g, i) + (20.0 if s >= 40 else 0.0)
+
+        [entry] = told(table(steps(N, reward_status=status, n_sampled=length)))
+        assert str(entry.series[0]) == "reward_status error" and "n_sampled" in map(str, entry.series)
+        assert entry.sentence.startswith("the reward function fails: reward_status “error” rose")
+        assert (entry.before, entry.after) == (0, pytest.approx(1 / 4))
+        assert entry.where == "reward_status = 'error' and step >= 40"
+
     def test_two_causes_that_overlap_are_two_entries(self):
         def error(s: int, g: int, i: int) -> str:
             return "error" if 20 <= s < 32 and i == 0 else "ok"

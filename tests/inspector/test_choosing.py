@@ -154,6 +154,14 @@ class TestChoosing:
         expect(shown.get("sorted-by").first).to_contain_text("update share")
         expect(shown.get("sample-card").first).to_be_in_viewport()
 
+    def test_which_steps_are_listed_is_shown_once_a_click_has_changed_it(self, shown):
+        shown.open(**PLACE, tab="rollouts")
+        shown.get("scope-all").click()
+        expect(shown.get("sample-card")).to_have_count(96)
+        expect(shown.get("scope-all")).to_have_attribute("aria-pressed", "true")
+        expect(shown.get("scope-step")).to_have_attribute("aria-pressed", "false")
+        expect(shown.get("scope-all")).to_be_focused()
+
 
 @pytest.mark.browser
 class TestSeveralRuns:

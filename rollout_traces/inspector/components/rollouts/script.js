@@ -236,38 +236,45 @@ function population(data) {
   );
 }
 
+// Drawn once, so that a select or button that has the focus keeps it.
 function drawSort(now) {
   const slot = part(".rt-left-sort");
-  if (slot.contains(document.activeElement)) return;
-  replace(
-    slot,
-    h(
-      "select",
-      {
-        class: "rt-select",
-        "aria-label": "Order",
-        testid: "sort-select",
-        onchange: event => state.set({ sort: event.target.value || null }),
-      },
-      SORTS.map(([value, label]) => h("option", { value, selected: value === (now.sort || "") }, label)),
-    ),
-    h(
-      "div",
-      { class: "rt-segmented", role: "group", "aria-label": "Which steps" },
-      [
-        ["step", "this step"],
-        ["all", "all steps"],
-      ].map(([value, label]) =>
-        h(
-          "button",
-          {
-            type: "button",
-            testid: `scope-${value}`,
-            "aria-pressed": String((now.scope || "step") === value),
-            onclick: () => state.set({ scope: value === "all" ? "all" : null }),
-          },
-          label,
-        ),
+  if (!slot.childElementCount) replace(slot, orders(), scopes());
+  slot.querySelector("select").value = now.sort || "";
+  for (const each of slot.querySelectorAll("button"))
+    each.setAttribute("aria-pressed", String(each.value === (now.scope || "step")));
+}
+
+function orders() {
+  return h(
+    "select",
+    {
+      class: "rt-select",
+      "aria-label": "Order",
+      testid: "sort-select",
+      onchange: event => state.set({ sort: event.target.value || null }),
+    },
+    SORTS.map(([value, label]) => h("option", { value }, label)),
+  );
+}
+
+function scopes() {
+  return h(
+    "div",
+    { class: "rt-segmented", role: "group", "aria-label": "Which steps" },
+    [
+      ["step", "this step"],
+      ["all", "all steps"],
+    ].map(([value, label]) =>
+      h(
+        "button",
+        {
+          type: "button",
+          value,
+          testid: `scope-${value}`,
+          onclick: () => state.set({ scope: value === "all" ? "all" : null }),
+        },
+        label,
       ),
     ),
   );
