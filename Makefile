@@ -113,6 +113,6 @@ ranges: .venv/bin/uv ## whether pyproject.toml resolves, each extra alone and al
 
 .venv-oldest/.done: .venv/bin/uv pyproject.toml
 	$(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/python -m pip install -q -c constraints.txt torch
+	.venv-oldest/bin/python -m pip install -q -c constraints.txt torch uv
 	$(BIN)/uv pip install -q --python .venv-oldest --resolution lowest-direct -e '.[test]'
 	@touch $@

@@ -111,7 +111,7 @@ class Relations(Protocol):
     """
 
     def sql(self, query: str, params: Sequence[Any] = ()) -> pa.Table:
-        """The rows of a SELECT, with `?` for each parameter."""
+        """The rows of a SELECT, with `?` for each parameter; without ORDER BY, in the same order at every call."""
         ...
 
     def texts(self, uids: Sequence[str]) -> pa.Table:

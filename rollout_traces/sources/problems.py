@@ -101,7 +101,7 @@ class Problems:
 
     def summary(self) -> str:
         """How many there were of each kind, one line; empty when there were none."""
-        return ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in self.counts.most_common())
+        return ", ".join(f"{kind.replace('_', ' ')}: {n}" for kind, n in self.counts.most_common())
 
 
 def said_of(path: Path, error: Exception) -> str:

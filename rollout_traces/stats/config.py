@@ -53,7 +53,7 @@ class TrackioConfig(LoggerOptions):
 
 @dataclass
 class WandBConfig:
-    """Weights & Biases; needs the `trackers` extra unless disabled.
+    """Weights & Biases; needs `pip install wandb` unless disabled.
 
     Attributes:
         mode: `online`, `offline`, `shared` or `disabled`.
@@ -87,7 +87,7 @@ class WandBConfig:
 
 @dataclass
 class SwanlabConfig:
-    """SwanLab; needs the `trackers` extra unless disabled.
+    """SwanLab; needs `pip install swanlab` unless disabled.
 
     Attributes:
         mode: `cloud`, `local`, `offline` or `disabled`.
@@ -109,7 +109,7 @@ class SwanlabConfig:
 
 @dataclass
 class TensorBoardConfig:
-    """TensorBoard; needs the `trackers` extra unless off.
+    """TensorBoard; needs `pip install tensorboardX` unless off.
 
     Attributes:
         path: folder of the event files; None: off.

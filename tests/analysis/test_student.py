@@ -15,7 +15,7 @@ SIZES = np.asarray([0.0, 0.1, 0.7, 1.0, 2.0, 5.0, 9.0, 30.0])
 
 @pytest.mark.parametrize("freedom", [1, 3, 4, 6, 10, 20, 60, 240, 977.5])
 def test_a_tail_is_that_of_scipy(freedom):
-    assert log_tail(SIZES, freedom) == pytest.approx(student.logsf(SIZES, freedom), rel=1e-9)
+    assert log_tail(SIZES, freedom) == pytest.approx(student.logsf(SIZES, freedom), rel=1e-8)
     assert quartile(freedom) == pytest.approx(stdtrit(freedom, 0.75), rel=1e-9)
 
 

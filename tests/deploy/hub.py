@@ -179,7 +179,8 @@ class LoopbackHub:
         if method == "POST":
             if name in self.buckets:
                 return JSONResponse({"url": f"{self.address}/buckets/{name}"}, status_code=409)
-            self.buckets[name] = json.loads(body or b"{}").get("visibility") == "private"
+            asked = json.loads(body or b"{}")
+            self.buckets[name] = asked.get("visibility") == "private" or bool(asked.get("private"))
         elif name not in self.buckets:
             return _error(404, "RepoNotFound")
         return JSONResponse(

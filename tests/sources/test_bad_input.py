@@ -237,6 +237,17 @@ class TestArchives:
         assert [row.sample_id for row in rows_of(path, problems)] == ["b-1"]
         assert problems.counts == {"bombs": 1}
 
+    def test_an_inspect_log_without_samples_is_said(self, tmp_path):
+        with zipfile.ZipFile(tmp_path / "failed.eval", "w") as archive:
+            archive.writestr("header.json", json.dumps({"eval": {"task": "sums"}}))
+        log = {"version": 2, "status": "error", "eval": {"task": "sums"}}
+        (tmp_path / "failed.json").write_text(json.dumps(log))
+        for name in ("failed.eval", "failed.json"):
+            problems = Problems()
+            assert rows_of(tmp_path / name, problems) == []
+            assert problems.counts == {"logs_without_samples": 1}
+            assert "holds no samples" in problems.kept[0].text
+
     def test_a_cut_archive_is_named(self, tmp_path):
         path = tmp_path / "cut.eval"
         path.write_bytes((SAMPLES / "inspect/sums.eval").read_bytes()[:5000])

@@ -28,7 +28,7 @@ class TableRelations:
     ) -> None:
         self._texts = texts
         self._connection = duckdb.connect(config={"threads": 2})
-        self._connection.execute("set preserve_insertion_order=false")
+        self._connection.execute("set preserve_insertion_order=true")
         if metrics is None:
             metrics = pa.table(
                 {

@@ -22,6 +22,7 @@ MAX_RATIO = 500
 """A sample that unpacks to more than this many times its packed size, and to more than 16 MB, is a bomb."""
 _DAMAGED = (zlib.error, lzma.LZMAError, struct.error, RuntimeError, ValueError)
 """What an archive makes its reader raise that is damaged, or asks for a password, beside its own errors."""
+_NO_SAMPLES = "holds no samples: the evaluation failed before its first, or is still at it."
 _ZSTANDARD = 93
 """Zip's number of it."""
 _GRADES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
@@ -52,6 +53,8 @@ class InspectEval(Format):
         if found.path.suffix == ".json":
             log = read_object(found.path, problems, options) or {}
             samples = problems.mappings(found.path, None, "samples", log.get("samples"))
+            if not samples:
+                problems.add(found.path, "logs_without_samples", _NO_SAMPLES)
             for n, each in enumerate(samples, 1):
                 row = None
                 with problems.refusing(found.path, n, "the sample"):
@@ -63,6 +66,8 @@ class InspectEval(Format):
             with zipfile.ZipFile(found.path) as archive:
                 names = [i for i in archive.infolist() if i.filename.startswith("samples/")]
                 header = _header(archive, options)
+                if not names:
+                    problems.add(found.path, "logs_without_samples", _NO_SAMPLES)
                 for n, info in enumerate(sorted(names, key=lambda i: i.filename), 1):
                     sample = _sample(archive, info, found, problems, options, n)
                     row = None

@@ -21,6 +21,7 @@ from .rendering import (
     tool_for,
 )
 
+RENDERS_CALLS_OF_NO_CONTENT = {"deepseek_r1_distill"}
 RENDERS_NO_CALLS = {
     "cohere",
     "cohere2",
@@ -141,4 +142,12 @@ def test_any_arguments_come_back_when_the_tools_schemas_are_known(template):
 @pytest.mark.parametrize("template", TEMPLATE_NAMES)
 def test_templates_that_render_no_calls_are_the_known_ones(template):
     renders = rendered_call_turn(template_text(template)) is not None
-    assert renders == (family(template) not in RENDERS_NO_CALLS)
+    of_no_content = family(template) in RENDERS_CALLS_OF_NO_CONTENT and content_of_none_reaches_templates()
+    assert renders == (family(template) not in RENDERS_NO_CALLS or of_no_content)
+
+
+def content_of_none_reaches_templates() -> bool:
+    """Older transformers hand a content of None to the template; newer ones make an empty text of it."""
+    tokenizer = tokenizer_with("{{ messages[0].content is none }}")
+    given = [{"role": "assistant", "content": None}]
+    return tokenizer.apply_chat_template(given, tokenize=False) == "True"
