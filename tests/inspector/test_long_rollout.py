@@ -76,13 +76,29 @@ def go_to_the_long_one(long_visit):
 
 def test_the_list_does_not_wait_for_a_rollout_that_takes_long(long_visit):
     long_visit.open(project="other", tab="rollouts")
-    expect(long_visit.get("sample-card").nth(1)).to_be_visible()
+    expect(long_visit.get("turn").first).to_be_visible()
     held = long_visit.hold("rollout")
     go_to_the_long_one(long_visit)
     expect(long_visit.get("sample-card")).to_have_count(1)
     expect(long_visit.get("token")).to_have_count(0)
     assert len(held) == 1
     held.pop().continue_()
+    expect(long_visit.get("token").first).to_be_visible()
+    long_visit.page.unroute("**/component_server/")
+
+
+def test_a_rollout_that_arrives_when_the_address_names_another_is_not_drawn(long_visit):
+    held = long_visit.hold("rollout")
+    long_visit.open(project="other", tab="rollouts")
+    expect(long_visit.get("sample-card").nth(1)).to_be_visible()
+    catalog = long_visit.hold("catalog")
+    go_to_the_long_one(long_visit)
+    with long_visit.page.expect_response("**/component_server/"):
+        held.pop(0).continue_()
+    long_visit.page.evaluate("() => new Promise(done => setTimeout(done, 300))")
+    assert long_visit.get("turn").count() == 0
+    catalog.let_go()
+    held.let_go()
     expect(long_visit.get("token").first).to_be_visible()
     long_visit.page.unroute("**/component_server/")
 

@@ -376,7 +376,12 @@ function openNamed(now) {
   ahead = null;
   const card = wish ? null : cardOf(now);
   const ask = () => askRollout(now, card?.id);
-  return newestRollout(early ? early.catch(ask) : ask(), show, error => {
+  const showIfStillNamed = data => {
+    if (state.valuesOf(state.get(), OPEN_KEYS) === wanted) return show(data);
+    rolloutFor = ""; // the address names another one by now, which is asked for when its project is open
+    return undefined;
+  };
+  return newestRollout(early ? early.catch(ask) : ask(), showIfStillNamed, error => {
     rollout = null;
     if (wish) {
       rolloutFor = "";
