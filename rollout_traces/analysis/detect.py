@@ -27,7 +27,7 @@ from rollout_traces.analysis.setting_changes import setting_changes
 from rollout_traces.analysis.shares import share_sizes
 from rollout_traces.analysis.slow_change import (
     beside_learning,
-    came_at_once,
+    came_or_went,
     drift_of_run,
     is_of_most,
     learning_is_likelier,
@@ -87,9 +87,9 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
             kept.append(drift_of_run(panel, noise, basis, 0))
             panel, noise, basis = beside_learning(panel, noise, basis)
             continue
-        at_once = came_at_once(found)
-        slow = found.drift or (not at_once and may_be_slow(found, w, best, at))
-        plain = slow or at_once or _beyond_noise(found) <= min(sure[at], LASTING)
+        is_new = came_or_went(found)
+        slow = not is_new and (found.drift or may_be_slow(found, w, best, at))
+        plain = slow or is_new or _beyond_noise(found) <= min(sure[at], LASTING)
         is_sure = plain and bool(found.log_p <= sure[at])
         found = replace(found, drift=slow, is_sure=is_sure)
         rows = rows_of_basis(found)

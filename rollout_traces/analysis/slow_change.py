@@ -147,25 +147,32 @@ def may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
     return any(_gain(own[0] - slow[0], tails) + slow[1] - own[1] < AMBIGUOUS for slow in explained)
 
 
-def came_at_once(found: Moved) -> bool:
-    """Whether a share that was hardly there is there from one step on, or is gone: slow change would be less at first."""
-    panel, start = found.panel, found.template.start
-    if not panel.is_share or found.template.kind != "level":
+def came_or_went(found: Moved) -> bool:
+    """Whether a share that was hardly there comes, at once or after a stretch without it, or is gone at once: what is learned shows from the start.
+
+    Slow change would be less at first than a level; a ramp that begins late was nothing before it.
+    """
+    panel, template = found.panel, found.template
+    if not panel.is_share or template.kind == "window":
         return False
+    n, start = len(panel.steps), template.start
     members = list(found.chosen.members)
     there = np.isfinite(panel.levels[members]) & (panel.rows[members] > 0)
     rows_T = np.where(there, panel.rows[members], 0.0).sum(axis=0)
     held_T = np.where(there, panel.levels[members] * panel.rows[members], 0.0).sum(axis=0)
     if held_T.sum() > HALF * rows_T.sum():
         held_T = rows_T - held_T
-    edge = (slice(max(start - NEAR_EDGE, 0), start), slice(start, start + NEAR_EDGE))
-    sides = (slice(start), slice(start, None))
+    risen = min(template.stop, n - NEAR_EDGE) if template.kind == "ramp" else start
+    edge = (slice(max(start - NEAR_EDGE, 0), start), slice(risen, risen + NEAR_EDGE))
+    sides = (slice(start), slice(risen, None))
     n_rows = [rows_T[steps].sum() for steps in (*sides, *edge)]
     if min(n_rows) <= 0:
         return False
     before, after, near_before, near_after = (
         held_T[steps].sum() / n for steps, n in zip((*sides, *edge), n_rows, strict=True)
     )
+    if template.kind == "ramp":
+        return bool(start >= SLOW * n and before < SCARCE * after)
     few, many, near = (before, after, near_after) if before < after else (after, before, near_before)
     return bool(few < SCARCE * many and near >= RESIDUE * many)
 

@@ -29,6 +29,10 @@ def drawn(step: int, group: int, sample: int, what: int = 0) -> float:
     return float(np.random.default_rng([step, group, sample, what]).normal())
 
 
+def happens(share: float, step: int, group: int, sample: int) -> bool:
+    return bool(np.random.default_rng([step, group, sample, 7]).random() < share)
+
+
 def engine(step: int, group: int, sample: int) -> str:
     return f"vllm-{sample % 2}"
 
@@ -531,6 +535,36 @@ class TestLearningAndTurns:
         [entry] = told(table(rows))
         assert (entry.severity, entry.part) == ("error", (("source", "code"),))
         assert abs(entry.step - 30) <= 1
+
+    def test_a_share_that_comes_late_and_rises_slowly_is_no_learning(self):
+        """Seen once: a phrase that went from 0.6 to 79 % over the last 20 of 50 steps was info, "Nothing stands out"."""
+
+        def status(s: int, g: int, i: int) -> str:
+            return "error" if happens(max(s - 29, 0) / 25, s, g, i) else "ok"
+
+        [entry] = told(table(steps(50, reward_status=status)))
+        assert (entry.severity, entry.shape) == ("error", "ramp")
+        assert abs(entry.step - 30) <= 2
+
+    def test_a_share_that_falls_to_nothing_slowly_is_learning(self):
+        def reason(s: int, g: int, i: int) -> str:
+            return "length" if happens(0.4 - 0.02 * max(s - 29, 0), s, g, i) else "stop"
+
+        assert not told(table(steps(50, stop_reason=reason)))
+
+    def test_what_rises_slowly_with_a_share_that_came_late_is_told_with_it(self):
+        """Seen once: a judge's score and the phrase that it likes were two entries."""
+
+        def risen(s: int) -> float:
+            return max(s - 29, 0) / 25
+
+        rows = steps(
+            50,
+            reward_status=lambda s, g, i: "error" if happens(risen(s), s, g, i) else "ok",
+            n_sampled=lambda s, g, i: 200 + 150 * risen(s) + 20 * drawn(s, g, i, 1),
+        )
+        [entry] = told(table(rows))
+        assert {each.column for each in entry.series} >= {"reward_status", "n_sampled"}
 
     def test_learning_says_which_way(self):
         rows = steps(N, mean_logprob=lambda s, g, i: -0.5 + 0.004 * s + 0.1 * drawn(s, g, i))
