@@ -251,10 +251,13 @@ def sentence_of(
 
 
 def _named(moved: Sequence[Movement], part: Part | None) -> tuple[Signature | None, int]:
-    """The first row of the table that fits one of an entry's series, and which; the surest series without one."""
+    """The first row of the table that fits one of an entry's series, and which; the surest series without one.
+
+    What changed slowly does not name an entry that it only joined.
+    """
     for signature in SIGNATURES:
         for i, m in enumerate(moved):
-            if _fits(signature, m, part):
+            if m.drift == moved[0].drift and _fits(signature, m, part):
                 return signature, i
     return None, 0
 
