@@ -251,13 +251,10 @@ def sentence_of(
 
 
 def _named(moved: Sequence[Movement], part: Part | None) -> tuple[Signature | None, int]:
-    """The first row of the table that fits one of an entry's series, and which; the surest series without one.
-
-    What changed slowly does not name an entry that it only joined.
-    """
+    """The first row of the table that fits one of an entry's series, and which; the surest series without one."""
     for signature in SIGNATURES:
         for i, m in enumerate(moved):
-            if m.drift == moved[0].drift and _fits(signature, m, part):
+            if _fits(signature, m, part):
                 return signature, i
     return None, 0
 
