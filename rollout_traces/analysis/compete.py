@@ -88,8 +88,8 @@ def _is_child(each: Moved, entry: AlikeMovements) -> bool:
 
 
 def _joins(each: Moved, entry: AlikeMovements) -> bool:
-    """Whether a movement is the entry's: of the same part, at the same steps, and no less slow than it."""
-    if entry.head.drift and not each.drift:
+    """Whether a movement is the entry's: of the same part, at the same steps, and slow change or not as it is."""
+    if each.drift != entry.head.drift:
         return False
     if any(f.panel is each.panel for f in entry.found) and _same_series(each, entry):
         return False

@@ -552,20 +552,6 @@ class TestLearningAndTurns:
 
         assert not told(table(steps(50, stop_reason=reason)))
 
-    def test_what_rises_slowly_with_a_share_that_came_late_is_told_with_it(self):
-        """Seen once: a judge's score and the phrase that it likes were two entries."""
-
-        def risen(s: int) -> float:
-            return max(s - 29, 0) / 25
-
-        rows = steps(
-            50,
-            reward_status=lambda s, g, i: "error" if happens(risen(s), s, g, i) else "ok",
-            n_sampled=lambda s, g, i: 200 + 150 * risen(s) + 20 * drawn(s, g, i, 1),
-        )
-        [entry] = told(table(rows))
-        assert {each.column for each in entry.series} >= {"reward_status", "n_sampled"}
-
     def test_learning_says_which_way(self):
         rows = steps(N, mean_logprob=lambda s, g, i: -0.5 + 0.004 * s + 0.1 * drawn(s, g, i))
         [entry] = diagnose(table(rows), "run").diagnoses

@@ -146,6 +146,23 @@ def check_loop(project: str, trainer: PPOTrainer) -> int:
     return compared
 
 
+def give_a_time(
+    at: int, spans: list[Span], noted: list[tuple[float, float]], holders: dict[int, int], tried: set[int]
+) -> bool:
+    """Whether each of the spans up to this one can have a noted time inside it that no other has (Kuhn 1955)."""
+    span = spans[at]
+    # the wall clock is set right while a span is measured
+    slack = 0.001 * (1 + span["end"] - span["start"])
+    for i, (start, end) in enumerate(noted):
+        if i in tried or start < span["start"] - slack or end > span["end"] + slack:
+            continue
+        tried.add(i)
+        if i not in holders or give_a_time(holders[i], spans, noted, holders, tried):
+            holders[i] = at
+            return True
+    return False
+
+
 def check_followed(project: str, trainer: PPOTrainer, watched: Watched) -> None:
     """Each row was in flight before, and its spans are what the engine noted itself."""
     traces = rows_of(FOLDER / "trackio", project, "rollout/trajectories")
@@ -164,14 +181,9 @@ def check_followed(project: str, trainer: PPOTrainer, watched: Watched) -> None:
         assert watched.last(key, "tokens") == int(tokens.response_mask.sum())
         sampled += made
     noted = list(trainer.rollout.engine.times)
-    # The last to begin first, each with the time inside it that ends last: of those before, the fewest could have that one.
-    for span in sorted(sampled, key=lambda span: -span["start"]):
-        slack = 0.001 * (
-            1 + span["end"] - span["start"]
-        )  # the wall clock is set right while a span is measured
-        near = [at for at in noted if span["start"] - slack <= at[0] and at[1] <= span["end"] + slack]
-        assert near, span
-        noted.remove(max(near, key=lambda at: at[1]))
+    holders: dict[int, int] = {}
+    for at, span in enumerate(sampled):
+        assert give_a_time(at, sampled, noted, holders, set()), span
     print(
         f"{project}: {len(traces)} rows were in flight before, {len(sampled)} turns timed, each around the engine's own times; "
         f"{len(watched.lines)} episodes seen in flight"
