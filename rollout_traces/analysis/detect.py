@@ -69,7 +69,8 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
         best, w = scan(panel, noise, basis)
         at = int(np.lexsort((-best.evidence, best.log_p - limit))[0])
         learned = may_be_learned(panel, panel.parts[at])
-        if learned and best.log_p[at] <= limit[at] and not is_smooth and n >= FEWEST_EVALUATIONS:
+        may_drift = learned and not is_smooth and not came_or_went(panel, [at], best.template(at, n))
+        if may_drift and best.log_p[at] <= limit[at] and n >= FEWEST_EVALUATIONS:
             is_smooth = learning_is_likelier(panel, noise, basis, best, at)
             if is_smooth:
                 kept.append(drift_of_run(panel, noise, basis, at))
@@ -87,7 +88,7 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
             kept.append(drift_of_run(panel, noise, basis, 0))
             panel, noise, basis = beside_learning(panel, noise, basis)
             continue
-        is_new = came_or_went(found)
+        is_new = came_or_went(panel, list(found.chosen.members), found.template)
         slow = not is_new and (found.drift or may_be_slow(found, w, best, at))
         plain = slow or is_new or _beyond_noise(found) <= min(sure[at], LASTING)
         is_sure = plain and bool(found.log_p <= sure[at])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -147,16 +148,19 @@ def may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
     return any(_gain(own[0] - slow[0], tails) + slow[1] - own[1] < AMBIGUOUS for slow in explained)
 
 
-def came_or_went(found: Moved) -> bool:
+def came_or_went(panel: Panel, members: Sequence[int], template: Template) -> bool:
     """Whether a share that was hardly there comes, at once or after a stretch without it, or is gone at once: what is learned shows from the start.
 
     Slow change would be less at first than a level; a ramp that begins late was nothing before it.
+
+    Args:
+        panel: the series of the share.
+        members: those that move.
+        template: how.
     """
-    panel, template = found.panel, found.template
     if not panel.is_share or template.kind == "window":
         return False
     n, start = len(panel.steps), template.start
-    members = list(found.chosen.members)
     there = np.isfinite(panel.levels[members]) & (panel.rows[members] > 0)
     rows_T = np.where(there, panel.rows[members], 0.0).sum(axis=0)
     held_T = np.where(there, panel.levels[members] * panel.rows[members], 0.0).sum(axis=0)
