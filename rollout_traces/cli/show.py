@@ -91,7 +91,8 @@ def show(
 ) -> None:
     """Open the inspector: from a curve to a step, a group, a sample, a token.
 
-    The printed address holds a token; keep it to yourself. Trackio's own dashboard is at /trackio/.
+    The printed address holds a token; keep it to yourself. Trackio's own
+    dashboard is at the second address.
 
     Example: rollout-traces show --example
     Example: rollout-traces show --project gsm8k --run run-1
