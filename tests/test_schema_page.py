@@ -8,6 +8,7 @@ from rollout_traces.ledger import columns as ledger
 from rollout_traces.model import live_lines as live
 from rollout_traces.model import spans, transcript
 from rollout_traces.trace import conversion as trace
+from tests.metrics.test_metrics_page import escaped
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "schema.md"
 
@@ -109,12 +110,12 @@ def schema_page() -> str:
         f"## Metadata (schema {trace.SCHEMA_VERSION})\n",
         "| key | meaning |",
         "| --- | --- |",
-        *(f"| `{key}` | {meaning} |" for key, meaning in trace.METADATA.items()),
+        *(f"| `{key}` | {escaped(meaning)} |" for key, meaning in trace.METADATA.items()),
         f"\n## Ledger (schema {ledger.SCHEMA_VERSION})\n",
         "One row per rollout, for every rollout of every step, traced or not.\n",
         "| column | kind | meaning |",
         "| --- | --- | --- |",
-        *(f"| `{column.name}` | {column.kind} | {column.meaning} |" for column in ledger.COLUMNS),
+        *(f"| `{column.name}` | {column.kind} | {escaped(column.meaning)} |" for column in ledger.COLUMNS),
         f"\n## Token track (schema {transcript.SCHEMA_VERSION})\n",
         "Per token: id, loss mask, response mask, character range, special or not, and where the trainer gave them "
         f"{', '.join(f'`{name}`' for name in (*transcript.INT_TRACKS, *transcript.FLOAT_TRACKS))}.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 from rollout_traces.settings.environment import variable_of
@@ -121,14 +121,17 @@ def meanings_of(kind: type) -> list[tuple[str, str]]:
 
 
 def _table(kind: type) -> list[str]:
-    defaults = {item.name: item.default for item in fields(kind)}
+    defaults = {
+        item.name: item.default if item.default_factory is MISSING else item.default_factory()
+        for item in fields(kind)
+    }
     head = ["| field | default | meaning |", "| --- | --- | --- |"]
     if kind is TrackioConfig:
         head = ["| field | default | meaning | overridden by |", "| --- | --- | --- | --- |"]
     rows = []
     for name, meaning in meanings_of(kind):
         default = defaults[name]
-        shown = f"`{default!r}`" if isinstance(default, (str, int, bool, type(None))) else ""
+        shown = f"`{default!r}`" if isinstance(default, (str, int, float, list, dict, type(None))) else ""
         row = f"| `{name}` | {shown} | {escaped(meaning)} |"
         if kind is TrackioConfig:
             row += f" `{variable_of(name)}` |"

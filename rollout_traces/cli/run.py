@@ -31,7 +31,8 @@ def run(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Run name, where the trainer opens none.")] = None,
     selection: Annotated[
-        str | None, typer.Option(help="How the cap is spent: portfolio, first, random, extremes or all.")
+        str | None,
+        typer.Option(help="How the cap is spent: portfolio, fixed_prompts, first, random, extremes or all."),
     ] = None,
     check_only: Annotated[
         bool,
@@ -40,8 +41,8 @@ def run(
 ) -> None:
     """Run a training script with rollouts logged for whichever trainer it imports.
 
-    Everything after the script is the script's own; so are its exit code and its tracebacks. AReaL, TRL and
-    verl are known. At the end it says on stderr what was hooked and how many rollouts were handed over, or why
+    Everything after the script is the script's own; so are its exit code and its tracebacks. AReaL, TRL,
+    Unsloth, verl and Agent Lightning are known. At the end it says on stderr what was hooked and how many rollouts were handed over, or why
     none were.
 
     Example: rollout-traces run --max-traces 32 train.py --config grpo.yaml

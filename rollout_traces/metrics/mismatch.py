@@ -25,7 +25,7 @@ _BOTH = ("logprobs", "prox_logprobs")
     keys=(
         Key(
             "mismatch/{k1,k3,mult_prob_error,ess_share}",
-            "train against rollout over sampled tokens; see the notes below",
+            "train against rollout over sampled tokens; see *Mismatch* above",
             default=True,
         ),
         Key(

@@ -9,7 +9,8 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 from rollout_traces.integrations.base import failures
-from rollout_traces.integrations.own_loop import RolloutCallback, logs_rollouts
+from rollout_traces.integrations.own_loop import logs_rollouts
+from rollout_traces.integrations.trainer_callback import RolloutCallback
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.store import open_store
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer

@@ -122,7 +122,9 @@ the same where both logprobs are given.
 
 ## What the run declares
 
-Stored in the run's config under `{config_key}`, where the inspector reads ranges from.
+`RolloutLogger(reward_range=(0, 1), run_settings={{"clip_low": 0.2, "clip_high": 0.28, "tools": ["search"]}})`, the same keys
+under `stats_logger.trackio`, or `ROLLOUT_TRACES_RUN_SETTINGS` as JSON for hooks. Stored in the run's config under
+`rollout_traces`, where the inspector reads ranges from.
 
 | setting | meaning |
 | --- | --- |
