@@ -9,7 +9,7 @@ import numpy as np
 
 from rollout_traces.analysis.detected_movement import Moved, beside, constant_basis, rows_of_basis, stands
 from rollout_traces.analysis.learning import may_be_learned
-from rollout_traces.analysis.movement_edges import from_its_end, is_rest_of, there_and_back
+from rollout_traces.analysis.movement_edges import behind, from_its_end, is_rest_of, outlasts, there_and_back
 from rollout_traces.analysis.noise import Noise, clipped, fits_of, noise_of
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import Chosen, smallest_part
@@ -88,6 +88,7 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
             kept.append(drift_of_run(panel, noise, basis, 0))
             panel, noise, basis = beside_learning(panel, noise, basis)
             continue
+        found = next((behind(found, other) for other in kept if outlasts(found, other)), found)
         is_new = came_or_went(panel, list(found.chosen.members), found.template)
         slow = not is_new and (found.drift or may_be_slow(found, w, best, at))
         plain = slow or is_new or _beyond_noise(found) <= min(sure[at], LASTING)

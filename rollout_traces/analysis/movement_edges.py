@@ -60,8 +60,31 @@ def there_and_back(found: list[Moved]) -> list[Moved]:
     return found
 
 
+def outlasts(found: Moved, other: Moved) -> bool:
+    """Whether a movement lasts behind a window at whose edge it begins: the series came back to another level."""
+    one, two, n = found.template, other.template, len(found.panel.steps)
+    if one.kind == "window" or two.kind != "window" or two.stop - two.start <= SPIKE:
+        return False
+    begins = min(abs(one.start - edge) for edge in (two.start, two.stop)) <= NEAR_EDGE
+    return begins and n - two.stop > NEAR_EDGE and found.chosen.values == other.chosen.values
+
+
+def behind(found: Moved, other: Moved) -> Moved:
+    """A level that begins with a window, as one that begins at its end: beside the window the two are the same."""
+    one, two = found.template, other.template
+    end = other.located.end
+    if one.kind != "level" or end is None or abs(one.start - two.start) > NEAR_EDGE:
+        return found
+    n = len(found.panel.steps)
+    onset = min(end[0] + 1, n - 1), min(end[1] + 1, n - 1)
+    z = -np.sign(other.located.z) * abs(found.located.z)
+    return replace(found, located=Located(Template("level", two.stop, n), onset, None, float(z)))
+
+
 def is_rest_of(found: Moved, other: Moved) -> bool:
     """Whether a movement is what is left of another at its edges."""
+    if outlasts(found, other):
+        return False
     one, two = found.template, other.template
     if found.chosen.values and not other.chosen.values:
         return False
