@@ -245,8 +245,10 @@ def sentence_of(
         share = percent(sum(carrier.share for carrier in m.carriers))
         many = len(m.carriers)
         text += f": {many} rollout{'s carry' if many > 1 else ' carries'} {share} of what the step's rollouts lie apart"
-    if others:
-        text += "; with it " + ", ".join(dict.fromkeys(series_text(other.name) for other in others))
+    if together := [
+        name for name in dict.fromkeys(series_text(each.name) for each in others) if name != named
+    ]:
+        text += "; with it " + ", ".join(together)
     return text
 
 
