@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE ?= 1
 export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help demo example site tour test lint types unit browser slow test-trainers faults contract mutants all oldest ranges benchmarks format clean
+.PHONY: help demo example site tour test lint types unit browser slow test-trainers faults contract mutants all oldest pythons ranges benchmarks format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -84,6 +84,17 @@ clean: ## removes the environments and caches
 
 oldest: .venv-oldest/.done ## what the package stands on at the oldest versions that pyproject.toml allows
 	.venv-oldest/bin/python -m pytest -n $(JOBS) -m "not slow and not trainers and not browser" $(OLDEST)
+
+PYTHONS ?= 3.10 3.12 3.13
+WITHOUT_PAGES := tests/model tests/settings tests/capture tests/decode tests/logger tests/stats tests/sources tests/export
+
+pythons: .venv/bin/uv ## what needs no page, on other Pythons of this machine, or uv's: make pythons PYTHONS=3.13
+	@for version in $(PYTHONS); do \
+	  { [ -d .venv-$$version ] || "$$($(BIN)/uv python find $$version || { $(BIN)/uv python install -q $$version && $(BIN)/uv python find $$version; })" -m venv .venv-$$version; } \
+	  && .venv-$$version/bin/python -m pip install -q -c constraints.txt torch uv \
+	  && UV_PROJECT_ENVIRONMENT=.venv-$$version $(BIN)/uv sync --frozen --inexact --quiet --extra test \
+	  && .venv-$$version/bin/python -m pip install -q --no-deps --ignore-requires-python 'trl>=1.16,<2' \
+	  && .venv-$$version/bin/python -m pytest -n $(JOBS) -m "not slow and not trainers and not browser" $(WITHOUT_PAGES) || exit 1; done
 
 EXTRAS := train reading inspector remote ray mcp plot docs
 
