@@ -134,7 +134,7 @@ under `stats_logger.trackio`, or `ROLLOUT_TRACES_RUN_SETTINGS` as JSON for hooks
 
 *Default* marks what is logged unless other patterns are asked for. *Reads*: `ledger` = one row per rollout is
 enough; `tokens` = the population's per-token arrays are needed. *Needs*: without these columns, tracks or
-settings the metric is off, which `missing_inputs` says.
+settings the metric is off, which `missing_inputs` says. `tool_use` is the tool calls found in decoded rollouts.
 """
 
 
