@@ -91,7 +91,7 @@ WITHOUT_PAGES := tests/model tests/settings tests/capture tests/decode tests/log
 pythons: .venv/bin/uv ## what needs no page, on other Pythons of this machine, or uv's: make pythons PYTHONS=3.13
 	@for version in $(PYTHONS); do \
 	  { [ -d .venv-$$version ] || "$$($(BIN)/uv python find $$version || { $(BIN)/uv python install -q $$version && $(BIN)/uv python find $$version; })" -m venv .venv-$$version; } \
-	  && .venv-$$version/bin/python -m pip install -q -c constraints.txt torch uv \
+	  && .venv-$$version/bin/python -m pip install -q -c constraints.txt torch \
 	  && UV_PROJECT_ENVIRONMENT=.venv-$$version $(BIN)/uv sync --frozen --inexact --quiet --extra test \
 	  && .venv-$$version/bin/python -m pip install -q --no-deps --ignore-requires-python 'trl>=1.16,<2' \
 	  && .venv-$$version/bin/python -m pytest -n $(JOBS) -m "not slow and not trainers and not browser" $(WITHOUT_PAGES) || exit 1; done

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import typer.core
 import typer.main
 
 from rollout_traces.cli import build_app
-from rollout_traces.model.batch import RolloutBatch
 from tests.generator import tiny_tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -100,13 +98,6 @@ class TestPublicNames:
         code = "import sys, rollout_traces; print([m for m in ('torch', 'gradio', 'trackio') if m in sys.modules])"
         out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert out.stdout.strip() == "[]"
-
-
-class TestBatch:
-    def test_the_page_names_every_field_of_a_batch_in_its_order(self):
-        table = (ROOT / "docs" / "logging.md").read_text().split("## What a batch holds")[1].split("\n## ")[0]
-        named = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
-        assert named == [field.name for field in dataclasses.fields(RolloutBatch)]
 
 
 class TestArchitecture:

@@ -69,9 +69,9 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
         best, w = scan(panel, noise, basis)
         at = int(np.lexsort((-best.evidence, best.log_p - limit))[0])
         learned = may_be_learned(panel, panel.parts[at])
-        may_drift = learned and not is_smooth and not came_or_went(panel, [at], best.template(at, n))
-        if may_drift and best.log_p[at] <= limit[at] and n >= FEWEST_EVALUATIONS:
-            is_smooth = learning_is_likelier(panel, noise, basis, best, at)
+        if learned and best.log_p[at] <= limit[at] and not is_smooth and n >= FEWEST_EVALUATIONS:
+            is_new = came_or_went(panel, [at], best.template(at, n))
+            is_smooth = not is_new and learning_is_likelier(panel, noise, basis, best, at)
             if is_smooth:
                 kept.append(drift_of_run(panel, noise, basis, at))
                 panel, noise, basis = beside_learning(panel, noise, basis)

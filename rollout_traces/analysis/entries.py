@@ -245,9 +245,9 @@ def sentence_of(
         share = percent(sum(carrier.share for carrier in m.carriers))
         many = len(m.carriers)
         text += f": {many} rollout{'s carry' if many > 1 else ' carries'} {share} of what the step's rollouts lie apart"
-    if together := [
-        name for name in dict.fromkeys(series_text(each.name) for each in others) if name != named
-    ]:
+    together = dict.fromkeys(series_text(other.name) for other in others)
+    together.pop(named, None)
+    if together:
         text += "; with it " + ", ".join(together)
     return text
 

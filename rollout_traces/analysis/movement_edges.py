@@ -20,18 +20,18 @@ WARM_UP = 5
 
 def from_its_end(found: Moved) -> Moved:
     """A window that begins with the run is how the run was before a level: nobody knows what was before it."""
-    window, n = found.template, len(found.panel.steps)
-    end = found.located.end
-    if (
-        window.kind != "window"
-        or end is None
-        or window.start > WARM_UP
-        or window.stop - window.start <= SPIKE
-    ):
+    window = found.template
+    if window.kind != "window" or window.start > WARM_UP or window.stop - window.start <= SPIKE:
         return found
-    level = Template("level", window.stop, n)
+    return replace(found, located=_level_behind(found, abs(found.located.z)))
+
+
+def _level_behind(window: Moved, size: float) -> Located:
+    """The level that begins where a window ends, the other way than the window went."""
+    n, end = len(window.panel.steps), window.located.end or (window.template.stop - 1,) * 2
     onset = min(end[0] + 1, n - 1), min(end[1] + 1, n - 1)
-    return replace(found, located=Located(level, onset, None, -found.located.z))
+    z = -np.sign(window.located.z) * size
+    return Located(Template("level", window.template.stop, n), onset, None, float(z))
 
 
 def there_and_back(found: list[Moved]) -> list[Moved]:
@@ -71,14 +71,9 @@ def outlasts(found: Moved, other: Moved) -> bool:
 
 def behind(found: Moved, other: Moved) -> Moved:
     """A level that begins with a window, as one that begins at its end: beside the window the two are the same."""
-    one, two = found.template, other.template
-    end = other.located.end
-    if one.kind != "level" or end is None or abs(one.start - two.start) > NEAR_EDGE:
+    if found.template.kind != "level" or abs(found.template.start - other.template.start) > NEAR_EDGE:
         return found
-    n = len(found.panel.steps)
-    onset = min(end[0] + 1, n - 1), min(end[1] + 1, n - 1)
-    z = -np.sign(other.located.z) * abs(found.located.z)
-    return replace(found, located=Located(Template("level", two.stop, n), onset, None, float(z)))
+    return replace(found, located=_level_behind(other, abs(found.located.z)))
 
 
 def is_rest_of(found: Moved, other: Moved) -> bool:

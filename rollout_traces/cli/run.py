@@ -42,8 +42,8 @@ def run(
     """Run a training script with rollouts logged for whichever trainer it imports.
 
     Everything after the script is the script's own; so are its exit code and its tracebacks. AReaL, TRL,
-    Unsloth, verl and Agent Lightning are known. At the end it says on stderr what was hooked and how many rollouts were handed over, or why
-    none were.
+    Unsloth, verl and Agent Lightning are known. At the end it says on stderr what was hooked and how many
+    rollouts were handed over, or why none were.
 
     Example: rollout-traces run --max-traces 32 train.py --config grpo.yaml
     """

@@ -178,7 +178,7 @@ def escaped(text: str) -> str:
 
 def attributes_of(kind: type) -> list[tuple[str, str]]:
     """The names and meanings that a class's docstring lists under Attributes."""
-    lines = (kind.__doc__ or "").split("Attributes:")[1].splitlines()
+    lines = (kind.__doc__ or "").split("Attributes:")[1].split("Raises:")[0].splitlines()
     found: list[tuple[str, str]] = []
     for line in (line.strip() for line in lines):
         name, _, meaning = line.partition(": ")
