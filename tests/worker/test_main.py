@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -35,7 +36,12 @@ def sidecars(folder: Path) -> list[psutil.Process]:
 
 def zombies() -> list[psutil.Process]:
     """Children of this process that ended and were not waited for."""
-    return [child for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE]
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # waited for since the list was made
+            if child.status() == psutil.STATUS_ZOMBIE:
+                found.append(child)
+    return found
 
 
 def nice_of_threads(pid: int) -> set[int]:
