@@ -1,11 +1,9 @@
-"""Errors that this package raises on purpose, and packages that a process lacks or leaves out."""
+"""Errors that this package raises on purpose, among them a package that is missing."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
 
 
 def text_of(value: object) -> str:
@@ -84,14 +82,3 @@ def extra(name: str, what: str) -> Iterator[None]:
         raise MissingExtra(
             f"{what} needs {package}: pip install 'rollout-traces[{name}]'.", name=error.name
         ) from error
-
-
-class _NoPandas(MetaPathFinder):
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> None:
-        if fullname == "pandas":
-            raise ModuleNotFoundError("pandas is left out of this process", name=fullname)
-
-
-def leave_pandas_out() -> None:
-    """Keeps this process without pandas, as on a machine that has none."""
-    sys.meta_path.insert(0, _NoPandas())

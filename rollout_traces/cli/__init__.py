@@ -32,7 +32,7 @@ LEAN = frozenset(
         "stats",
     }
 )
-"""The commands that never need pandas."""
+"""The commands that read, print and end, and never need pandas."""
 
 
 def commands() -> tuple[str, ...]:
@@ -69,12 +69,20 @@ def main() -> None:
 
     A reader that has read enough (`| head`) ends it, with exit code 0; `NO_COLOR` in the environment leaves colours out.
     """
-    from rollout_traces.errors import RolloutTracesError, leave_pandas_out
+    from rollout_traces.model.lean_process import ending_soon, leave_pandas_out
 
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-    app = build_app([wanted] if wanted in commands() else None)
     if wanted in LEAN:
         leave_pandas_out()
+        with ending_soon():
+            _run(build_app([wanted]))
+    else:
+        _run(build_app([wanted] if wanted in commands() else None))
+
+
+def _run(app: typer.Typer) -> None:
+    from rollout_traces.errors import RolloutTracesError
+
     colour = False if os.environ.get("NO_COLOR") else None
     try:
         app(color=colour)

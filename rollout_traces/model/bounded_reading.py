@@ -22,7 +22,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from rollout_traces.errors import FileRefused, leave_pandas_out
+from rollout_traces.errors import FileRefused
+from rollout_traces.model.lean_process import leave_pandas_out
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rollout_traces.store import manifest
@@ -97,6 +96,8 @@ def _join(connection: sqlite3.Connection, folder: Path, run: Sequence[SegmentFil
 
 
 def _living(segment: SegmentFile) -> pa.Table:
+    import pyarrow.compute as pc
+
     check_segment(segment)
     table = pq.read_table(segment.path)
     dead = pa.array(segment.dead, pa.int64())

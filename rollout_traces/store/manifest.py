@@ -14,7 +14,6 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rollout_traces.model.packed_arrays import MADE_UP
 from rollout_traces.store.columns.rollout_table import State, superseded_from
@@ -196,7 +195,7 @@ def remember_attempts(connection: sqlite3.Connection, table: pa.Table) -> None:
     """Notes the first step of each attempt in some rows."""
     if "attempt" not in table.column_names:
         return
-    grouped = table.select(["run_no", "split", "attempt", "step"]).filter(pc.is_valid(table["attempt"]))
+    grouped = table.select(["run_no", "split", "attempt", "step"]).filter(table["attempt"].is_valid())
     for run, split, attempt, step in zip(
         *grouped.group_by(["run_no", "split", "attempt"])
         .aggregate([("step", "min")])

@@ -18,7 +18,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from rollout_traces.errors import StoreError, leave_pandas_out
+from rollout_traces.errors import StoreError
+from rollout_traces.model.lean_process import leave_pandas_out
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.rollout_table import State
 

@@ -128,7 +128,7 @@ class TestPipes:
 class TestSpeed:
     @pytest.mark.parametrize("name", ["list", "stats"])
     def test_a_command_that_prints_leaves_pandas_out(self, shared_folder: Path, name: str) -> None:
-        code = "from rollout_traces.cli import main\ntry: main()\nexcept SystemExit: pass\nprint(sorted(sys.modules))"
+        code = "import atexit\natexit.register(lambda: print(sorted(sys.modules)))\n" + MAIN
         done = subprocess.run(
             [sys.executable, "-c", f"import sys\n{code}", name],
             env={**os.environ, "TRACKIO_DIR": str(shared_folder)}, cwd=ROOT, capture_output=True, text=True,

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rollout_traces.ledger.columns import NULL_INT, Coded, unpack_coded
 from rollout_traces.model.packed_arrays import damage_said
@@ -111,7 +110,7 @@ def assemble(places: Sequence[PlaceParts]) -> Assembled:
             columns[name], kinds[name] = column, kind
     # a row that a ledger knows keeps the ledger's number
     if n_ledger and len(traces):
-        columns["row"] = pc.coalesce(_padded(ledger["row"][1], n - n_ledger), columns["row"])
+        columns["row"] = _padded(ledger["row"][1], n - n_ledger).fill_null(columns["row"])
     return Assembled(pa.table(columns), kinds)
 
 
@@ -252,7 +251,7 @@ def _overlaid(
         return above[1].take(pick), above[0]
     kind = common_kind({below[0], above[0]})
     taken = cast(above[1], kind).take(pick)
-    return pc.coalesce(taken, _padded(cast(below[1], kind), n_more)), kind
+    return taken.fill_null(_padded(cast(below[1], kind), n_more)), kind
 
 
 def _padded(column: pa.Array, n_more: int) -> pa.Array:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rollout_traces.ledger.columns import number_text
 
@@ -65,7 +64,7 @@ def cast(column: pa.Array, kind: Kind) -> pa.Array:
         return column
     if kind == "mixed":
         return column_of([tuple(v) if isinstance(v, list) else v for v in column.to_pylist()], kind)[1]
-    return pc.cast(column, wanted, safe=False)
+    return column.cast(wanted, safe=False)
 
 
 def sql_cast(column: str, held: Kind, kind: Kind) -> str:

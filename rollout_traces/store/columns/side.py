@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rollout_traces.errors import FileRefused
@@ -46,6 +45,8 @@ class SideColumns:
             key: what the column of ids is called.
             names: the columns.
         """
+        import pyarrow.compute as pc
+
         found = {name: self._load(name) for name in names}
         ids = pa.array(dict.fromkeys(i for keys, _ in found.values() for i in keys.to_pylist()), pa.string())
         columns = {
@@ -120,6 +121,8 @@ def remove_rows(folder: Path, trace_ids: Collection[str]) -> int:
     Returns:
         How many rows went.
     """
+    import pyarrow.compute as pc
+
     gone = 0
     ids = pa.array(sorted(trace_ids), pa.string())
     for path in sorted(folder.rglob("*.parquet")) if folder.is_dir() else ():

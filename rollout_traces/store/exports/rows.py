@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.bounded_reading import on_disk, read, schema_of
@@ -65,7 +64,7 @@ def read_file(data: bytes, name: str) -> FileRows:
         raise StoreError(
             f"{name}: its columns say no run and step; expected what `export --partition-by` writes."
         )
-    columns["step"] = ("int", pc.fill_null(columns["step"][1].cast(pa.int64(), safe=False), NO_STEP))
+    columns["step"] = ("int", columns["step"][1].cast(pa.int64(), safe=False).fill_null(NO_STEP))
     messages = table[MESSAGES] if MESSAGES in table.column_names else None
     if messages is not None and not pa.types.is_string(messages.type):
         messages = None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import io
 import threading
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.packed_arrays import damage_said
@@ -55,7 +56,7 @@ class ExportSource(Source):
         self.label = f"export {self.address}"
         self.locations: Locations | None = None
         self._about: dict[str, Any] | None = None
-        self._scalars: pa.Table | None = None
+        self._scalars: dict[str, list[tuple[int, int, str, str | bytes]]] | None = None
         self._files: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()
         if not self.files():
@@ -154,19 +155,23 @@ class ExportSource(Source):
     def metrics(self, run_id: str, after: int, limit: int = 5000) -> list[tuple[int, int, str, str | bytes]]:
         """Rows of a run's logged scalars in order of arrival: id, step, timestamp, JSON text."""
         if self._scalars is None:
-            data = self.folder.read_named(METRICS)
-            with damage_said(f"{self.label}: {METRICS}"):
-                empty = pa.table({n: [] for n in ("run_id", "id", "step", "timestamp", "metrics")})
-                self._scalars = pa.ipc.open_file(io.BytesIO(data)).read_all() if data else empty
-        if not self._scalars.num_rows:
-            return []
-        mine = self._scalars.filter(
-            pc.and_(
-                pc.equal(self._scalars["run_id"], pa.scalar(run_id)), pc.greater(self._scalars["id"], after)
-            )
-        ).slice(0, limit)
-        columns = (mine[name].to_pylist() for name in ("id", "step", "timestamp", "metrics"))
-        return list(zip(*columns, strict=True))
+            self._scalars = self._read_scalars()
+        rows = self._scalars.get(run_id, [])
+        first = bisect_right(rows, after, key=itemgetter(0))
+        return rows[first : first + limit]
+
+    def _read_scalars(self) -> dict[str, list[tuple[int, int, str, str | bytes]]]:
+        """Run id -> its logged scalars, in order of arrival."""
+        data = self.folder.read_named(METRICS)
+        if not data:
+            return {}
+        with damage_said(f"{self.label}: {METRICS}"):
+            table = pa.ipc.open_file(io.BytesIO(data)).read_all()
+        columns = (table[name].to_pylist() for name in ("run_id", "id", "step", "timestamp", "metrics"))
+        found: dict[str, list[tuple[int, int, str, str | bytes]]] = {}
+        for run, *row in zip(*columns, strict=True):
+            found.setdefault(run, []).append(tuple(row))
+        return {run: sorted(rows, key=itemgetter(0)) for run, rows in found.items()}
 
     @property
     def _locations(self) -> Locations:
