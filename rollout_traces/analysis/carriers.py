@@ -10,16 +10,20 @@ import numpy as np
 
 from rollout_traces.analysis.run_rows import RowMeasure, RunRows
 
-MOST = 3
-"""Rows that are a handful ..."""
+MOST, AN_EIGHTH = 5, 8
+"""Rows that are a handful, as long as they are no more than one in eight of the step ..."""
 FEW = 0.01
-"""... or this part of the step."""
+"""... or this part of the step, and lie so many times as far out as the next row: what many rows do is a part's."""
+APART = 2.0
 QUARTER = 0.25
 """They carry a step where they make more than this of its summed absolute contributions ..."""
 RARE = 0.95
 """... and more than in this part of the steps: a handful may carry two or three of 40 ..."""
 BEYOND = 12.0
-"""... and lie this many median absolute deviations of all rows from their middle, which no tail of a healthy column reaches often."""
+"""... and lie this many median absolute deviations of all rows from their middle, which no tail of a healthy column reaches often ..."""
+NORMAL = 2.439
+"""... or so many of what the deviation that 9 in 10 rows do not exceed says for normal ones, 1.645 / 0.6745 of the median: of a column of two
+heaps the larger alone has no spread."""
 FEWEST_ROWS = 8
 """Rows that a step needs for a handful of them to be few."""
 ENOUGH_ROWS = 1 << 16
@@ -59,7 +63,8 @@ def carried_by(rows: RunRows, measure: RowMeasure, values: np.ndarray) -> Handfu
         return nothing
     seen = values[known][:: -(-len(known) // ENOUGH_ROWS)]
     middle = np.median(seen)
-    usual = np.median(np.abs(seen - middle))
+    half, most = np.quantile(np.abs(seen - middle), [0.5, 0.9])
+    usual = max(half, most / NORMAL)
     size = np.abs(values[known] - middle)
     if usual <= 0 or size.max() <= BEYOND * usual or len(np.unique(values[known][: 1 << 12])) < TWO_VALUED:
         return nothing
@@ -70,10 +75,14 @@ def carried_by(rows: RunRows, measure: RowMeasure, values: np.ndarray) -> Handfu
     starts = np.cumsum(n) - n
     place = np.empty(len(at), np.int64)
     place[order] = np.arange(len(at)) - starts[at[order]]
-    few = np.maximum(MOST, (FEW * n).astype(np.int64))
+    few = np.maximum(np.minimum(MOST, n // AN_EIGHTH), (FEW * n).astype(np.int64))
     top = np.bincount(at, np.where(place < few[at], size, 0.0), len(rows.steps)) / np.maximum(total, 1e-300)
     crowded = (n >= FEWEST_ROWS) & (top > QUARTER) & (top >= np.quantile(top[n > 0], RARE, method="lower"))
-    chosen = crowded[at] & (place < few[at]) & (size > BEYOND * usual)
+    chosen = np.zeros(len(at), bool)
+    for step in np.flatnonzero(crowded).tolist():
+        far = order[starts[step] : starts[step] + few[step] + 1]
+        far = far[: _handful(size[far])]
+        chosen[far[size[far] > BEYOND * usual]] = True
     if not chosen.any():
         return nothing
     others = np.sort(size[~chosen])[::-1][: max(FEWEST_OF_TAIL, int(TAIL * len(size))) + 1]
@@ -83,6 +92,16 @@ def carried_by(rows: RunRows, measure: RowMeasure, values: np.ndarray) -> Handfu
         for step in np.unique(places).tolist()
     }
     return Handful(known[chosen], log_p)
+
+
+def _handful(size: np.ndarray) -> int:
+    """How many of the furthest rows of a step are apart from all others; 0 where none are, or more than are given.
+
+    Args:
+        size: float [K + 1], their distances and that of the next, the largest first.
+    """
+    apart = size[:-1] / np.maximum(size[1:], np.finfo(float).tiny)
+    return int(apart.argmax()) + 1 if len(apart) and apart.max() >= APART else 0
 
 
 def _beyond_tail(far: np.ndarray, tail: np.ndarray, n_steps: int) -> float:

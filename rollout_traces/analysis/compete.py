@@ -91,7 +91,7 @@ def _joins(each: Moved, entry: AlikeMovements) -> bool:
     """Whether a movement is the entry's: of the same part, at the same steps, and slow change or not as it is."""
     if each.drift != entry.head.drift:
         return False
-    if any(f.panel is each.panel for f in entry.found) and _same_series(each, entry):
+    if _same_series(each, entry):
         return False
     return _same_time(each, entry.head) and _same_part(each, entry)
 

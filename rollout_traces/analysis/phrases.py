@@ -38,8 +38,8 @@ MOST_COMPARED = 1_500
 """Rollouts of a side whose texts are read."""
 EVERY_KEPT = "true"
 WORDS = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
-MARKS = re.compile(r"[!-/:-@\[-`{-~]{2,}|[\u2190-\u2bff\U0001f300-\U0001faff]")
-"""Several signs in a row, as a rule between paragraphs, or one symbol: an arrow, an emoji."""
+MARKS = re.compile(r"[!-/:-@\[-`{-~]{2,}|[\u2190-\u2bff\U0001f300-\U0001faff]|\b[^\W\d_]+[=:({\[<]")
+"""Several signs in a row, as a rule between paragraphs, one symbol (an arrow, an emoji), or a word that opens something."""
 _MIXED = np.uint64(0x9E3779B97F4A7C15)
 """Knuth's multiplicative constant, by which the codes of words are mixed to those of n-grams."""
 
@@ -151,7 +151,7 @@ def ngrams_of(texts: Sequence[str]) -> Ngrams:
     )
     read = [ends_of(text, most) for text in texts]
     found = [words_of(text) for text in read]
-    marks = [MARKS.findall(text) for text in read]
+    marks = [MARKS.findall(text.lower()) for text in read]
     words = [word for each in (*found, *marks) for word in each]
     n_words = sum(map(len, found))
     index: dict[str, int] = {}

@@ -8,6 +8,7 @@ import pytest
 
 from rollout_traces.analysis import diagnose, screen
 from rollout_traces.analysis import names as table_of_names
+from rollout_traces.analysis.carriers import _handful
 from rollout_traces.analysis.curves import heaviest_curve
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.scope import RunScope
@@ -571,12 +572,10 @@ class TestLearningAndTurns:
     def test_what_was_low_when_the_run_began_and_falls_back_falls(self):
         """Seen once: a component that fell at step 22 was said to have risen from step 5 to 21."""
         trial = draw_trial(draw_spec("replayed", 730288), 3)
-        [entry] = [
-            each
-            for each in diagnose(Relations(trial.run), "run").diagnoses
-            if str(each.series[0]) == "component/brevity"
-        ]
-        assert (entry.shape, entry.step) == ("level", 22)
+        found = diagnose(Relations(trial.run), "run").diagnoses
+        own = [each for each in found if str(each.series[0]) == "component/brevity"]
+        assert [(each.shape, each.step) for each in own if each.after < each.before] == [("level", 22)]
+        assert "window" not in [each.shape for each in own]
 
     def test_a_window_of_a_source_that_takes_its_turn_is_one_window_of_that_source(self):
         def length(s: int, g: int, i: int) -> float:
@@ -625,6 +624,23 @@ class TestFewRowsAndTurns:
 
         entries = told(table(steps(40, groups=8, size=8, n_sampled=length)))
         assert sorted((each.step, len(each.carriers)) for each in entries) == [(14, 2), (15, 2)]
+
+    def test_a_handful_of_rewards_lies_apart_where_most_rewards_are_one_value(self):
+        """Seen once: four rewards of 11 among 1 and 0.6 were said of the engine that three of them came from."""
+
+        def reward(s: int, g: int, i: int) -> float:
+            if s == 27 and g < 4 and not i:
+                return 11.0
+            return 1.0 if drawn(s, g, i) < 0.6 else 0.6
+
+        rows = steps(40, groups=8, size=7, reward=reward, engine=lambda s, g, i: f"vllm-{g % 4 // 3}")
+        [entry] = [each for each in told(table(rows)) if each.severity != "info"]
+        assert (entry.step, len(entry.carriers), entry.part) == (27, 4, ())
+
+    def test_what_more_rows_than_a_handful_do_is_of_no_handful(self):
+        sizes = np.asarray([60.0, 59, 58, 57, 56, 55])
+        assert _handful(sizes) == 0
+        assert _handful(np.asarray([60.0, 59, 58, 9, 8, 7])) == 3
 
     @pytest.mark.parametrize("n_sources", [2, 3, 5, 6])
     def test_sources_that_take_turns_are_no_change(self, n_sources):

@@ -14,8 +14,8 @@ from tests.stories.relations import TableRelations
 N_STEPS, AT = 40, 20
 
 
-def run_that_writes(said: str, share: float = 0.6, seed: int = 0) -> TableRelations:
-    """A run whose rollouts write `said`, from `AT` on, after some three hundred words."""
+def run_that_writes(said: str, share: float = 0.6, seed: int = 0, before: str = "") -> TableRelations:
+    """A run whose rollouts write `said`, from `AT` on, after some three hundred words; the others `before`."""
     rng = np.random.default_rng(seed)
     words = [f"word{i}" for i in range(400)]
     rows, texts = [], []
@@ -27,7 +27,10 @@ def run_that_writes(said: str, share: float = 0.6, seed: int = 0) -> TableRelati
             )  # fmt: skip
             late = step >= AT and rng.random() < share
             texts.append(
-                {"uid": uid, "written": " ".join(rng.choice(words, 300)) + (f". {said}" if late else ".")}
+                {
+                    "uid": uid,
+                    "written": " ".join(rng.choice(words, 300)) + (f". {said}" if late else f". {before}"),
+                }
             )
     return table(rows, texts)
 
@@ -47,6 +50,12 @@ class TestPhrases:
         """Seen once: what a policy writes that is no word was not looked at."""
         told = [d for d in diagnose(run_that_writes("\n\n---\n\n"), "run").diagnoses if "“---”" in d.sentence]
         assert told and told[0].severity == "error" and abs(told[0].step - AT) <= 2
+
+    def test_a_word_with_the_sign_behind_it_is_another_than_the_word(self):
+        """Seen once: nothing was said where every reply began to hold `ANSWER=`, since many had the word before."""
+        relations = run_that_writes("ANSWER=42", share=1.0, before="the final answer is 42")
+        told = [d for d in diagnose(relations, "run").diagnoses if "“answer=”" in d.sentence]
+        assert told and told[0].step == AT
 
     @pytest.mark.parametrize("seed", range(3))
     def test_words_drawn_by_chance_are_not_followed(self, seed):
