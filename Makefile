@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE ?= 1
 export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help demo example site tour test lint types unit browser slow test-trainers faults contract mutants all oldest pythons ranges benchmarks format clean
+.PHONY: help demo example site tour test lint types unit browser long slow test-trainers faults contract mutants all oldest pythons ranges benchmarks format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -34,7 +34,7 @@ site: .venv/.test ## the docs with the example run inside, as a folder for any w
 tour: site ## the moving picture of the README, from that site
 	$(BIN)/python -m tests.inspector.take_tour site/example
 
-test: lint types unit ## everything but the slow suites: lint, types, unit, Trackio, browser
+test: lint types unit ## lint, types, and every test but the long and the slow ones
 
 lint: .venv/.test ## ruff and prettier: lint and format
 	$(BIN)/ruff check .
@@ -45,13 +45,16 @@ types: .venv/.test ## mypy
 	$(BIN)/mypy
 
 unit: .venv/.test browser ## the tests, in parallel
-	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not trainers" --ignore=tests/cli/test_analysis.py
+	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not long and not trainers" --ignore=tests/cli/test_analysis.py
 	$(PYTEST) tests/cli/test_analysis.py -m "not slow" # in a process that no other test has touched
 
 browser: .venv/.test ## Chromium for the browser tests: the system's, else Playwright's where the network allows it
 	@for each in chromium-headless-shell chromium chromium-browser google-chrome; do command -v $$each && exit; done >/dev/null \
 	|| timeout 300 $(BIN)/playwright install --only-shell chromium >/dev/null 2>&1 \
 	|| true # pytest says in one line what it skips, and how to get it
+
+long: .venv/.test browser ## what `make test` leaves out of the pages and journeys: the longest cases, in parallel
+	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m long
 
 slow: .venv/.test ## the slow tests: learning on three seeds, whole vocabularies, long fuzzing
 	$(PYTEST) -m slow
@@ -65,7 +68,7 @@ faults: .venv/.test ## crashes, full and slow disks, lost servers: the whole fau
 mutants: .venv/.test ## whether the tests notice a change: sixty mutants of the package, drawn anew (MUTANTS="--seed 4711")
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
-all: test slow faults test-trainers mutants ## everything there is
+all: test long slow faults test-trainers mutants ## everything there is
 
 contract: .venv/.test ## what is read back of Trackio, with another version of it: make contract TRACKIO=0.44.0
 	$(BIN)/python -m pip install -q --no-deps --upgrade --target .venv/trackio-$(TRACKIO) trackio==$(TRACKIO)

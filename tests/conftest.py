@@ -22,6 +22,18 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait spin, on the cores of other tests
 
 
+LONG_TESTS = Path(__file__).with_name("long_tests.txt")
+"""The cases that `make test` leaves to `make long`: the longest, so that the others take a quarter of an hour on two cores."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the cases that are listed."""
+    listed = frozenset(LONG_TESTS.read_text().splitlines())
+    for item in items:
+        if item.nodeid in listed:
+            item.add_marker("long")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Where temporary files of this session lie, spools of the node among them: none that others left is found.

@@ -236,6 +236,8 @@ def sentence_of(
         text += " moved"
     if part:
         text += f" on {part_text(part)}"
+        if m.also and m.part == part:
+            text += f" (or {' or '.join(map(part_text, m.also))}: nearly the same rollouts)"
         if m.elsewhere is not None:
             text += f", {form(m.elsewhere)} elsewhere"
     elif part is None:

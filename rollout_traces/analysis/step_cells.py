@@ -140,9 +140,7 @@ class StepCells:
         """
         n = own.weighted
         known = n > 0
-        usual = np.where(known, own.mean, 0.0) * n
-        usual = usual.sum(axis=1, keepdims=True) / np.maximum(n.sum(axis=1, keepdims=True), 1e-300)
-        moved = np.where(known, (own.mean - usual) * n, 0.0)
+        moved = np.where(known, own.mean - usual_levels(own.mean, n), 0.0) * n
         rest_n = n.sum(axis=0) - n
         with np.errstate(invalid="ignore", divide="ignore"):
             rest = np.where(rest_n > 0, (moved.sum(axis=0) - moved) / rest_n, np.nan)
@@ -199,6 +197,29 @@ class StepCells:
         excess = fourth / np.maximum(second**2, np.finfo(float).tiny) - NORMAL_KURTOSIS
         groups = many / np.maximum((n_groups.reshape(self.n_values, -1) > 0).sum(axis=1), 1)
         return KURTOSIS_ENDS + EXCESS_OF_T * groups / np.maximum(excess, EXCESS_OF_T / MOST_FREEDOM)
+
+
+def usual_levels(mean_V_T: np.ndarray, n_V_T: np.ndarray) -> np.ndarray:
+    """float [V, 1]: the level of each value beside what all values share at a step: of one that is there at few, it is not those steps'.
+
+    An additive model of values and steps, fitted in turns.
+
+    Args:
+        mean_V_T: float, NaN where there is none.
+        n_V_T: rows, 0 where there are none.
+    """
+    known = n_V_T > 0
+    mean, shared = np.where(known, mean_V_T, 0.0), np.zeros(n_V_T.shape[1])
+    of_value, of_step = (np.maximum(n_V_T.sum(axis=axis), TINY) for axis in (1, 0))
+    for _ in range(TURNS):
+        usual = ((mean - shared) * n_V_T).sum(axis=1) / of_value
+        shared = ((mean - usual[:, None]) * n_V_T).sum(axis=0) / of_step
+    return usual[:, None]
+
+
+TINY = 1e-300
+TURNS = 5
+"""Rounds of the fit; what one leaves is the part of its step's rows that a value has, to this power."""
 
 
 def goes_with(own_V_T: np.ndarray, rest_V_T: np.ndarray) -> np.ndarray:

@@ -69,6 +69,17 @@ class TestAPartBesideTheRest:
         assert np.array_equal(values[alone], sums.mean[alone])
         assert np.array_equal(variance[alone], sums.variance[alone])
 
+    def test_is_not_moved_by_a_value_that_comes_for_a_step(self):
+        """Seen once: sources took turns, an engine came for one step of one, and the source was said to have risen there."""
+        rows, _ = rows_of(np.random.default_rng(8), wander=0.0)
+        engine, values = rows.parts["engine"]
+        came = (rows.at == 21) & (rows.unit % 2 == 0) & (engine == 0)
+        rows.parts["engine"] = np.where(came, 4, engine), [*values, "e"]
+        turns = (rows.at % 3 == 0).astype(float)
+        cells = StepCells(rows, "engine")
+        values_V_T, _, control = cells.beside_the_rest(cells.sums(turns, None))
+        assert control[1:4].min() > 0.9 and np.ptp(values_V_T[1:4], axis=1).max() < 0.01
+
 
 class TestNoiseOfSeriesThatAreAlike:
     def test_a_noise_that_no_other_has_is_thought_less_likely_and_all_others_alike_are_not(self):
