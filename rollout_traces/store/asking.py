@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from rollout_traces.errors import StoreError
 from rollout_traces.ledger.groups import TIED_SQL
+from rollout_traces.store import search
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.kinds import Kind
 from rollout_traces.store.columns.rollout_table import State
@@ -202,8 +203,6 @@ class Asking:
         self, texts: Sequence[Text | TextScan], parts: Sequence[Sql], used: Collection[str]
     ) -> list[Sql]:
         """The conditions of searches that must all hit: words are looked up together, texts read last."""
-        from rollout_traces.store import search
-
         expressions = {node: search.expression_of(node) for node in texts}
         indexed = [expression for expression in expressions.values() if expression is not None]
         hits = []
@@ -223,8 +222,6 @@ class Asking:
 
     def _read(self, node: Text | TextScan, parts: Sequence[Sql], used: Collection[str]) -> Sql:
         """Reads the texts of the rows that other conditions leave."""
-        from rollout_traces.store import search
-
         condition = Sql("doc IS NOT NULL")
         for part in parts:
             condition = condition.and_(part)
