@@ -10,8 +10,8 @@ import numpy as np
 
 from rollout_traces.analysis.run_rows import RowMeasure, RunRows
 
-MOST, AN_EIGHTH = 5, 8
-"""Rows that are a handful, as long as they are no more than one in eight of the step ..."""
+HANDFUL, AN_EIGHTH = (3, 5), 8
+"""Rows that are a handful: three, and where that is no more than one in eight of the step up to five ..."""
 FEW = 0.01
 """... or this part of the step, and lie so many times as far out as the next row: what many rows do is a part's."""
 APART = 2.0
@@ -75,7 +75,7 @@ def carried_by(rows: RunRows, measure: RowMeasure, values: np.ndarray) -> Handfu
     starts = np.cumsum(n) - n
     place = np.empty(len(at), np.int64)
     place[order] = np.arange(len(at)) - starts[at[order]]
-    few = np.maximum(np.minimum(MOST, n // AN_EIGHTH), (FEW * n).astype(np.int64))
+    few = np.maximum(np.clip(n // AN_EIGHTH, *HANDFUL), (FEW * n).astype(np.int64))
     top = np.bincount(at, np.where(place < few[at], size, 0.0), len(rows.steps)) / np.maximum(total, 1e-300)
     crowded = (n >= FEWEST_ROWS) & (top > QUARTER) & (top >= np.quantile(top[n > 0], RARE, method="lower"))
     chosen = np.zeros(len(at), bool)
