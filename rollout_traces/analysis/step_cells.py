@@ -275,7 +275,7 @@ def pooled(
     beside = np.zeros((len(mass), 1)) if few is None else few[:, None]
     reach = max(LEAST_SMOOTHED, int(SMOOTHED * squares.shape[1]))
     top, bottom = _around(squares, reach), _around(mass, reach) + beside
-    total = np.maximum(mass.sum(axis=1, keepdims=True) + beside, 1e-300)
+    total = np.maximum(mass.sum(axis=1, keepdims=True) + beside, TINY)
     whole = (squares.sum(axis=1, keepdims=True) + beside * expected) / total
     local = np.where(bottom > 0, (top + beside * whole) / np.where(bottom > 0, bottom, 1.0), whole)
     return np.maximum(local, LEAST_SPREAD * whole).ravel()

@@ -32,7 +32,7 @@ LEAN = frozenset(
         "stats",
     }
 )
-"""The commands that read, print and end, and never need pandas."""
+"""The commands that do one thing and end, and never need pandas."""
 
 
 def commands() -> tuple[str, ...]:
