@@ -16,10 +16,9 @@ import numpy as np
 from rollout_traces.alarms.figures import FIELDS, Figures, nothing_of
 from rollout_traces.analysis.compete import entries
 from rollout_traces.analysis.detect import movements
-from rollout_traces.analysis.detected_movement import Moved
+from rollout_traces.analysis.detected_movement import RESIDUE, Moved
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import diagnosis_of
-from rollout_traces.analysis.movement_edges import RESIDUE
 from rollout_traces.analysis.noise import DEVIATION, SMALLEST_ERROR, fits_of, noise_of
 from rollout_traces.analysis.panel import Panel, logged_panels
 from rollout_traces.analysis.scan import coefficients, n_tests, polynomials, whitened

@@ -1,4 +1,4 @@
-"""The curves that a run is read by, each one SELECT: what a page draws before anything is looked for."""
+"""The curves that a run is read by: of its rollouts, each one SELECT, and of what was logged."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from rollout_traces.analysis.relations import as_arrays, failed, known_number, known_reward, unit
+from rollout_traces.analysis.relations import Relations, as_arrays, failed, known_number, known_reward, unit
+from rollout_traces.analysis.run_rows import UNKNOWN
 from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.step_series import Series, SeriesName
 from rollout_traces.ledger.groups import TIED_SQL
@@ -102,3 +103,44 @@ def n_steps_and_rows(scope: RunScope) -> tuple[list[int], int]:
     query = f"select min(step) as a, max(step) as b, count(distinct step) as t, count(*) as n from rollouts where {scope.scope}"
     row = scope.relations.sql(query, scope.params).to_pylist()[0]
     return ([int(row["a"]), int(row["b"]), int(row["t"])], int(row["n"])) if row["n"] else ([], 0)
+
+
+def logged_series(relations: Relations, run: str) -> list[Series]:
+    """The run's logged numbers, the last attempt's value where a step was logged twice; superseded ones are left out.
+
+    Of a number that is NaN, infinite or null at some steps, also the share of such steps.
+
+    Args:
+        relations: where to read.
+        run: the run.
+    """
+    query = """
+        select coalesce(split, '') as split, key, step,
+            arg_max(coalesce(cast(value as double), 'nan'), coalesce(attempt, '')) as value
+        from metrics where run = ? and step is not null and not coalesce(superseded, false) and key not like 'phase/%'
+        group by 1, 2, 3 order by 1, 2, 3"""
+    found = as_arrays(relations.sql(query, [run]))
+    if not len(found["step"]):
+        return []
+    names = np.asarray(
+        [
+            f"{s}/{k}" if s and not str(k).startswith(s) else str(k)
+            for s, k in zip(found["split"], found["key"], strict=True)
+        ]
+    )
+    starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]])
+    series = []
+    for start, stop in zip(starts, np.r_[starts[1:], len(names)], strict=True):
+        column = str(names[start])
+        steps, values = found["step"][start:stop].astype(np.int64), found["value"][start:stop].astype(float)
+        known = np.isfinite(values)
+        if not known.any():
+            continue
+        series.append(_series(SeriesName(column, None, "logged"), steps[known], values[known]))
+        if not known.all():
+            series.append(_series(SeriesName(column, UNKNOWN, "share"), steps, (~known).astype(float)))
+    return series
+
+
+def _series(name: SeriesName, steps: np.ndarray, values: np.ndarray) -> Series:
+    return Series(name, (), steps, values, np.zeros(len(values)))

@@ -1,16 +1,26 @@
-"""What moved in one measure: its movements one after the other, and each one's smallest part."""
+"""What moved in one measure: its movements one after the other, each one's smallest part; the changes of a setting, as they are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollout_traces.analysis.detected_movement import Moved, beside, constant_basis, rows_of_basis, stands
+from rollout_traces.analysis.detected_movement import (
+    Moved,
+    behind,
+    beside,
+    constant_basis,
+    from_its_end,
+    is_rest_of,
+    outlasts,
+    rows_of_basis,
+    stands,
+    there_and_back,
+)
 from rollout_traces.analysis.learning import may_be_learned
-from rollout_traces.analysis.movement_edges import behind, from_its_end, is_rest_of, outlasts, there_and_back
-from rollout_traces.analysis.noise import Noise, clipped, fits_of, noise_of
+from rollout_traces.analysis.noise import Noise, clipped, fits_of, is_setting, noise_of
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import Chosen, smallest_part
 from rollout_traces.analysis.scan import Whitened, n_tests, polynomials, whitened
@@ -23,8 +33,6 @@ from rollout_traces.analysis.screen import (
     log_chance,
     scan,
 )
-from rollout_traces.analysis.setting_changes import setting_changes
-from rollout_traces.analysis.shares import share_sizes
 from rollout_traces.analysis.slow_change import (
     beside_learning,
     came_or_went,
@@ -261,4 +269,113 @@ def spikes_of_rows(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]
                     n_carriers=carried.n_rows,
                 )
             )
+    return found
+
+
+def share_sizes(panel: Panel, at: int, template: Template, basis: np.ndarray) -> float:
+    """The signed root of twice the log likelihood ratio between two binomial shares, rows divided by what groups share.
+
+    Args:
+        panel: the series.
+        at: which of them.
+        template: where the share may differ.
+        basis: float [K, T], the movements beside it, whose steps are left out.
+    """
+    share, n, error = panel.levels[at], panel.rows[at], panel.errors[at]
+    there = np.isfinite(share) & (n > 0)
+    inside = template.inside(len(panel.steps)) & there
+    busy = np.zeros(len(panel.steps), bool)
+    for known in basis:
+        busy |= (known != 0) & ((known == 0) | (known == 1)).all()
+    outside = there & ~inside & ~busy
+    if not outside.any():
+        outside = there & ~inside
+    if not inside.any() or not outside.any():
+        return 0.0
+    share = np.where(there, share, 0.0)
+    overall = float((share * n)[there].sum() / n[there].sum())
+    plain = overall * (1 - overall) / n[there]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        clustered = float(np.nanmedian(error[there] / plain)) if overall not in (0.0, 1.0) else 1.0
+    clustered = max(1.0, clustered) if np.isfinite(clustered) else 1.0
+    counts = [float(n[steps].sum() / clustered) for steps in (inside, outside)]
+    shares = [float((share * n)[steps].sum() / n[steps].sum()) for steps in (inside, outside)]
+    pooled = float(np.average(shares, weights=counts))
+    ratio = sum(
+        c * (_term(s, pooled) + _term(1 - s, 1 - pooled)) for c, s in zip(counts, shares, strict=True)
+    )
+    return float(np.sqrt(2 * max(ratio, 0.0)) * np.sign(shares[0] - shares[1]))
+
+
+def _term(share: float, pooled: float) -> float:
+    return share * float(np.log(share / pooled)) if share > 0 and pooled > 0 else 0.0
+
+
+MOST_CHANGES = 6
+"""Changes of a setting; a number that has more is counted, not set."""
+
+
+@dataclass(frozen=True)
+class _Change:
+    """From one value to another, over a step or over several that follow each other."""
+
+    start: int
+    stop: int
+    before: float
+    after: float
+
+
+def setting_changes(panel: Panel, noise: Noise) -> list[Located] | None:
+    """The changes of a logged number that mostly stays as it is, each with its size in usual errors.
+
+    Args:
+        panel: one series for a logged scalar.
+        noise: its noise.
+
+    Returns:
+        The changes in their order; None where it is another kind of series, or changes too often.
+    """
+    if panel.measure is not None or not np.isfinite(panel.values).all() or not is_setting(panel.values)[0]:
+        return None
+    return changes_of(panel.values[0], float(np.sqrt(np.median(noise.variance[0]))))
+
+
+def changes_of(values_T: np.ndarray, error: float) -> list[Located] | None:
+    """Changes: there and back as a window, several steps of one direction as a ramp, else a level.
+
+    Args:
+        values_T: float [T], without gaps.
+        error: what a value may differ by and be the same.
+
+    Returns:
+        The changes in their order; None where these are no changes of a setting.
+    """
+    n = len(values_T)
+    apart = np.diff(values_T)
+    changes: list[_Change] = []
+    for at in (np.flatnonzero(np.abs(apart) > error) + 1).tolist():
+        before, after = float(values_T[at - 1]), float(values_T[at])
+        earlier = changes[-1] if changes else None
+        if earlier and earlier.stop == at and (earlier.after - earlier.before) * (after - before) > 0:
+            changes[-1] = _Change(earlier.start, at + 1, earlier.before, after)
+        else:
+            changes.append(_Change(at, at + 1, before, after))
+    if not changes or len(changes) > MOST_CHANGES:
+        return None
+    found = []
+    while changes:
+        first = changes.pop(0)
+        size = (first.after - first.before) / error
+        back = changes[0] if changes else None
+        stood = first.start > 1  # a first step alone, as of a warm-up, is no level to come back to
+        if back is not None and stood and abs(back.after - first.before) <= error:
+            changes.pop(0)
+            window = Template("window", first.start, back.start)
+            end = back.start - 1, back.stop - 2
+            found.append(Located(window, (first.start, first.stop - 1), end, size))
+        elif first.stop - first.start > 1:
+            ramp = Template("ramp", first.start, first.stop)
+            found.append(Located(ramp, (first.start, first.start), None, size))
+        else:
+            found.append(Located(Template("level", first.start, n), (first.start, first.start), None, size))
     return found

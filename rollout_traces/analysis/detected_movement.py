@@ -1,9 +1,10 @@
-"""A movement that was found, and what it explains of the series of its measure."""
+"""A movement that was found, what it explains of the series of its measure, and what it leaves of others at its edges."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from rollout_traces.analysis.noise import Noise
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import Chosen
 from rollout_traces.analysis.scan import coefficients, whitened
-from rollout_traces.analysis.templates import Located, Template
+from rollout_traces.analysis.templates import SPIKE, Located, Template
 
 STILL = 3.5
 """Size that a movement keeps when all others of its series are known; else it was their shadow."""
@@ -84,3 +85,99 @@ def stands(found: Moved, basis: np.ndarray, rests: Sequence[np.ndarray]) -> bool
     one = whitened(found.panel.values[at], found.noise.at(at), others[None])
     size, _ = coefficients(one, own[0])
     return bool(abs(size[0]) >= STILL)
+
+
+RESIDUE = 0.5
+"""A second movement at the edge of a first, of less than this much of its size, is what the first one's shape left."""
+NEAR_EDGE = 5
+"""Steps from an edge that are at it."""
+WARM_UP = 5
+"""First steps of a run, in which a warm-up may be: what begins in them has no before."""
+
+
+def from_its_end(found: Moved) -> Moved:
+    """A window that begins with the run is how the run was before a level: nobody knows what was before it."""
+    window = found.template
+    if window.kind != "window" or window.start > WARM_UP or window.stop - window.start <= SPIKE:
+        return found
+    return replace(found, located=_level_behind(found, abs(found.located.z)))
+
+
+def _level_behind(window: Moved, size: float) -> Located:
+    """The level that begins where a window ends, the other way than the window went."""
+    n, end = len(window.panel.steps), window.located.end or (window.template.stop - 1,) * 2
+    onset = min(end[0] + 1, n - 1), min(end[1] + 1, n - 1)
+    z = -np.sign(window.located.z) * size
+    return Located(Template("level", window.template.stop, n), onset, None, float(z))
+
+
+def there_and_back(found: list[Moved]) -> list[Moved]:
+    """One window in place of a level and the level that takes it back."""
+    lasting = sorted(
+        (each for each in found if each.template.kind != "window"), key=lambda each: each.template.start
+    )
+    for one, two in pairwise(lasting):
+        n = len(one.panel.steps)
+        if one.located.z * two.located.z >= 0 or one.chosen.values != two.chosen.values:
+            continue
+        window = Template("window", one.template.start, two.template.start)
+        t = np.arange(n)
+        values = one.panel.values[one.chosen.at]
+        stretches = (t < window.start, (t >= window.start) & (t < window.stop), t >= window.stop)
+        known = [values[steps & np.isfinite(values)] for steps in stretches]
+        if not all(map(len, known)):
+            continue
+        before, inside, after = (float(each.mean()) for each in known)
+        if abs(after - before) < RESIDUE * abs(inside - before):
+            last = two.located.onset[0] - 1, two.located.onset[1] - 1
+            located = Located(window, one.located.onset, last, one.located.z)
+            surer = min(one, two, key=lambda each: each.log_p)
+            merged = replace(one, located=located, drift=False, log_p=surer.log_p, is_sure=surer.is_sure)
+            return there_and_back([merged, *(each for each in found if each is not one and each is not two)])
+    return found
+
+
+def outlasts(found: Moved, other: Moved) -> bool:
+    """Whether a movement lasts behind a window at whose edge it begins: the series came back to another level."""
+    one, two, n = found.template, other.template, len(found.panel.steps)
+    if one.kind == "window" or two.kind != "window" or two.stop - two.start <= SPIKE:
+        return False
+    begins = min(abs(one.start - edge) for edge in (two.start, two.stop)) <= NEAR_EDGE
+    return begins and n - two.stop > NEAR_EDGE and found.chosen.values == other.chosen.values
+
+
+def behind(found: Moved, other: Moved) -> Moved:
+    """A level that begins with a window, as one that begins at its end: beside the window the two are the same."""
+    if found.template.kind != "level" or abs(found.template.start - other.template.start) > NEAR_EDGE:
+        return found
+    return replace(found, located=_level_behind(other, abs(found.located.z)))
+
+
+def is_rest_of(found: Moved, other: Moved) -> bool:
+    """Whether a movement is what is left of another at its edges."""
+    if outlasts(found, other):
+        return False
+    one, two = found.template, other.template
+    if found.chosen.values and not other.chosen.values:
+        return False
+    if _are_apart(found, other):
+        return False
+    both_last = one.kind != "window" and two.kind != "window" and found.located.z * other.located.z > 0
+    of_all = both_last and not other.chosen.values
+    if not of_all and abs(found.located.z) >= RESIDUE * abs(other.located.z):
+        return False
+    n = len(found.panel.steps)
+    if two.start == 0 and two.stop == n:  # slow change over the run has no edge
+        return False
+    reach = max(NEAR_EDGE, (two.stop - two.start) // NEAR_EDGE)
+    own = [edge for edge in (one.start, one.stop) if edge < n]
+    return any(abs(edge - each) <= reach for edge in (two.start, two.stop) for each in own)
+
+
+def _are_apart(found: Moved, other: Moved) -> bool:
+    """Whether two movements are of parts without a common row, of which none shows what the other does."""
+    one, two = found.chosen.values or (), other.chosen.values or ()
+    columns = {column for column, _ in (*one, *two)}
+    apart = bool(one) and bool(two) and len(columns) == 1 and not set(one) & set(two)
+    panel = found.panel
+    return apart and not panel.is_centred and not panel.control[list(found.chosen.members)].any()

@@ -10,7 +10,7 @@ import numpy as np
 from rollout_traces.analysis.compete import AlikeMovements, entries
 from rollout_traces.analysis.contained import Contained
 from rollout_traces.analysis.contributions import carriers_of
-from rollout_traces.analysis.curves import HEAVIEST, heaviest_curve
+from rollout_traces.analysis.curves import HEAVIEST, heaviest_curve, logged_series
 from rollout_traces.analysis.detect import movements, spikes_of_rows
 from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.diagnosis import Diagnosis
@@ -20,7 +20,6 @@ from rollout_traces.analysis.faults import fault_entries
 from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS, group_rows
 from rollout_traces.analysis.in_words import series_text
 from rollout_traces.analysis.level_of_entry import level_queries
-from rollout_traces.analysis.logged import logged_series
 from rollout_traces.analysis.panel import Panel, Parting, logged_panels, one_of, stacked
 from rollout_traces.analysis.prompt_changes import prompt_entries
 from rollout_traces.analysis.relations import Relations

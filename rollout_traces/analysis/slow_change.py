@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from rollout_traces.analysis.detected_movement import Moved, beside
+from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved, beside
 from rollout_traces.analysis.learning import is_given, may_be_learned
-from rollout_traces.analysis.movement_edges import NEAR_EDGE, RESIDUE
 from rollout_traces.analysis.noise import Noise
 from rollout_traces.analysis.panel import Panel, one_of
 from rollout_traces.analysis.parts import Chosen

@@ -9,8 +9,7 @@ import pytest
 from benchmarks.step_power import asked, run_of, told
 from rollout_traces.analysis import Explanation, Selection, explain
 from rollout_traces.analysis.columns_compared import ColumnsCompared
-from rollout_traces.analysis.earlier_visits import EarlierVisits
-from rollout_traces.analysis.two_sides import A, B
+from rollout_traces.analysis.two_sides import A, B, EarlierVisits
 from tests.analysis.builders import steps, table
 from tests.stories.causes import CAUSES
 from tests.stories.relations import TableRelations, of_story

@@ -11,13 +11,13 @@ from rollout_traces.alarms.worn import Usual
 from rollout_traces.analysis.curves import (
     evaluation_curve,
     heaviest_curve,
+    logged_series,
     mean_curves,
     n_steps_and_rows,
     tied_curve,
 )
 from rollout_traces.analysis.diagnosis import TIERS, Diagnosis
 from rollout_traces.analysis.in_words import part_text
-from rollout_traces.analysis.logged import logged_series
 from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.step_series import Series
 from rollout_traces.analysis.unobserved import Unobserved

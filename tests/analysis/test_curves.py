@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import rollout_traces as rt
-from rollout_traces.analysis.logged import logged_series
+from rollout_traces.analysis.curves import logged_series
 from rollout_traces.store import open_store
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 

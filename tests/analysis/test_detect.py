@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.analysis import diagnose
-from rollout_traces.analysis.setting_changes import MOST_CHANGES, changes_of
+from rollout_traces.analysis.detect import MOST_CHANGES, changes_of
 from tests.analysis.builders import steps
 from tests.analysis.test_movements import logged
 
