@@ -17,9 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.capture.groups import GroupNumbers
-from rollout_traces.capture.images import plain_images
-from rollout_traces.capture.part import CapturedPart, MaskSource, PaddedRows, host_array
+from rollout_traces.capture.part import (
+    CapturedPart,
+    GroupNumbers,
+    MaskSource,
+    PaddedRows,
+    host_array,
+    plain_images,
+)
 from rollout_traces.model.batch import NAMED_FLOATS, ROW_LISTS, RolloutBatch
 from rollout_traces.model.packed_batch import ASSUMED_MASK, PARTLY_GIVEN, PackedBatch, hash_ids
 from rollout_traces.model.plain_values import finite_or_text

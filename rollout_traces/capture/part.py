@@ -1,16 +1,20 @@
-"""One part of a hand-over: where its rows' tokens are between the padding, and how they are copied."""
+"""One part of a hand-over: where its rows' tokens are between the padding, their groups' numbers, their images."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import os
+import threading
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from rollout_traces.errors import BatchError
-from rollout_traces.model.batch import ROW_FLOATS, TOKEN_KEYS, RolloutBatch
+from rollout_traces.model.batch import ROW_FLOATS, TOKEN_KEYS, ListElement, RolloutBatch
 from rollout_traces.model.batch_checks import UNPACK
 
 MaskSource = Literal["given", "versions", "loss_mask"]
@@ -202,3 +206,114 @@ def _token_reward_sums(part: CapturedPart) -> np.ndarray:
         if hidden is not None and part.rows.tokens_of(hidden, b).any():
             sums[b] = np.ma.masked
     return sums
+
+
+UNKNOWN = -1
+"""A group that the ledger finds by the prompt."""
+_LIMIT = 1 << 62
+
+
+class GroupNumbers:
+    """The numbers of one step and split: an id has the same one in every call, two ids never do.
+
+    Args:
+        first: the first number that is made up.
+    """
+
+    def __init__(self, first: int = 0) -> None:
+        self._first = self._next = first
+        self._numbers: dict[Hashable, int] = {}
+        self._taken: set[int] = set()
+        self._n_calls = 0
+        self._lock = threading.Lock()
+
+    def call(self) -> int:
+        """A number for one more call, so that its groups without ids differ from those of other calls."""
+        with self._lock:
+            self._n_calls += 1
+            return self._n_calls
+
+    def of(self, ids: Sequence[Hashable]) -> np.ndarray:
+        """The number of each id: its own where it is an int that no other id has yet.
+
+        Args:
+            ids: B ids; -1 is unknown and stays so. An element of a list has its place there, where that is free,
+                so that a dropped element does not shift those after it.
+
+        Returns:
+            int64 [B].
+        """
+        with self._lock:
+            return np.asarray([self._number(group) for group in ids], np.int64)
+
+    def _number(self, group: Hashable) -> int:
+        if isinstance(group, int) and group == UNKNOWN:
+            return UNKNOWN
+        number = self._numbers.get(group)
+        if number is None:
+            wanted = self._first + group.index_in_list if isinstance(group, ListElement) else group
+            own = isinstance(wanted, int) and 0 <= wanted < _LIMIT and wanted not in self._taken
+            number = self._numbers[group] = int(wanted) if own else self._made_up()  # type: ignore[call-overload]
+            self._taken.add(number)
+        return number
+
+    def _made_up(self) -> int:
+        while self._next in self._taken:
+            self._next += 1
+        return self._next
+
+
+MAX_IMAGES = 32
+"""Images of a row."""
+MAX_IMAGE_BYTES = 8 << 20
+"""Bytes of images that a hand-over copies; those of paths are read by the worker."""
+
+
+def plain_images(rows: Sequence[Any]) -> list[list[dict[str, str]] | None]:
+    """The images of B rows.
+
+    Args:
+        rows: for each row a list of paths or bytes, one of them alone, or None.
+
+    Returns:
+        For each row None or its images, each `{"path": absolute path}`, `{"data": base64}` or, for what cannot be
+        taken along, `{"left_out": a sentence}`.
+    """
+    budget = _Budget(MAX_IMAGE_BYTES)
+    return [None if row is None else _images(row, budget) for row in rows]
+
+
+class _Budget:
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def take(self, size: int) -> bool:
+        fits = size <= self.left
+        self.left -= size if fits else 0
+        return fits
+
+
+def _images(row: Any, budget: _Budget) -> list[dict[str, str]]:
+    given = [row] if isinstance(row, (str, os.PathLike, bytes, bytearray, memoryview)) else row
+    if not isinstance(given, Sequence):
+        return [{"left_out": f"images: seen {type(row).__name__}. Expected a list of paths or bytes."}]
+    found = [_image(image, budget) for image in given[:MAX_IMAGES]]
+    beyond = len(given) - MAX_IMAGES
+    if beyond > 0:
+        found.append({"left_out": f"{beyond} further images: a row keeps {MAX_IMAGES} at most."})
+    return found
+
+
+def _image(image: Any, budget: _Budget) -> dict[str, str]:
+    if isinstance(image, (str, os.PathLike)):
+        path = os.fspath(image)
+        if isinstance(path, str):
+            return {"path": str(Path.cwd() / path)}
+    if isinstance(image, (bytes, bytearray, memoryview)):
+        size = len(image) if not isinstance(image, memoryview) else image.nbytes
+        if budget.take(size):
+            return {"data": base64.b64encode(image).decode("ascii")}
+        return {
+            "left_out": f"an image of {size:,} bytes: a hand-over copies {MAX_IMAGE_BYTES:,} bytes of images. Give paths."
+        }
+    return {"left_out": f"an image: seen {type(image).__name__}. Expected a path or bytes."}

@@ -17,8 +17,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_traces.integrations import verl_batch
-from rollout_traces.integrations.base import arguments_of, contained
+from rollout_traces.integrations import verl_observer
+from rollout_traces.integrations.base import arguments_of, contained, wrap_once
 from rollout_traces.integrations.verl_observer import VerlObserver, observe, validating
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
@@ -56,7 +56,9 @@ def batches_from(processed: Processed, /) -> list[RolloutBatch]:
         BatchError: a key is missing.
     """
     data = processed.data
-    [batch] = verl_batch.batches_from(verl_batch.ScoredDataProto(data, train_version=processed.train_version))
+    [batch] = verl_observer.batches_from(
+        verl_observer.ScoredDataProto(data, train_version=processed.train_version)
+    )
     others = data.non_tensor_batch
     rollouts = [str(rollout) for rollout in others["rollout_id_list"]]
     turns = others.get("turn_index_list")
@@ -158,34 +160,27 @@ class _AgentLightningObserver(VerlObserver):
 def _watch_modules() -> None:
     from agentlightning.verl import daemon, trainer
 
-    if not getattr(trainer.compute_data_metrics, "_rollout_traces", False):
-        trainer.compute_data_metrics = _seen_in_training(trainer.compute_data_metrics)
-    kind = daemon.AgentModeDaemon
-    if not getattr(kind.get_test_metrics, "_rollout_traces", False):
-        kind.get_test_metrics = _seen_in_validation(kind.get_test_metrics)
+    wrap_once(trainer, "compute_data_metrics", _seen_in_training)
+    wrap_once(daemon.AgentModeDaemon, "get_test_metrics", _seen_in_validation)
 
 
 def _seen_in_training(compute: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(compute)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         observer = _training.get()
         if observer is not None:
             contained(NAME)(observer.on_metrics)(arguments_of(compute, args, kwargs).get("batch"))
         return compute(*args, **kwargs)
 
-    wrapped._rollout_traces = True  # type: ignore[attr-defined]
     return wrapped
 
 
 def _seen_in_validation(get_metrics: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(get_metrics)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         observer = validating(NAME)
         if isinstance(observer, _AgentLightningObserver):
             contained(NAME)(observer.on_validation)(self)
         return get_metrics(self, *args, **kwargs)
 
-    wrapped._rollout_traces = True  # type: ignore[attr-defined]
     return wrapped
 
 

@@ -20,19 +20,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_traces.integrations import areal_followed, live_place
+from rollout_traces.capture.join import RolloutHandle
+from rollout_traces.integrations import areal_followed
 from rollout_traces.integrations.base import (
     Arguments,
     arguments_of,
+    attach_when_built,
     binds,
     contained,
     has_hook_points,
     integration_named,
     warn_if_unsupported,
+    wrap_once,
 )
+from rollout_traces.integrations.followed import announce
 from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
-from rollout_traces.logger.rollout_handle import RolloutHandle
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import ListElement, RolloutBatch
 from rollout_traces.settings.environment import kind_of, read_environment
@@ -145,22 +148,16 @@ def install() -> None:
         return
     from areal.trainer.rl_trainer import PPOTrainer
 
-    if getattr(PPOTrainer.train, "_rollout_traces", False):
-        return
-    build, train = PPOTrainer.__init__, PPOTrainer.train
+    attach_when_built(PPOTrainer, "areal", attach)
+    wrap_once(PPOTrainer, "train", _attached_before)
 
-    @functools.wraps(build)
-    def attached_after(self: Any, *args: Any, **kwargs: Any) -> None:
-        build(self, *args, **kwargs)
-        contained("areal")(attach)(self)
 
-    @functools.wraps(train)
-    def attached_before(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _attached_before(train: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         contained("areal")(attach)(self)
         return train(self, *args, **kwargs)
 
-    attached_before._rollout_traces = True  # type: ignore[attr-defined]
-    PPOTrainer.__init__, PPOTrainer.train = attached_after, attached_before
+    return wrapped
 
 
 def extend_config() -> None:
@@ -379,7 +376,7 @@ class _ArealObserver:
             return
         self._learn_template(given)
         if self._writes():
-            live_place.announce(self.hook.ready_for_live())
+            announce(self.hook.ready_for_live())
 
     def _learn_template(self, given: Arguments) -> None:
         if self.template is None:

@@ -15,9 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_traces.integrations import live_place
-from rollout_traces.integrations.base import contained
-from rollout_traces.integrations.followed import Followed, current, prompt_text
+from rollout_traces.integrations.base import contained, wrap_once
+from rollout_traces.integrations.followed import Followed, begin, current, prompt_text
 from rollout_traces.model.spans import Span
 
 EXECUTOR, TASK = "areal.infra.workflow_executor", "_RolloutTaskInput"
@@ -59,7 +58,7 @@ def install() -> None:
 
     made._rollout_traces = True  # type: ignore[attr-defined]
     setattr(module, TASK, made)
-    AsyncRewardWrapper.__call__ = _scored(AsyncRewardWrapper.__call__)
+    wrap_once(AsyncRewardWrapper, "__call__", _scored)
 
 
 def noted_of(trajectory: Mapping[str, Any]) -> list[Noted | None]:
@@ -105,7 +104,7 @@ class _Followed:
 
     def _begin(self, engine: Any, data: Any) -> Followed:
         _watch(engine)
-        return Followed(live_place.begin(_prompt(data), **self._known))
+        return Followed(begin(_prompt(data), **self._known))
 
 
 def _followed_task(task: Any) -> Any:
@@ -140,27 +139,22 @@ def _copied(group: Any, inner: Any) -> Any:
 
 def _watch(engine: Any) -> None:
     """Has an engine say when an episode that is followed samples."""
-    if not getattr(engine.agenerate, "_rollout_traces", False):
-        engine.agenerate = _sampled(engine)
 
+    def around(agenerate: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def wrapped(request: Any, *args: Any, **kwargs: Any) -> Any:
+            followed = current.get()
+            if followed is None:
+                return await agenerate(request, *args, **kwargs)
+            followed.tokenizer = getattr(request, "tokenizer", None)
+            with followed.sampling() as span:
+                response = await agenerate(request, *args, **kwargs)
+                contained("areal")(_describe)(span, engine, request, response)
+            contained("areal")(followed.sampled)(response.output_tokens)
+            return response
 
-def _sampled(engine: Any) -> Callable[..., Awaitable[Any]]:
-    agenerate = engine.agenerate
+        return wrapped
 
-    @functools.wraps(agenerate)
-    async def wrapped(request: Any, *args: Any, **kwargs: Any) -> Any:
-        followed = current.get()
-        if followed is None:
-            return await agenerate(request, *args, **kwargs)
-        followed.tokenizer = getattr(request, "tokenizer", None)
-        with followed.sampling() as span:
-            response = await agenerate(request, *args, **kwargs)
-            contained("areal")(_describe)(span, engine, request, response)
-        contained("areal")(followed.sampled)(response.output_tokens)
-        return response
-
-    wrapped._rollout_traces = True  # type: ignore[attr-defined]
-    return wrapped
+    wrap_once(engine, "agenerate", around)
 
 
 def _describe(span: Span, engine: Any, request: Any, response: Any) -> None:
@@ -173,7 +167,6 @@ def _describe(span: Span, engine: Any, request: Any, response: Any) -> None:
 
 
 def _scored(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    @functools.wraps(call)
     async def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         followed = current.get()
         if followed is None:

@@ -237,17 +237,30 @@ def attach_when_built(trainer_class: Any, name: str, attach: Callable[[Any], Any
         name: the integration's name.
         attach: called with the built trainer; its errors stay out of training.
     """
-    original = trainer_class.__init__
-    if getattr(original, "_rollout_traces", False):
-        return
 
-    @functools.wraps(original)
-    def build(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        contained(name)(attach)(self)
+    def around(build: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+            build(self, *args, **kwargs)
+            contained(name)(attach)(self)
 
-    build._rollout_traces = True  # type: ignore[attr-defined]
-    trainer_class.__init__ = build
+        return wrapped
+
+    wrap_once(trainer_class, "__init__", around)
+
+
+def wrap_once(owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Puts a function around one of a trainer's; does nothing where that was done before.
+
+    Args:
+        owner: the module, class or object that has the function.
+        name: its name there.
+        around: makes of the trainer's function the one that takes its place.
+    """
+    original = getattr(owner, name)
+    if not getattr(original, "_rollout_traces", False):
+        wrapped: Any = functools.wraps(original)(around(original))
+        wrapped._rollout_traces = True
+        setattr(owner, name, wrapped)
 
 
 def arguments_of(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:

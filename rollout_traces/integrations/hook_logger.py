@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rollout_traces.capture.join import RolloutHandle
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import ConfigError, text_of
 from rollout_traces.integrations import run_report
 from rollout_traces.integrations.base import contained
 from rollout_traces.logger.live import NOT_LIVE, LiveRollout
-from rollout_traces.logger.rollout_handle import RolloutHandle
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.steps.preflight import check

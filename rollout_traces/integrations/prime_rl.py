@@ -10,14 +10,13 @@ trace grows, `log_live` is given its changes.
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.integrations.base import arguments_of, contained
+from rollout_traces.integrations.base import arguments_of, contained, wrap_once
 from rollout_traces.integrations.followed import prompt_text
 from rollout_traces.logger.live import LiveRollout
 from rollout_traces.logger.rollout_logger import RolloutLogger
@@ -65,23 +64,19 @@ def attach(monitor: Any, logger: RolloutLogger) -> None:
         monitor: any of prime-rl's, `FileMonitor` for one.
         logger: where to log.
     """
-    if getattr(monitor.log_episodes, "_rollout_traces", False):
-        return
-    monitor.log_episodes = _watched(monitor.log_episodes, logger)
+
+    def around(log_episodes: Callable[..., Any]) -> Callable[..., Any]:
+        async def wrapped(*args: Any, **kwargs: Any) -> Any:
+            given = arguments_of(log_episodes, args, kwargs)
+            # Making records is work of plain Python, which prime-rl keeps off its event loop, too.
+            await asyncio.to_thread(contained("prime-rl")(_log), given.values, logger)
+            return await log_episodes(*args, **kwargs)
+
+        return wrapped
+
+    wrap_once(monitor, "log_episodes", around)
     if hasattr(monitor, "log_live"):
-        monitor.log_live = PrimeRlLive(logger).around(monitor.log_live)
-
-
-def _watched(log_episodes: Callable[..., Any], logger: RolloutLogger) -> Callable[..., Any]:
-    @functools.wraps(log_episodes)
-    async def wrapped(*args: Any, **kwargs: Any) -> Any:
-        given = arguments_of(log_episodes, args, kwargs)
-        # Making records is work of plain Python, which prime-rl keeps off its event loop, too.
-        await asyncio.to_thread(contained("prime-rl")(_log), given.values, logger)
-        return await log_episodes(*args, **kwargs)
-
-    wrapped._rollout_traces = True  # type: ignore[attr-defined]
-    return wrapped
+        wrap_once(monitor, "log_live", PrimeRlLive(logger).around)
 
 
 def _record(episode: Any) -> Mapping[str, Any]:
@@ -139,7 +134,6 @@ class PrimeRlLive:
     def around(self, log_live: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps a monitor's `log_live`."""
 
-        @functools.wraps(log_live)
         async def wrapped(*args: Any, **kwargs: Any) -> Any:
             events = arguments_of(log_live, args, kwargs).get("events")
             for event in events if isinstance(events, Sequence) else ():

@@ -21,7 +21,7 @@ FOLDER = "ROLLOUT_TRACES_RUN_REPORT"
 PROCESS = "ROLLOUT_TRACES_RUN_PROCESS"
 """The environment variable with the process id of the script."""
 LIVE_PLACE = "ROLLOUT_TRACES_LIVE_PLACE"
-"""The environment variable that names the file of `live_place`."""
+"""The environment variable that names the file of `followed.announce`."""
 ADAPTED = {
     "slime": "slime",
     "openrlhf": "OpenRLHF",

@@ -9,7 +9,6 @@ that stands for no folder, so that the same call comes here and writes nothing.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,18 +19,18 @@ from rollout_traces.integrations.base import (
     contained,
     has_hook_points,
     integration_named,
+    wrap_once,
 )
-from rollout_traces.integrations.verl_batch import ScoredDataProto, batches_from
 from rollout_traces.integrations.verl_observer import (
-    NO_DUMP,
+    ScoredDataProto,
     VerlObserver,
+    batches_from,
     observe,
-    run_settings_of,
     validating,
 )
 from rollout_traces.logger.rollout_logger import RolloutLogger
 
-__all__ = ["NO_DUMP", "ScoredDataProto", "attach", "batches_from", "install", "run_settings_of"]
+__all__ = ["ScoredDataProto", "attach", "batches_from", "install"]
 
 
 def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any) -> None:
@@ -58,8 +57,7 @@ def install() -> None:
         return
     from verl.trainer.ppo import ray_trainer
 
-    if not getattr(ray_trainer.extract_reward, "_rollout_traces", False):
-        ray_trainer.extract_reward = _seen_in_validation(ray_trainer.extract_reward)
+    wrap_once(ray_trainer, "extract_reward", _seen_in_validation)
     attach_when_built(ray_trainer.RayPPOTrainer, "verl", attach)
 
 
@@ -80,7 +78,6 @@ class _VerlObserver(VerlObserver):
 
 
 def _seen_in_validation(extract_reward: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(extract_reward)
     def wrapped(batch: Any, *args: Any, **kwargs: Any) -> Any:
         result = extract_reward(batch, *args, **kwargs)
         observer = validating("verl")
@@ -88,5 +85,4 @@ def _seen_in_validation(extract_reward: Callable[..., Any]) -> Callable[..., Any
             contained("verl")(observer.on_validation)(batch, *result)
         return result
 
-    wrapped._rollout_traces = True  # type: ignore[attr-defined]
     return wrapped

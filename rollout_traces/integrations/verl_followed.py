@@ -6,16 +6,14 @@ the trainer with it, under `NOTED` of its `extra_fields`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import orjson
 
-from rollout_traces.integrations import live_place
-from rollout_traces.integrations.base import contained
-from rollout_traces.integrations.followed import Followed, current, prompt_text
+from rollout_traces.integrations.base import contained, wrap_once
+from rollout_traces.integrations.followed import Followed, begin, current, prompt_text
 from rollout_traces.model.spans import Span
 
 NOTED = "rollout_traces"
@@ -26,18 +24,15 @@ def install() -> None:
     """Follows every agent loop that this process runs from now on."""
     from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
-    if getattr(AgentLoopWorker._run_agent_loop, "_rollout_traces", False):
-        return
-    AgentLoopWorker._run_agent_loop = _followed(AgentLoopWorker._run_agent_loop)
-    AgentLoopWorker._compute_score = _scored(AgentLoopWorker._compute_score)
+    wrap_once(AgentLoopWorker, "_run_agent_loop", _followed)
+    wrap_once(AgentLoopWorker, "_compute_score", _scored)
 
 
 def install_tools() -> None:
     """Follows the tools that verl's tool agent loop calls."""
     from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 
-    if not getattr(ToolAgentLoop._call_tool, "_rollout_traces", False):
-        ToolAgentLoop._call_tool = _called(ToolAgentLoop._call_tool)
+    wrap_once(ToolAgentLoop, "_call_tool", _called)
 
 
 def noted_columns(rows: Sequence[Any]) -> dict[str, Any]:
@@ -54,7 +49,6 @@ def noted_columns(rows: Sequence[Any]) -> dict[str, Any]:
 def _followed(run: Callable[..., Any]) -> Callable[..., Any]:
     """`_run_agent_loop`: a rollout from its beginning to where it is handed on."""
 
-    @functools.wraps(run)
     async def wrapped(self: Any, sampling_params: Any, trajectory: Any, **kwargs: Any) -> Any:
         followed = contained("verl")(_begin)(self, trajectory, kwargs)
         if followed is None:
@@ -64,27 +58,23 @@ def _followed(run: Callable[..., Any]) -> Callable[..., Any]:
         followed.live.stage("done")
         return result
 
-    wrapped._rollout_traces = True  # type: ignore[attr-defined]
     return wrapped
 
 
 def _begin(worker: Any, trajectory: Mapping[str, Any], given: Mapping[str, Any]) -> Followed:
-    client = worker.llm_client
-    if not getattr(client.generate, "_rollout_traces", False):
-        client.generate = _sampled(client.generate)
+    wrap_once(worker.llm_client, "generate", _sampled)
     known = {
         "step": trajectory.get("step"),
         "split": "eval-rollout" if trajectory.get("validate") else "rollout",
         "source": given.get("data_source"),
         "group": given.get("uid"),
     }
-    return Followed(live_place.begin(prompt_text(list(given["raw_prompt"])), **known), worker.tokenizer)
+    return Followed(begin(prompt_text(list(given["raw_prompt"])), **known), worker.tokenizer)
 
 
 def _sampled(generate: Callable[..., Any]) -> Callable[..., Any]:
     """The client's `generate`, which says when a rollout that is followed samples."""
 
-    @functools.wraps(generate)
     async def wrapped(*args: Any, **kwargs: Any) -> Any:
         followed = current.get()
         if followed is None:
@@ -95,7 +85,6 @@ def _sampled(generate: Callable[..., Any]) -> Callable[..., Any]:
         contained("verl")(followed.sampled)(output.token_ids)
         return output
 
-    wrapped._rollout_traces = True  # type: ignore[attr-defined]
     return wrapped
 
 
@@ -107,7 +96,6 @@ def _describe(span: Span, output: Any) -> None:
 
 
 def _called(call: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(call)
     async def wrapped(self: Any, tool_call: Any, *args: Any, **kwargs: Any) -> Any:
         followed = current.get()
         if followed is None:
@@ -115,14 +103,12 @@ def _called(call: Callable[..., Any]) -> Callable[..., Any]:
         with followed.tool(str(getattr(tool_call, "name", ""))):
             return await call(self, tool_call, *args, **kwargs)
 
-    wrapped._rollout_traces = True  # type: ignore[attr-defined]
     return wrapped
 
 
 def _scored(score: Callable[..., Any]) -> Callable[..., Any]:
     """`_compute_score`, behind which a rollout is handed on; a loop that gave its own reward is not scored there."""
 
-    @functools.wraps(score)
     async def wrapped(self: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
         followed = current.get()
         if followed is None:

@@ -1,13 +1,16 @@
-"""What the hooks of verl's trainers share: the dump, the validation, the fit."""
+"""What the hooks of verl's trainers share: the dump, the validation, the fit, and a `DataProto` as a canonical batch."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
-from rollout_traces.integrations import live_place
+import numpy as np
+
+from rollout_traces.errors import BatchError
 from rollout_traces.integrations.base import (
     Arguments,
     arguments_of,
@@ -16,9 +19,12 @@ from rollout_traces.integrations.base import (
     integration_named,
     warn_if_unsupported,
 )
+from rollout_traces.integrations.followed import announce
 from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.settings import HookSettings
+from rollout_traces.integrations.verl_followed import NOTED, noted_columns
 from rollout_traces.logger.rollout_logger import RolloutLogger
+from rollout_traces.model.batch import RolloutBatch
 
 NO_DUMP = "rollout-traces:no-dump"
 """A `rollout_data_dir` that names no folder: verl calls its dump, which then writes nothing."""
@@ -66,7 +72,7 @@ class VerlObserver:
 
     def announce(self) -> None:
         """Lets the agent loops of this node be seen in flight, before verl samples first."""
-        live_place.announce(self.hook.ready_for_live())
+        announce(self.hook.ready_for_live())
 
     def around_dump(self, dump: Callable[..., Any]) -> Callable[..., Any]:
         """Hands training rollouts over, closes the step, and lets verl dump where a folder was asked for."""
@@ -165,3 +171,133 @@ def run_settings_of(trainer: Any) -> dict[str, Any]:
         if OmegaConf.is_config(kwargs)
         else kwargs,
     }
+
+
+RESPONSE_TRACKS = {
+    "rollout_log_probs": "logprobs",
+    "old_log_probs": "prox_logprobs",
+    "ref_log_prob": "ref_logprobs",
+    "advantages": "advantages",
+    "values": "values",
+    "entropys": "entropies",
+    "token_level_scores": "token_rewards",
+}
+"""verl's [B, R] keys -> ours."""
+
+
+@dataclass(frozen=True)
+class ScoredDataProto:
+    """A `DataProto` after its rewards were computed.
+
+    Attributes:
+        data: the `DataProto` of B rows.
+        reward_extras: name -> B values that the reward function gave beside the reward.
+        train_version: the policy version being trained.
+        token_scores: float [B, R] where the batch does not hold `token_level_scores` yet, as in validation.
+    """
+
+    data: Any
+    reward_extras: Mapping[str, Any] = field(default_factory=dict)
+    train_version: int | None = None
+    token_scores: Any = None
+
+
+def batches_from(scored: ScoredDataProto, /) -> list[RolloutBatch]:
+    """verl's prompts [B, P] and responses [B, R] as one batch [B, P + R].
+
+    Versions are given where a row's `min_global_steps` equals its `max_global_steps` for all rows; where the
+    weights changed inside a row verl does not say at which token, and both stand in the sample metrics.
+
+    Raises:
+        BatchError: a key is missing.
+    """
+    import torch
+
+    tensors, others = scored.data.batch, scored.data.non_tensor_batch
+    for key in ("input_ids", "attention_mask", "prompts", "response_mask"):
+        if key not in tensors:
+            raise BatchError(
+                f"verl's batch: key {key!r} is missing. Seen {', '.join(sorted(tensors.keys()))}."
+            )
+    n_prompt = tensors["prompts"].shape[1]
+
+    def after_prompt(response: Any) -> Any:
+        return torch.nn.functional.pad(response, (n_prompt, 0))
+
+    response_mask = after_prompt(tensors["response_mask"].bool())
+    tracks = {
+        canonical: after_prompt(tensors[key].float())
+        for key, canonical in RESPONSE_TRACKS.items()
+        if key in tensors
+    }
+    if scored.token_scores is not None:
+        tracks["token_rewards"] = after_prompt(scored.token_scores.float())
+    numbers, words = split_extras(scored.reward_extras)
+    steps = {
+        name: _numbers(others[name]) for name in ("min_global_steps", "max_global_steps") if name in others
+    }
+    if "__num_turns__" in others:
+        numbers["num_turns"] = _numbers(others["__num_turns__"])
+    noted = noted_columns(others.get(NOTED, ()))
+    return [
+        RolloutBatch(
+            input_ids=tensors["input_ids"],
+            attention_mask=tensors["attention_mask"],
+            loss_mask=response_mask,
+            response_mask=response_mask,
+            versions=_versions(response_mask, steps),
+            rewards=None if "token_rewards" not in tracks else tracks["token_rewards"].sum(-1),
+            sample_metrics={**numbers, **steps},
+            group_ids=list(others["uid"]) if "uid" in others else list(range(len(response_mask))),
+            sources=None if "data_source" not in others else list(others["data_source"]),
+            ground_truths=ground_truths_of(others.get("reward_model")),
+            extras=merged_rows(words, noted.get("extras")),
+            timings=noted.get("timings"),
+            train_version=scored.train_version,
+            **tracks,
+        )
+    ]
+
+
+def _versions(response_mask: Any, steps: Mapping[str, np.ndarray]) -> Any:
+    import torch
+
+    if len(steps) < 2 or not np.array_equal(steps["min_global_steps"], steps["max_global_steps"]):
+        return None
+    rows = torch.as_tensor(steps["min_global_steps"].astype(np.int64), device=response_mask.device)
+    return torch.where(response_mask, rows[:, None], -1)
+
+
+def ground_truths_of(reward_models: Sequence[Any] | None) -> list[Any] | None:
+    """What the reward model was given to compare with, a value a row."""
+    if reward_models is None:
+        return None
+    return [item.get("ground_truth") if isinstance(item, Mapping) else None for item in reward_models]
+
+
+def merged_rows(
+    first: Sequence[Mapping[str, Any]] | None, second: Sequence[Mapping[str, Any]] | None
+) -> list[dict[str, Any]] | None:
+    """Two columns of a mapping a row as one; None where neither is there."""
+    if first is None or second is None:
+        return [dict(row) for row in first or second or ()] or None
+    return [{**one, **other} for one, other in zip(first, second, strict=True)]
+
+
+def _numbers(values: Any) -> np.ndarray:
+    return np.asarray([np.nan if value is None else value for value in values], np.float64)
+
+
+def split_extras(extras: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], list[dict[str, Any]] | None]:
+    """Columns of numbers by name, and the other columns as a mapping a row."""
+    numbers: dict[str, np.ndarray] = {}
+    words: dict[str, list[Any]] = {}
+    for name, values in extras.items():
+        try:
+            numbers[str(name)] = _numbers(values)
+        except (TypeError, ValueError):
+            words[str(name)] = list(values)
+    rows = (
+        [dict(zip(words, row, strict=True)) for row in zip(*words.values(), strict=True)] if words else None
+    )
+    return numbers, rows

@@ -9,8 +9,8 @@ from __future__ import annotations
 from rollout_traces.integrations.settings import HookSettings
 
 if HookSettings.from_environment().max_rollout_traces_per_step > 0:
-    from rollout_traces.integrations import live_place
+    from rollout_traces.integrations.followed import prepare
     from rollout_traces.integrations.import_hook import install
 
-    live_place.prepare()
+    prepare()
     install("verl.")

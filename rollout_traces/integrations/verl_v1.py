@@ -24,9 +24,15 @@ from rollout_traces.integrations.base import (
     has_hook_points,
     integration_named,
 )
-from rollout_traces.integrations.verl_batch import ground_truths_of, merged_rows, split_extras
 from rollout_traces.integrations.verl_followed import NOTED, noted_columns
-from rollout_traces.integrations.verl_observer import VerlObserver, observe, validating
+from rollout_traces.integrations.verl_observer import (
+    VerlObserver,
+    ground_truths_of,
+    merged_rows,
+    observe,
+    split_extras,
+    validating,
+)
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
 

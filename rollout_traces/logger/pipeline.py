@@ -26,13 +26,16 @@ from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.sink.webhook import ENVIRONMENT, LAST_WAIT, AlertWebhook
 from rollout_traces.spool.account import Publisher
 from rollout_traces.spool.batch_record import ROLLOUTS
-from rollout_traces.spool.folder import SpoolWriter
-from rollout_traces.spool.memory import MemorySpool
+from rollout_traces.spool.folder import MemorySpool, SpoolWriter
 from rollout_traces.spool.record import Record
-from rollout_traces.spool.run_folder import RANK_SPOOL, RunFolder, RunManifest, take_run_folder
-from rollout_traces.spool.tokenizer_files import save_tokenizer
+from rollout_traces.spool.run_folder import (
+    RANK_SPOOL,
+    RunFolder,
+    RunManifest,
+    save_tokenizer,
+    take_run_folder,
+)
 from rollout_traces.steps.options import StepOptions
-from rollout_traces.worker.close_log import CloseLog
 from rollout_traces.worker.named_targets import NamedTargets
 from rollout_traces.worker.recovery import find_left
 from rollout_traces.worker.runner import WorkerProcess, WorkerThread
@@ -252,6 +255,7 @@ class LoggerPipeline(SpoolClient):
         # a worker of another process has no need of them here
         from rollout_traces.steps.processor import StepProcessor
         from rollout_traces.worker.consumer import SpoolConsumer
+        from rollout_traces.worker.replay import CloseLog
 
         decoder = self._decoder()
         while self.folder is not None and not self.folder.worker_lock.acquire():

@@ -30,8 +30,7 @@ from rollout_traces.logger.spool_client import SpoolClient, place_of_run, unique
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.live_lines import LivePlace
 from rollout_traces.spool.folder import SpoolWriter
-from rollout_traces.spool.run_folder import RunFolder, RunManifest, take_run_folder
-from rollout_traces.spool.tokenizer_files import save_tokenizer
+from rollout_traces.spool.run_folder import RunFolder, RunManifest, save_tokenizer, take_run_folder
 
 log = logging.getLogger("rollout_traces")
 

@@ -17,8 +17,9 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.capture.device_copy import any_on_gpu
-from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.host_copy import Captured
+from rollout_traces.capture.join import Joins, RolloutHandle, warn_of_failure
+from rollout_traces.capture.part import GroupNumbers
 from rollout_traces.cluster.rendezvous import current_ranks, first_group_of, next_key, node_name
 from rollout_traces.decode.vocabulary import check_tokenizer
 from rollout_traces.errors import BatchError
@@ -35,7 +36,6 @@ from rollout_traces.logger.arguments import (
 from rollout_traces.logger.live import NOT_LIVE, LiveRollout, LiveWriter
 from rollout_traces.logger.pipeline import LoggerPipeline, PipelineOptions
 from rollout_traces.logger.rank_client import RankClient, client_of_rank, share
-from rollout_traces.logger.rollout_handle import Joins, RolloutHandle, warn_of_failure
 from rollout_traces.logger.where_to_open import say_where_to_open
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.live_lines import MAX_TEXT, LivePlace

@@ -19,11 +19,9 @@ from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record
 from rollout_traces.spool.record import Record, RecordError
 from rollout_traces.spool.run_folder import RANK_SPOOL
 from rollout_traces.steps.processor import StepProcessor
-from rollout_traces.worker.close_log import Close, CloseLog
 from rollout_traces.worker.closing import CloseRules, Due, Handed
 from rollout_traces.worker.priority import CalledAway, stay
-from rollout_traces.worker.record_source import Consumed, RecordSource, Waiting
-from rollout_traces.worker.replay import Place, Replay
+from rollout_traces.worker.replay import Close, CloseLog, Consumed, Place, RecordSource, Replay, Waiting
 
 log = logging.getLogger(__name__)
 

@@ -26,10 +26,10 @@ from rollout_traces.spool.account import Publisher
 from rollout_traces.spool.run_folder import RunFolder, RunManifest
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.processor import StepProcessor
-from rollout_traces.worker.close_log import CloseLog
 from rollout_traces.worker.consumer import SpoolConsumer
 from rollout_traces.worker.named_targets import NamedTargets, parse_arguments
 from rollout_traces.worker.priority import TwoPriorities
+from rollout_traces.worker.replay import CloseLog
 
 log = logging.getLogger("rollout_traces.worker.main")
 
@@ -172,7 +172,7 @@ def decoder_of(folder: RunFolder, manifest: RunManifest) -> Any:
     """
     if not manifest.has_tokenizer:
         return MessagesDecoder()
-    from rollout_traces.spool.tokenizer_files import load_tokenizer
+    from rollout_traces.spool.run_folder import load_tokenizer
 
     return DecodeSettings.from_plain(manifest.decoding).decoder(load_tokenizer(folder.tokenizer))
 

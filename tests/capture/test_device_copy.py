@@ -17,7 +17,7 @@ from rollout_traces.capture.host_copy import capture
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.spool.batch_record import batch_from_record
-from rollout_traces.spool.memory import MemorySpool
+from rollout_traces.spool.folder import MemorySpool
 from rollout_traces.spool.patient_writer import PatientWriter
 
 WAITS = (

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_traces.capture.groups import GroupNumbers
 from rollout_traces.capture.host_copy import Capture, capture
+from rollout_traces.capture.part import GroupNumbers
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.packed_batch import concatenate

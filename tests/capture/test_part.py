@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from rollout_traces.capture import part as part_module
 from rollout_traces.capture.host_copy import capture
-from rollout_traces.capture.part import CapturedPart
-from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.capture.part import CapturedPart, GroupNumbers, plain_images
+from rollout_traces.model.batch import ListElement, RolloutBatch
 
 IDS = np.asarray([[5, 6, 7, 8], [5, 9, 0, 0]])
 ATTENDED = np.asarray([[1, 1, 1, 1], [1, 1, 0, 0]])
@@ -46,3 +50,46 @@ class TestWhereTheResponseMaskComesFrom:
 
     def test_a_negative_version_anywhere_marks_what_was_not_sampled(self):
         assert part([[3, 3, -1, 3], [3, 3, 0, 0]]).mask_source == "versions"
+
+
+def elements(call: str, *places: int) -> list[ListElement]:
+    return [ListElement(call, place) for place in places]
+
+
+class TestElementsOfAList:
+    def test_a_dropped_element_does_not_shift_those_after_it(self):
+        assert GroupNumbers().of(elements("a", 0, 0, 2, 3, 3)).tolist() == [0, 0, 2, 3, 3]
+
+    def test_the_lists_of_two_calls_are_different_groups(self):
+        numbers = GroupNumbers()
+        first = numbers.of(elements("a", 0, 2))
+        second = numbers.of(elements("b", 0, 1, 2))
+        assert first.tolist() == [0, 2]
+        assert len({*first.tolist(), *second.tolist()}) == 5
+
+    def test_a_rank_counts_from_its_own_first_number(self):
+        assert GroupNumbers(1000).of(elements("a", 0, 2)).tolist() == [1000, 1002]
+
+
+def test_paths_stay_paths_and_bytes_become_base64():
+    found = plain_images([["a.png", Path("/b/c.png")], b"xyz", None, [bytearray(b"x"), memoryview(b"y")]])
+    assert found[0] == [{"path": str(Path.cwd() / "a.png")}, {"path": "/b/c.png"}]
+    assert base64.b64decode(found[1][0]["data"]) == b"xyz"
+    assert found[2] is None
+    assert [base64.b64decode(each["data"]) for each in found[3]] == [b"x", b"y"]
+
+
+def test_what_is_no_image_is_said_in_its_place():
+    found = plain_images([[1, b"x"], {"a": 1}])
+    assert "seen int" in found[0][0]["left_out"]
+    assert "data" in found[0][1]
+    assert "seen dict" in found[1][0]["left_out"]
+
+
+def test_bytes_beyond_the_budget_and_images_beyond_the_limit_are_said(monkeypatch):
+    monkeypatch.setattr(part_module, "MAX_IMAGE_BYTES", 5)
+    monkeypatch.setattr(part_module, "MAX_IMAGES", 2)
+    found = plain_images([[b"1234", b"56", b"7"]])[0]
+    assert "data" in found[0]
+    assert "Give paths" in found[1]["left_out"]
+    assert "1 further" in found[2]["left_out"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import rollout_traces as rt
-from rollout_traces.cluster.clock import NodeClock
+from rollout_traces.cluster.forwarding import NodeClock
 from rollout_traces.inspector.pages.lanes import lanes
 from rollout_traces.inspector.pages.live import live
 from rollout_traces.inspector.view import SplitView

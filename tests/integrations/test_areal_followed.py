@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rollout_traces.integrations import areal_followed, base, live_place
+from rollout_traces.integrations import areal_followed, base
 from rollout_traces.integrations.areal_followed import MOST_ALIKE, noted_of
 from tests.integrations.test_trl_followed import finished
 
@@ -66,7 +66,7 @@ class TestEpisodes:
         def fails(*args, **known):
             raise OSError("no room")
 
-        monkeypatch.setattr(live_place, "begin", fails)
+        monkeypatch.setattr(areal_followed, "begin", fails)
         before = base.failures["areal: OSError: no room"]
         assert episode()["input_ids"].tolist() == [[7, 8]]
         assert base.failures["areal: OSError: no room"] == before + 1

@@ -11,7 +11,15 @@ import time
 import numpy as np
 import pytest
 
-from rollout_traces.spool.folder import FREE, RECORD, WRITING, SpoolFull, SpoolReader, SpoolWriter
+from rollout_traces.spool.folder import (
+    FREE,
+    RECORD,
+    WRITING,
+    MemorySpool,
+    SpoolFull,
+    SpoolReader,
+    SpoolWriter,
+)
 from rollout_traces.spool.record import Record, RecordError, encode
 from tests.spool.damage import flip_byte
 
@@ -156,3 +164,11 @@ class TestOwnership:
             assert len(steps) - 1 >= acknowledged
             assert reader.count_torn() <= 1
             assert not list(folder.glob(f"*{WRITING}"))
+
+
+def test_a_spool_in_memory_loses_what_is_removed_and_keeps_the_others():
+    spool = MemorySpool(1 << 20)
+    names = [spool.append(make_buffers(step)) for step in range(3)]
+    spool.remove(names[1])
+    assert spool.names() == [names[0], names[2]]
+    assert [spool.has(name) for name in names] == [True, False, True]

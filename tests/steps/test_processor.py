@@ -14,8 +14,7 @@ from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.steps.choosing import StoredStep
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.processor import StepProcessor
-from rollout_traces.worker.close_log import Close, CloseLog
-from rollout_traces.worker.replay import Replay
+from rollout_traces.worker.replay import Close, CloseLog, Replay
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
 from tests.worker.readback import rows
 

@@ -77,12 +77,12 @@ def work(folder: Path) -> None:
     from transformers import AutoTokenizer
 
     import rollout_traces as rt
-    from rollout_traces.integrations import live_place
+    from rollout_traces.integrations import followed
 
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
     server = Server(tokenizer)
     logger = rt.RolloutLogger("areal-workers", "r1", tokenizer)
-    live_place.announce(logger)
+    followed.announce(logger)
     place = {"experiment_name": "e", "trial_name": "t", "fileroot": str(folder / "areal")}
     spec = SchedulingSpec(cpu=1, gpu=0, cmd="python -m areal.infra.rpc.rpc_server")
     config = InferenceEngineConfig(

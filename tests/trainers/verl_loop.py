@@ -44,6 +44,7 @@ from verl.trainer.ppo.reward import extract_reward  # noqa: E402
 from verl.workers.rollout.replica import TokenOutput  # noqa: E402
 
 from rollout_traces.integrations import verl as integration  # noqa: E402
+from rollout_traces.integrations import verl_observer  # noqa: E402
 from rollout_traces.trace.conversion import TraceRecord, read_details, read_transcript  # noqa: E402
 from tests.generator import tiny_tokenizer  # noqa: E402
 from tests.trainers.live_watch import Watched  # noqa: E402
@@ -248,9 +249,9 @@ def main() -> None:
     tokenizer = tiny_tokenizer("qwen2_5")
     start = time.time()
     trainer = build_trainer(tokenizer)
-    assert integration.run_settings_of(trainer)["chat_template_kwargs"] == ARGUMENTS
+    assert verl_observer.run_settings_of(trainer)["chat_template_kwargs"] == ARGUMENTS
     folder = trainer.config.trainer.get("rollout_data_dir", None)
-    assert folder == integration.NO_DUMP
+    assert folder == verl_observer.NO_DUMP
     sampled = {}
     trainer._rollout_traces.announce()
     with Watched(FOLDER / "trackio", "verl-demo") as watched:

@@ -33,7 +33,7 @@ from verl.experimental.agent_loop import agent_loop
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from rollout_traces.integrations.verl import NO_DUMP
+from rollout_traces.integrations.verl_observer import NO_DUMP
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
 from tests.generator import tiny_tokenizer
 from tests.trainers.live_watch import Watched

@@ -10,14 +10,14 @@ from rollout_traces.capture.hand_over import HandOver
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.sink.stored import Stored, scalar_signature
-from rollout_traces.spool.memory import MemorySpool
+from rollout_traces.spool.folder import MemorySpool
 from rollout_traces.spool.patient_writer import PatientWriter
 from rollout_traces.spool.record import Record, encode
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.processor import StepProcessor
 from rollout_traces.trace.conversion import read_ledger
-from rollout_traces.worker.close_log import CloseLog
 from rollout_traces.worker.consumer import SpoolConsumer
+from rollout_traces.worker.replay import CloseLog
 
 
 class HeldSink:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollout_traces.worker.close_log import CloseLog
+from rollout_traces.worker.replay import CloseLog
 from tests.worker.held_sink import WritePath
 
 STEPS = 5

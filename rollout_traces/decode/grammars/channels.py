@@ -10,10 +10,16 @@ from __future__ import annotations
 
 import re
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, ShownByTexts, TextSpan, call_region
+from rollout_traces.decode.grammars.grammar import (
+    Malformed,
+    Region,
+    Scan,
+    ShownByTexts,
+    TextSpan,
+    call_region,
+)
 from rollout_traces.decode.grammars.json_calls import arguments_of
 from rollout_traces.decode.grammars.json_value import JsonError, loads
-from rollout_traces.decode.grammars.scan import Scan
 
 _TO = r"\s{0,8}to=(?P<%s>[^\s<]{1,200})"
 _HARMONY_HEAD = re.compile(

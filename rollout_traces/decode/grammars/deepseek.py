@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import re
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, ShownByTexts, call_region
+from rollout_traces.decode.grammars.grammar import Malformed, Region, Scan, ShownByTexts, call_region
 from rollout_traces.decode.grammars.json_calls import read_arguments
-from rollout_traces.decode.grammars.scan import Scan
 
 _BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 _HEAD = re.compile(rf"\s{{0,8}}([^<\n]{{0,200}}){_SEPARATOR}")

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, call_region
+from rollout_traces.decode.grammars.grammar import Malformed, Region, Scan, call_region
 from rollout_traces.decode.grammars.literal import LiteralError, Notation, read_literal
-from rollout_traces.decode.grammars.scan import Scan
 
 _NAME = re.compile(r"\s{0,8}call:\s{0,8}([^\s{}<]{1,200})\s{0,8}(?=\{)")
 

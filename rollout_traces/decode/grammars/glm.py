@@ -11,10 +11,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, ShownByTexts, call_region
+from rollout_traces.decode.grammars.grammar import Malformed, Region, Scan, ShownByTexts, call_region
 from rollout_traces.decode.grammars.json_calls import read_arguments
 from rollout_traces.decode.grammars.literal import typed
-from rollout_traces.decode.grammars.scan import Scan
 from rollout_traces.model.text import encodable_joined
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"

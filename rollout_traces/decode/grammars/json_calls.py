@@ -1,4 +1,4 @@
-"""Calls written as JSON objects, alone or in a list, between markers."""
+"""Calls written as JSON objects, alone or in a list, between markers: Hermes, and families that differ in nothing but these."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, ShownByTexts, calls_region
+from rollout_traces.decode.grammars.grammar import (
+    Malformed,
+    ParsedCall,
+    Region,
+    Scan,
+    ShownByTexts,
+    calls_region,
+)
 from rollout_traces.decode.grammars.json_value import (
     JsonError,
     json_end,
@@ -15,7 +22,6 @@ from rollout_traces.decode.grammars.json_value import (
     read_json,
     visible_name,
 )
-from rollout_traces.decode.grammars.scan import Scan
 
 NAME_KEYS = ("name", "tool_name")
 ARGUMENT_KEYS = ("arguments", "parameters", "args")
@@ -209,3 +215,60 @@ def _first(value: dict[str, Any], keys: tuple[str, ...]) -> Any:
 def _kind(value: Any) -> str:
     kinds = {list: "a list", bool: "a boolean", int: "a number", float: "a number"}
     return kinds.get(type(value), "a text")
+
+
+HERMES = MarkedJson(
+    "hermes",
+    "<tool_call>",
+    "</tool_call>",
+    needs=("<tool_call>",),
+    excludes=("<function=", "<arg_key>", "<|tool_call>"),
+)
+"""`<tool_call>{"name": "f", "arguments": {}}</tool_call>`: also Qwen 2.5, Qwen 3, Granite 4 and many others"""
+
+PHI = MarkedJson("phi", "<|tool_call|>", "<|/tool_call|>", needs=("<|/tool_call|>",))
+"""`<|tool_call|>[{"name": "f", "arguments": {}}]<|/tool_call|>`"""
+
+PHI_FUNCTOOLS = MarkedJson("phi_functools", "functools", "", needs=("functools[",))
+"""`functools[{"name": "f", "arguments": {}}]`"""
+
+GRANITE = MarkedJson("granite", "<|tool_call|>", "", needs=("<|tool_call|>",), excludes=("<|/tool_call|>",))
+"""`<|tool_call|>[{"name": "f", "arguments": {}}]`, with no closing marker"""
+
+GRANITE_FUNCTION = MarkedJson("granite_function", "<function_call>", "", needs=("<function_call>",))
+"""`<function_call> {"name": "f", "arguments": {}}`, with no closing marker"""
+
+NEMOTRON = MarkedJson("nemotron", "<TOOLCALL>", "</TOOLCALL>", needs=("<TOOLCALL>",))
+"""`<TOOLCALL>[{"name": "f", "arguments": {}}]</TOOLCALL>`"""
+
+MINIMAX_M1 = MarkedJson("minimax_m1", "<tool_calls>", "</tool_calls>", needs=("<tool_calls>",))
+"""`<tool_calls>` with one JSON object a line, or with a list (Jamba)"""
+
+INTERNLM = MarkedJson(
+    "internlm", "<|action_start|><|plugin|>", "<|action_end|>", needs=("<|action_start|>", "<|plugin|>")
+)
+"""`<|action_start|><|plugin|>{"name": "f", "parameters": {}}<|action_end|>`"""
+
+COHERE_ACTION = MarkedJson(
+    "cohere_action",
+    "<|START_ACTION|>",
+    "<|END_ACTION|>",
+    needs=("<|START_ACTION|>",),
+    markers=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+)
+"""`<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {}}]<|END_ACTION|>`"""
+
+COHERE_COMMAND_R = MarkedJson("cohere_command_r", "Action: ```json", "```", needs=("Action:", "tool_name"))
+"""Command R: `Action: ```json` then `[{"tool_name": "f", "parameters": {}}]` and three backticks"""
+
+MARKED_JSON = (
+    PHI,
+    PHI_FUNCTOOLS,
+    GRANITE,
+    GRANITE_FUNCTION,
+    NEMOTRON,
+    MINIMAX_M1,
+    INTERNLM,
+    COHERE_ACTION,
+    COHERE_COMMAND_R,
+)

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from rollout_traces.decode.grammars.scan import Scan
+from rollout_traces.decode.grammars.grammar import Scan
 from rollout_traces.model.text import encodable_joined
 
 _INT64_DIGITS = 18

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, ShownByTexts, call_region
+from rollout_traces.decode.grammars.grammar import Malformed, Region, Scan, ShownByTexts, call_region
 from rollout_traces.decode.grammars.json_calls import read_arguments
-from rollout_traces.decode.grammars.scan import Scan
 
 _BEGIN, _ARGUMENTS, _END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 _HEAD = re.compile(rf"\s{{0,8}}([^<\n]{{0,200}}?)\s{{0,8}}{re.escape(_ARGUMENTS)}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, ShownByTexts, call_region
+from rollout_traces.decode.grammars.grammar import Malformed, Region, Scan, ShownByTexts, call_region
 from rollout_traces.decode.grammars.json_calls import (
     ARGUMENT_KEYS,
     ID_KEYS,
@@ -20,7 +20,6 @@ from rollout_traces.decode.grammars.json_calls import (
 )
 from rollout_traces.decode.grammars.json_value import JsonError, read_json, visible_name
 from rollout_traces.decode.grammars.python_calls import read_python_call
-from rollout_traces.decode.grammars.scan import Scan
 
 _PYTHON_TAG = "<|python_tag|>"
 _BARE = re.compile(r'\{\s{0,40}"(?:name|type|function)"\s{0,8}:')

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, ShownByTexts, call_region
+from rollout_traces.decode.grammars.grammar import Malformed, Region, Scan, ShownByTexts, call_region
 from rollout_traces.decode.grammars.json_calls import read_arguments, read_marked_json
-from rollout_traces.decode.grammars.scan import Scan
 
 _MARKER = "[TOOL_CALLS]"
 _NAMED = re.compile(

@@ -15,9 +15,9 @@ from rollout_traces.decode.grammars.grammar import (
     ParsedBody,
     ParsedCall,
     Region,
+    Scan,
     TextSpan,
 )
-from rollout_traces.decode.grammars.scan import Scan
 
 _LINE_BREAKS = "\r\n"
 _MENTION = 256

@@ -9,9 +9,15 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, ShownByTexts, calls_region
+from rollout_traces.decode.grammars.grammar import (
+    Malformed,
+    ParsedCall,
+    Region,
+    Scan,
+    ShownByTexts,
+    calls_region,
+)
 from rollout_traces.decode.grammars.literal import PYTHON, LiteralError, read_literal
-from rollout_traces.decode.grammars.scan import Scan
 from rollout_traces.model.text import encodable_joined
 
 _NAME = re.compile(r"[A-Za-z_][\w.\-]{0,200}")

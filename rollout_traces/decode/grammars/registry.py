@@ -10,9 +10,9 @@ from rollout_traces.decode.grammars.deepseek import DEEPSEEK
 from rollout_traces.decode.grammars.gemma import GEMMA
 from rollout_traces.decode.grammars.glm import GLM
 from rollout_traces.decode.grammars.grammar import Grammar
+from rollout_traces.decode.grammars.json_calls import COHERE_ACTION, HERMES, MARKED_JSON, NEMOTRON, PHI
 from rollout_traces.decode.grammars.kimi import KIMI
 from rollout_traces.decode.grammars.llama import LLAMA
-from rollout_traces.decode.grammars.marked_json import COHERE_ACTION, HERMES, MARKED_JSON, NEMOTRON, PHI
 from rollout_traces.decode.grammars.mistral import MISTRAL
 from rollout_traces.decode.grammars.python_calls import LFM2, PYTHON_CALLS
 from rollout_traces.decode.grammars.response_template import response_grammar

@@ -6,11 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, TextSpan
+from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, Scan, TextSpan
 from rollout_traces.decode.grammars.json_calls import call_of
 from rollout_traces.decode.grammars.json_value import plain_data
 from rollout_traces.decode.grammars.literal import typed
-from rollout_traces.decode.grammars.scan import Scan
 from rollout_traces.model.text import quoted
 
 _CALL_FIELDS = ("tool_calls",)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, TextSpan
-from rollout_traces.decode.grammars.scan import Scan
+from rollout_traces.decode.grammars.grammar import Malformed, Region, Scan, TextSpan
 
 
 @dataclass(frozen=True, eq=False)

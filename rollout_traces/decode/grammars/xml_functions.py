@@ -16,9 +16,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, ShownByTexts, calls_region
+from rollout_traces.decode.grammars.grammar import (
+    Malformed,
+    ParsedCall,
+    Region,
+    Scan,
+    ShownByTexts,
+    calls_region,
+)
 from rollout_traces.decode.grammars.literal import typed
-from rollout_traces.decode.grammars.scan import Scan
 from rollout_traces.model.text import encodable_joined
 
 

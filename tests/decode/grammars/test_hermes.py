@@ -1,7 +1,7 @@
 """Hermes and Qwen 2.5 / 3 calls."""
 
 from rollout_traces.decode.grammars import parse_assistant
-from rollout_traces.decode.grammars.marked_json import HERMES
+from rollout_traces.decode.grammars.json_calls import HERMES
 
 
 def calls_of(body: str) -> list[tuple[str, object]]:

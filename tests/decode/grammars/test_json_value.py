@@ -5,8 +5,8 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollout_traces.decode.grammars.grammar import Scan
 from rollout_traces.decode.grammars.json_value import JsonError, JsonValue, loads, plain_data, read_json
-from rollout_traces.decode.grammars.scan import Scan
 
 PLAIN = st.recursive(
     st.none()

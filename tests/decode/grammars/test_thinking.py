@@ -5,7 +5,7 @@ import time
 import pytest
 
 from rollout_traces.decode.grammars import grammars_for, parse_assistant
-from rollout_traces.decode.grammars.marked_json import HERMES
+from rollout_traces.decode.grammars.json_calls import HERMES
 from rollout_traces.decode.grammars.thinking import FAMILIES
 
 THINK = FAMILIES[:1]

@@ -9,14 +9,14 @@ import sys
 import pytest
 
 import rollout_traces as rt
-from rollout_traces.integrations import live_place
+from rollout_traces.integrations import followed
 from rollout_traces.integrations.run_report import LIVE_PLACE
 from rollout_traces.store import open_store
 
 BESIDE = """
-from rollout_traces.integrations import live_place
+from rollout_traces.integrations import followed
 import time
-rollout = live_place.begin("What is 6*7?", split="rollout", group="g")
+rollout = followed.begin("What is 6*7?", split="rollout", group="g")
 rollout.stage("sampling", turns=1, tokens=5, words="It is")
 time.sleep(1)
 print(rollout.id)
@@ -28,7 +28,7 @@ def named(monkeypatch, tmp_path):
     folder = tmp_path / "named"
     folder.mkdir(mode=0o700)
     monkeypatch.setenv(LIVE_PLACE, str(folder / "place.json"))
-    monkeypatch.setattr(live_place, "_process", live_place._Announced())
+    monkeypatch.setattr(followed, "_process", followed._Announced())
     return folder / "place.json"
 
 
@@ -42,7 +42,7 @@ def beside() -> str:
 class TestBeside:
     def test_another_process_says_what_is_in_flight_in_the_trainers_run(self, trackio_dir, named):
         logger = rt.RolloutLogger(project="p", name="r", worker="thread")
-        live_place.announce(logger)
+        followed.announce(logger)
         assert named.stat().st_mode & 0o077 == 0
         key = beside()
         look = open_store(project="p").live.look("r")
@@ -53,7 +53,7 @@ class TestBeside:
 
     def test_it_says_no_text_where_the_trainer_redacts(self, trackio_dir, named):
         logger = rt.RolloutLogger(project="p", name="r", worker="thread", redact=lambda message: [])
-        live_place.announce(logger)
+        followed.announce(logger)
         beside()
         (row,) = open_store(project="p").live.look("r").rows
         assert row.rollout.prompt is None and row.rollout.words is None
@@ -64,7 +64,7 @@ class TestBeside:
 
     def test_a_file_that_others_may_have_written_is_not_believed(self, trackio_dir, named):
         logger = rt.RolloutLogger(project="p", name="r", worker="thread")
-        live_place.announce(logger)
+        followed.announce(logger)
         named.chmod(0o666)
         assert beside() == ""
         logger.finish()
@@ -73,17 +73,17 @@ class TestBeside:
 class TestTrainer:
     def test_its_own_process_says_it_to_its_logger(self, trackio_dir, named):
         logger = rt.RolloutLogger(project="p", name="r", worker="thread")
-        live_place.announce(logger)
-        rollout = live_place.begin("q", split="rollout")
+        followed.announce(logger)
+        rollout = followed.begin("q", split="rollout")
         assert rollout.id and logger.counters["live_refused"] == 0
         logger.finish()
 
     def test_nothing_is_said_of_a_trainer_that_is_gone(self, trackio_dir, named):
         logger = rt.RolloutLogger(project="p", name="r", worker="thread")
-        live_place.announce(logger)
+        followed.announce(logger)
         logger.finish()
         del logger
         import gc
 
         gc.collect()
-        assert not live_place.begin("q", split="rollout").id
+        assert not followed.begin("q", split="rollout").id

@@ -3,7 +3,7 @@
 import pytest
 
 from rollout_traces.decode.grammars import parse_assistant
-from rollout_traces.decode.grammars.marked_json import (
+from rollout_traces.decode.grammars.json_calls import (
     COHERE_ACTION,
     COHERE_COMMAND_R,
     GRANITE,
