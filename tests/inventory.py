@@ -125,7 +125,7 @@ def registries() -> Iterator[str]:
     from rollout_traces.flags import REGISTRY
     from rollout_traces.integrations.base import INTEGRATIONS
     from rollout_traces.metrics import FAMILIES
-    from rollout_traces.sources.registry import formats
+    from rollout_traces.sources.formats import formats
 
     yield from (f"flag {name}" for name in sorted(REGISTRY))
     yield from (f"metric {key.pattern}" for family in FAMILIES.values() for key in family.keys)

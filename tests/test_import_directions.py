@@ -81,7 +81,7 @@ READS_MORE = {
     ): "the file that a rollout was imported from is read as an import reads it",
     (
         "store.recorded_batch",
-        "sources.recorded",
+        "sources.formats.own_export",
     ): "a batch is handed back as an import of its rows hands it over",
     ("inspector.written_turns", "decode.grammars"): "thinking that was not closed is said as in ours",
     ("export.training.samples", "decode.align"): "content in parts is text as a decoder takes it",

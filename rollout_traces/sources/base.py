@@ -1,4 +1,4 @@
-"""What a format is: how a file is recognised as one of its, and how its rollouts are read."""
+"""Recognises a file as one of a format, and reads its rollouts: what all formats share, and a record by key."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import abc
 import contextlib
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.sources.lines import first_object, head_objects, head_of
+from rollout_traces.model.plain_values import INFINITE
+from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.lines import first_object, head_objects, head_of, json_lines
 from rollout_traces.sources.problems import Problems
-from rollout_traces.sources.rows import RolloutRow
+from rollout_traces.sources.rows import RolloutRow, number
 
 TRAIN = "rollout"
 EVAL = "eval-rollout"
@@ -24,6 +27,8 @@ FIRST_RECORDS = 64
 """Records that say which keys a file has."""
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:,]', re.DOTALL)
+_MOST = 2**53
+"""Whole numbers above this are none: no step, no version comes near, and no float holds them."""
 _EVAL_WORD = re.compile(
     r"(?:^|[_\-./])(?:eval|evals|val|valid|validation|test)(?:[_\-./]|\d|$)", re.IGNORECASE
 )
@@ -175,6 +180,130 @@ class Format(abc.ABC):
 
         Yields:
             A rollout, the byte behind its record and the record's number; 0 and 0 where the format has no lines.
+        """
+
+
+class Fields:
+    """One record of a dump, its values under any of the names that writers have for them.
+
+    Args:
+        record: the record.
+        path: its file.
+        line: its line or number there.
+        problems: where what cannot be understood is noted, with line and key.
+    """
+
+    def __init__(self, record: Mapping[str, Any], path: Path, line: int, problems: Problems) -> None:
+        self.record = record
+        self.path = path
+        self.line = line
+        self.problems = problems
+
+    def note(self, kind: str, text: str) -> None:
+        """Notes a problem of the record; arguments as of `Problems.add`."""
+        self.problems.add(self.path, kind, text, self.line)
+
+    def first(self, *keys: str) -> Any:
+        """The value under the first of the keys that has one; None where none has."""
+        key = self._known(keys)
+        return None if key is None else self.record[key]
+
+    def number(self, *keys: str) -> float | None:
+        """A number; None where there is none, which is noted where something else stands there."""
+        key = self._known(keys)
+        return None if key is None else self.read_number(key, self.record[key])
+
+    def whole(self, *keys: str) -> int | None:
+        """A whole number; None as `number` gives it."""
+        key = self._known(keys)
+        value = None if key is None else self.read_number(key, self.record[key])
+        if key is None or value is None:
+            return None
+        if value != value or abs(value) > _MOST or value != int(value):
+            self._refuse(key, self.record[key], "a whole number")
+            return None
+        return int(value)
+
+    def text(self, *keys: str) -> str | None:
+        """A text, also of what is a number; None where there is none."""
+        value = self.first(*keys)
+        return str(value) if isinstance(value, (str, int, float)) else None
+
+    def messages(self, *keys: str) -> list[dict[str, Any]] | None:
+        """The conversation under the first of the keys; parts that are not understood are noted."""
+        key = self._known(keys)
+        return None if key is None else self.read_messages(key, self.record[key])
+
+    def read_messages(self, key: str, given: Any) -> list[dict[str, Any]] | None:
+        """What stands under a key as messages."""
+        unread: Counter[str] = Counter()
+        found = messages_of(given, unread)
+        for kind, n in unread.items():
+            text = f"{key}: {n} parts of the kind {kind!r} are not understood; they are shown as [{kind}]."
+            self.note("parts_not_read", text)
+        return found
+
+    def read_number(self, key: str, value: Any) -> float | None:
+        """What stands under a key as a number."""
+        found = number(value)
+        if found is None:
+            self._refuse(key, value, "a number")
+        elif isinstance(value, str) and value not in INFINITE:
+            text = f"{key}: {value!r} is text; it is read as a number."
+            self.note("numbers_written_as_text", text)
+        return found
+
+    def _known(self, keys: tuple[str, ...]) -> str | None:
+        return next((key for key in keys if self.record.get(key) is not None), None)
+
+    def _refuse(self, key: str, value: Any, expected: str) -> None:
+        text = f"{key}: seen {repr(value)[:80]}. Expected {expected}; it is unknown."
+        self.note("values_not_understood", text)
+
+
+class LinesFormat(Format):
+    """A format of JSON Lines, each record of which is read by itself."""
+
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        for record in json_lines(found.path, problems, start, line):
+            rows: list[RolloutRow] = []
+            with problems.refusing(found.path, record.number):
+                rows = list(self.read(Fields(record.value, found.path, record.number, problems), found))
+            for row in rows:
+                row.line = record.number
+                yield row, record.stop, record.number
+
+    @abc.abstractmethod
+    def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
+        """Reads the rollouts of a record; what it raises is noted, and the record passed over.
+
+        Args:
+            fields: the record.
+            found: its file.
+        """
+
+
+class FileFormat(Format):
+    """A format whose files are read whole."""
+
+    lines = False
+
+    def rows(
+        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
+    ) -> Iterator[tuple[RolloutRow, int, int]]:
+        for n, row in enumerate(self.read(found, problems, options), 1):
+            yield row, 0, row.line or n
+
+    @abc.abstractmethod
+    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
+        """Reads the rollouts of a file.
+
+        Args:
+            found: the file.
+            problems: where everything that cannot be read is noted.
+            options: how to read.
         """
 
 

@@ -15,10 +15,9 @@ from rollout_traces.errors import ConfigError
 from rollout_traces.logger.attempts import attempts_of, now
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.sources.base import ReadOptions
-from rollout_traces.sources.given import rows_given
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.re_encode import ReEncoder
-from rollout_traces.sources.run_import import FileImport, RunImport
+from rollout_traces.sources.run_import import FileImport, RunImport, rows_given
 from rollout_traces.sources.scan import FoundRun, scan
 from rollout_traces.sources.state import FileState, ImportState, only_import_of
 from rollout_traces.sources.trackio_project import PREFIX, project_path, rows_of_project

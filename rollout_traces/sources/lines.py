@@ -1,7 +1,7 @@
-"""The records of a JSON Lines file, one by one, whatever became of the file.
+"""Reads the JSON objects of a file, one by one, whatever became of the file: lines, an array, or one that is all of it.
 
-A line is never longer in memory than `MAX_LINE`, a broken line never ends the file, and a last line
-without its line break is what a writer has not finished yet.
+Only one object is in memory at a time. A line is never longer there than `MAX_LINE`, a broken line never ends the
+file, and a last line without its line break is what a writer has not finished yet.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import gzip
 import io
 import itertools
 import math
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,6 @@ from typing import IO, Any, NamedTuple, cast
 import orjson
 
 from rollout_traces.model.bounded_reading import check_values
-from rollout_traces.sources.json_values import TooLong, is_no_lines, objects
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.zstd_frames import open_zstd
 
@@ -221,3 +221,94 @@ def _skip_line(file: IO[bytes], most: float) -> int:
         if chunk.endswith(b"\n"):
             break
     return skipped
+
+
+_MARK = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*("|\\?\Z)|[{}\[\]]', re.DOTALL)
+_LOOKS_CUT = re.compile(rb'\{\s*("(?:[^"\\]|\\.)*"\s*:.*[,{\[])?\s*', re.DOTALL)
+CHUNK = 1 << 20
+
+
+class TooLong(Exception):
+    """An object is longer than it may be."""
+
+
+def is_no_lines(head: bytes) -> bool:
+    """Whether a text begins with an array, or with an object whose first line is not all of it."""
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    first, line_break, _ = text.partition(b"\n")
+    return text.startswith(b"[") or bool(line_break and _LOOKS_CUT.fullmatch(first.strip()))
+
+
+def objects(file: IO[bytes], most: int) -> Iterator[tuple[int, bytes]]:
+    """The outermost objects, or those of the outermost array.
+
+    Args:
+        file: a JSON text.
+        most: bytes of one object above which reading ends.
+
+    Yields:
+        The byte that it begins at, and its text; the last one may be cut off.
+
+    Raises:
+        TooLong: an object has more than `most` bytes.
+    """
+    buffer, at, offset = b"", 0, 0
+    depth, base, start = 0, None, None
+    while chunk := file.read(max(CHUNK, len(buffer))):
+        buffer += chunk
+        for match in _MARK.finditer(buffer, at):
+            mark = match[0]
+            if mark[:1] == b'"':
+                if match[1] != b'"':  # the text goes on behind what was read
+                    at = match.start()
+                    break
+            elif mark in b"{[":
+                if base is None:
+                    base = int(mark == b"[")
+                if mark == b"{" and depth == base:
+                    start = match.start()
+                depth += 1
+            else:
+                depth -= 1
+                if depth == base and start is not None:
+                    yield offset + start, buffer[start : match.end()]
+                    start = None
+            at = match.end()
+        else:
+            at = len(buffer)
+        done = at if start is None else start
+        if len(buffer) - done > most:
+            raise TooLong(f"an object of more than {most:,} bytes")
+        buffer, at, offset = buffer[done:], at - done, offset + done
+        start = None if start is None else 0
+    if start is not None:
+        yield offset, buffer
+
+
+def read_object(path: Path, problems: Problems, most: int) -> dict[str, Any] | None:
+    """Reads a file that is one JSON object; None, and a problem noted, where it is too large, cut off or no object.
+
+    Args:
+        path: the file.
+        problems: where that is noted.
+        most: its bytes above which it is not read.
+    """
+    try:
+        size = path.stat().st_size
+        if size > most:
+            problems.add(path, "overlong_records", f"has {size:,} bytes, more than {most:,}.")
+            return None
+        value = loads(path.read_bytes().removeprefix(codecs.BOM_UTF8))
+    except OSError as error:
+        problems.add(path, "unreadable_files", f"cannot be read ({error}).")
+        return None
+    except ValueError as error:
+        text = (
+            f"is no complete JSON ({error}); its writer may still be at it. It is read when it is complete."
+        )
+        problems.add(path, "unfinished_files", text)
+        return None
+    if not isinstance(value, dict):
+        problems.add(path, "unreadable_files", f"holds a {type(value).__name__}. Expected a JSON object.")
+        return None
+    return value

@@ -49,6 +49,7 @@ class Problems:
 
     kept: list[ImportProblem] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    _said: set[tuple[Path, str, str]] = field(default_factory=set, repr=False)
 
     def add(self, path: Path, kind: str, text: str, line: int | None = None) -> None:
         """Notes a problem.
@@ -94,10 +95,11 @@ class Problems:
                 self.add(path, "values_not_understood", text, line)
         return [each for each in listed if isinstance(each, Mapping)]
 
-    def once(self, path: Path, kind: str, text: str) -> None:
-        """Notes a problem of a file unless the same was noted of it before."""
-        if not any(p.path == path and p.kind == kind and p.text == text for p in self.kept):
-            self.add(path, kind, text)
+    def once(self, path: Path, kind: str, text: str, line: int | None = None) -> None:
+        """Notes a problem of a file unless the same was noted of it before; arguments as of `add`."""
+        if (path, kind, text) not in self._said:
+            self._said.add((path, kind, text))
+            self.add(path, kind, text, line)
 
     def summary(self) -> str:
         """How many there were of each kind, one line; empty when there were none."""

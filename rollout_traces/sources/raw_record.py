@@ -20,8 +20,7 @@ import orjson
 from rollout_traces.errors import FileRefused, StoreError
 from rollout_traces.model.bounded_reading import read
 from rollout_traces.sources.formats.inspect_eval import unpacked
-from rollout_traces.sources.json_values import TooLong, is_no_lines, objects
-from rollout_traces.sources.lines import MAX_LINE, head_of, opened
+from rollout_traces.sources.lines import MAX_LINE, TooLong, head_of, is_no_lines, objects, opened
 from rollout_traces.sources.state import imported_files
 
 _PLACE = re.compile(r"(.+):([1-9][0-9]{0,17})", re.DOTALL)

@@ -1,27 +1,116 @@
-"""One run's rows into its logger, and one run's files into rows."""
+"""Reads what is imported of one run, files or what a program hands over, and hands its rows to the run's logger step by step."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from rollout_traces.errors import BatchError
 from rollout_traces.logger.attempts import attempts_of
 from rollout_traces.logger.rollout_logger import RolloutLogger
-from rollout_traces.sources.base import Found, ReadOptions
+from rollout_traces.model.batch import SPLITS, RolloutBatch
+from rollout_traces.sources.base import Fields, Found, ReadOptions
+from rollout_traces.sources.formats.chat_jsonl import rows_of
 from rollout_traces.sources.lines import PACKED, opened
 from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.re_encode import ReEncoder
 from rollout_traces.sources.rows import RolloutRow, batch_of, identity_of
 from rollout_traces.sources.state import FileState, ImportState
-from rollout_traces.sources.steps import Key, StepQueue
 
 MAX_WAITING = 48
 """Hand-overs that may wait on disk before reading goes on."""
 _TAIL = 4096
 """Bytes before the end of what was read that tell whether a file was written anew."""
+
+
+Key = tuple[int, str]
+"""A step and a split."""
+MAX_ROWS = 512
+MAX_TOKENS = 4_000_000
+MAX_CHARACTERS = 32 << 20
+
+
+@dataclass
+class _WaitingRows:
+    rows: list[RolloutRow] = field(default_factory=list)
+    n_tokens: int = 0
+    n_characters: int = 0
+
+    def add(self, row: RolloutRow) -> None:
+        self.rows.append(row)
+        self.n_tokens += 0 if row.input_ids is None else len(row.input_ids)
+        texts = [row.prompt_text, row.reply_text, *(m.get("content") for m in row.messages or ())]
+        self.n_characters += sum(len(text) for text in texts if isinstance(text, str))
+
+    @property
+    def is_full(self) -> bool:
+        return (
+            len(self.rows) >= MAX_ROWS or self.n_tokens >= MAX_TOKENS or self.n_characters >= MAX_CHARACTERS
+        )
+
+
+class StepQueue:
+    """Holds the rows of open steps until they make a hand-over; a later step closes the ones before it.
+
+    Args:
+        hand_over: takes rows of one step and split.
+        close: called when a step and split has had its last row.
+
+    Attributes:
+        late: rows of steps that were closed before.
+    """
+
+    def __init__(
+        self, hand_over: Callable[[Key, list[RolloutRow]], None], close: Callable[[Key], None]
+    ) -> None:
+        self._hand_over = hand_over
+        self._close = close
+        self._open: dict[Key, _WaitingRows] = {}
+        self._closed_to: dict[str, int] = {}
+        self.late = 0
+
+    @property
+    def open_keys(self) -> frozenset[Key]:
+        """Steps and splits that more rows may come for."""
+        return frozenset(self._open)
+
+    def add(self, row: RolloutRow, behind: int = 0) -> None:
+        """Takes a row; steps before its own are closed, but for so many that rows may still come for."""
+        for key in sorted(key for key in self._open if key[0] < row.step - behind):
+            self.close(key)
+        if row.step <= self._closed_to.get(row.split, row.step - 1):
+            self.late += 1
+        waiting = self._open.setdefault((row.step, row.split), _WaitingRows())
+        waiting.add(row)
+        if waiting.is_full:
+            self._send((row.step, row.split))
+
+    def close(self, key: Key) -> None:
+        """Hands over what waits of a step and closes it."""
+        self._send(key)
+        del self._open[key]
+        self._closed_to[key[1]] = max(key[0], self._closed_to.get(key[1], key[0]))
+        self._close(key)
+
+    def send_all(self) -> None:
+        """Hands over what waits; nothing is closed."""
+        for key in list(self._open):
+            self._send(key)
+
+    def close_all(self) -> None:
+        """Closes every open step, the oldest first."""
+        for key in sorted(self._open):
+            self.close(key)
+
+    def _send(self, key: Key) -> None:
+        waiting = self._open[key]
+        if waiting.rows:
+            self._open[key] = _WaitingRows()
+            self._hand_over(key, waiting.rows)
 
 
 class Outcome(Protocol):
@@ -233,6 +322,42 @@ class FileImport:
                 "its steps do not come in order; rows of a step that was closed before are late parts of it."
             )
             self._problems.add(found.path, "rows_out_of_order", text)
+
+
+def rows_given(
+    item: Any, n: int, problems: Problems
+) -> Iterator[tuple[int, str, list[RolloutRow], RolloutBatch | None]]:
+    """What one item of an iterator holds.
+
+    Args:
+        item: a `RolloutRow`; a mapping with `messages`; `(step, batch)` or `(step, split, batch)` with a
+            `RolloutBatch` or a mapping of its arrays.
+        n: its number in the iterator.
+        problems: where values that cannot be understood are noted.
+
+    Yields:
+        Step, split, rows, and the batch where it is one.
+
+    Raises:
+        BatchError: it is something else; the text says what was seen.
+    """
+    if isinstance(item, RolloutRow):
+        yield item.step, item.split, [item], None
+    elif isinstance(item, Mapping):
+        for row in rows_of(Fields(item, Path("given"), n, problems), None, SPLITS[0]):
+            yield row.step, row.split, [row], None
+    elif isinstance(item, tuple) and len(item) in (2, 3) and isinstance(item[0], int):
+        step, batch = item[0], item[-1]
+        split = item[1] if len(item) == 3 else SPLITS[0]
+        if split not in SPLITS:
+            raise BatchError(f"split: seen {split!r}. Expected one of {', '.join(SPLITS)}.")
+        for part in RolloutBatch.from_any(batch):
+            yield step, split, [], part
+    else:
+        raise BatchError(
+            f"rollouts: seen {type(item).__name__}. Expected (step, batch), (step, split, batch), a mapping with "
+            "messages, or a RolloutRow."
+        )
 
 
 def _tail(found: Found, stop: int) -> bytes:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.sources.base import HEAD, Claim, Format, Found, Head, number_in, split_of
+from rollout_traces.sources.formats import format_named, formats
 from rollout_traces.sources.lines import PACKED, is_json_by_name
 from rollout_traces.sources.problems import Problems
-from rollout_traces.sources.registry import format_named, formats
 
 MAX_FILES = 2_000_000
 """Files looked at below one path."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import StoreError
-from rollout_traces.sources.recorded import batch_of_records
+from rollout_traces.sources.formats.own_export import batch_of_records
 
 if TYPE_CHECKING:
     from rollout_traces.model.batch import RolloutBatch

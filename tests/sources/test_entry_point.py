@@ -7,26 +7,24 @@ import sys
 
 import pytest
 
-from rollout_traces.sources import registry
+from rollout_traces.sources import formats
 from tests.sources.reading import SAMPLES, rows_of, runs_of
 
 SOURCE = """
-from rollout_traces.sources.base import Claim, Format
-from rollout_traces.sources.lines import json_lines
+from rollout_traces.sources.base import Claim, LinesFormat
 from rollout_traces.sources.rows import RolloutRow
 
 
-class Mine(Format):
+class Mine(LinesFormat):
     name = "mine"
     title = "my trainer, samples.jsonl"
 
     def claim(self, head):
         return Claim(head.path.parent) if head.has("chat", "points") else None
 
-    def rows(self, found, problems, options, start=0, line=0):
-        for record in json_lines(found.path, problems, start, line):
-            value = record.value
-            yield RolloutRow(step=value["step"], messages=value["chat"], reward=value["points"]), record.stop, record.number
+    def read(self, fields, found):
+        value = fields.record
+        yield RolloutRow(step=value["step"], messages=value["chat"], reward=value["points"])
 
 
 class NoFormat:
@@ -49,9 +47,9 @@ def their_package(tmp_path, monkeypatch):
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
     (information / "entry_points.txt").write_text(POINTS)
     monkeypatch.syspath_prepend(str(site))
-    registry.formats.cache_clear()
+    formats.formats.cache_clear()
     yield
-    registry.formats.cache_clear()
+    formats.formats.cache_clear()
     sys.modules.pop("their_package", None)
 
 
@@ -68,7 +66,7 @@ class TestAnInstalledPackage:
         assert (row.step, row.reward, row.messages) == (7, 2.0, chat)
 
     def test_one_that_cannot_be_loaded_or_is_no_format_is_said_and_the_rest_is_there(self, caplog):
-        names = registry.formats()
+        names = formats.formats()
         assert "mine" in names and "verl" in names
         assert "the source 'broken' of their_package:Missing cannot be loaded" in caplog.text
         assert "the source 'other' is a NoFormat. Expected a Format." in caplog.text

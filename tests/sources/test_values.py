@@ -12,7 +12,7 @@ import pytest
 
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.formats.inspect_eval import unpacked
-from rollout_traces.sources.json_values import objects
+from rollout_traces.sources.lines import objects
 from rollout_traces.sources.problems import Problems
 from tests.sources.reading import SAMPLES, rows_of
 
@@ -113,7 +113,7 @@ class TestNames:
 
     @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 50])
     def test_texts_with_quotes_and_backslashes_are_whole_wherever_a_chunk_ends(self, chunk, monkeypatch):
-        monkeypatch.setattr("rollout_traces.sources.json_values.CHUNK", chunk)
+        monkeypatch.setattr("rollout_traces.sources.lines.CHUNK", chunk)
         records = [{"a": 'x"}]\\', "b": [{"c": '\\"'}]}, {"a": "\\"}]
         found = [json.loads(raw) for _, raw in objects(io.BytesIO(json.dumps(records).encode()), 1000)]
         assert found == records

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollout_traces.sources.base import Claim, Format, Found, Head, ReadOptions, split_of
-from rollout_traces.sources.fields import Fields
-from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.base import Claim, Fields, Found, Head, LinesFormat, split_of
+from rollout_traces.sources.chat import text_of
 from rollout_traces.sources.rows import RolloutRow, numbers
 
 _STOPS = {"max_tokens": "length", "max_output_tokens": "length", "end_turn": "stop", "stop_sequence": "stop"}
 
 
-class ApiLog(Format):
+class ApiLog(LinesFormat):
     """`request` and `response`; or of a batch `custom_id` with `params`, `body`, `result` or `response`."""
 
     name = "api-log"
@@ -36,54 +34,44 @@ class ApiLog(Format):
         split = split_of(head.path.name, head.path.parent.name)
         return Claim(head.path.parent, None, split, lacks, head.path.name)
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
-        for record in json_lines(found.path, problems, start, line):
-            fields = Fields(record.value, found.path, record.number, problems)
-            rows = list(_rows(fields, found, record.number))
-            if not rows:
-                failed = str(fields.first("error", "result", "response"))[:200]
-                text = f"holds no request and no answer that is known ({failed}); it is passed over."
-                problems.add(found.path, "rows_refused", text, record.number)
-            for row in rows:
-                yield row, record.stop, record.number
-
-
-def _rows(fields: Fields, found: Found, line: int) -> Iterator[RolloutRow]:
-    request = _mapping(fields.first("request", "params", "body"))
-    request = _mapping(request.get("body", request))
-    response = _mapping(fields.first("response", "result"))
-    response = _mapping(response.get("body", response.get("message", response)))
-    prompt = [
-        *_system(request.get("system", request.get("instructions"))),
-        *(fields.read_messages("messages", _first(request, "messages", "input", "prompt")) or []),
-    ]
-    answers = _answers(response)
-    usage = numbers(_mapping(response.get("usage")))
-    for n, (message, stop) in enumerate(answers or ([(None, None)] if prompt else [])):
-        reply = [] if message is None else fields.read_messages("response", message) or []
-        known = (
-            {"n_sampled": value}
-            if (value := usage.get("output_tokens", usage.get("completion_tokens")))
-            else {}
-        )
-        yield RolloutRow(
-            step=0,
-            split=found.claim.split,
-            line=line,
-            messages=[*prompt, *reply] or None,
-            n_prompt_messages=len(prompt),
-            tools=request.get("tools") if isinstance(request.get("tools"), list) else None,
-            sample_id=fields.text("custom_id") if n == 0 else f"{fields.text('custom_id')}-{n}",
-            group=f"request {line}" if len(answers) > 1 else None,
-            stop_reason=_STOPS.get(str(stop), stop) if isinstance(stop, str) else None,
-            known_columns=known if len(answers) == 1 else {},
-            metrics=usage if len(answers) == 1 else {},
-            extras={"model": model}
-            if isinstance(model := response.get("model", request.get("model")), str)
-            else {},
-        )
+    def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
+        request = _mapping(fields.first("request", "params", "body"))
+        request = _mapping(request.get("body", request))
+        response = _mapping(fields.first("response", "result"))
+        response = _mapping(response.get("body", response.get("message", response)))
+        prompt = [
+            *_system(request.get("system", request.get("instructions"))),
+            *(fields.read_messages("messages", _first(request, "messages", "input", "prompt")) or []),
+        ]
+        answers = _answers(response)
+        usage = numbers(_mapping(response.get("usage")))
+        if not answers and not prompt:
+            failed = str(fields.first("error", "result", "response"))[:200]
+            text = f"holds no request and no answer that is known ({failed}); it is passed over."
+            fields.note("rows_refused", text)
+            return
+        for n, (message, stop) in enumerate(answers or [(None, None)]):
+            reply = [] if message is None else fields.read_messages("response", message) or []
+            known = (
+                {"n_sampled": value}
+                if (value := usage.get("output_tokens", usage.get("completion_tokens")))
+                else {}
+            )
+            yield RolloutRow(
+                step=0,
+                split=found.claim.split,
+                messages=[*prompt, *reply] or None,
+                n_prompt_messages=len(prompt),
+                tools=request.get("tools") if isinstance(request.get("tools"), list) else None,
+                sample_id=fields.text("custom_id") if n == 0 else f"{fields.text('custom_id')}-{n}",
+                group=f"request {fields.line}" if len(answers) > 1 else None,
+                stop_reason=_STOPS.get(str(stop), stop) if isinstance(stop, str) else None,
+                known_columns=known if len(answers) == 1 else {},
+                metrics=usage if len(answers) == 1 else {},
+                extras={"model": model}
+                if isinstance(model := response.get("model", request.get("model")), str)
+                else {},
+            )
 
 
 def _answers(response: Mapping[str, Any]) -> list[tuple[Any, Any]]:
@@ -103,15 +91,7 @@ def _answers(response: Mapping[str, Any]) -> list[tuple[Any, Any]]:
 
 
 def _system(given: Any) -> list[dict[str, Any]]:
-    return (
-        []
-        if not given
-        else [{"role": "system", "content": given if isinstance(given, str) else _texts(given)}]
-    )
-
-
-def _texts(parts: Any) -> str:
-    return "".join(str(part.get("text", "")) for part in parts if isinstance(part, Mapping))
+    return [{"role": "system", "content": text_of(given)}] if given else []
 
 
 def _first(value: Mapping[str, Any], *keys: str) -> Any:

@@ -6,16 +6,14 @@ where a rollout has several turns, so it is not used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions
-from rollout_traces.sources.fields import Fields
-from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, Fields, Found, Head, LinesFormat
 from rollout_traces.sources.rows import RolloutRow
 
 
-class Areal(Format):
+class Areal(LinesFormat):
     """`task_id, sample_idx, seqlen, prompt_len, head_version, tail_version, reward, prompt, completion`."""
 
     name = "areal"
@@ -32,38 +30,29 @@ class Areal(Format):
         lacks = ("token ids", "loss mask", "logprobs", "versions inside a rollout", "stop reasons")
         return Claim(root, step, split, lacks, head.path.stem.zfill(12))
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
-        for record in json_lines(found.path, problems, start, line):
-            value = record.value
-            fields = Fields(value, found.path, record.number, problems)
-            step = found.claim.step if found.claim.step is not None else fields.whole("tail_version")
-            if step is None:
-                text = "neither the folder nor tail_version says which step it is of; it is passed over."
-                problems.add(found.path, "rows_without_step", text, record.number)
-                continue
-            prompt, reply = _texts(value)
-            task = value.get("task_id")
-            n_tokens = fields.number("seqlen")
-            yield (
-                RolloutRow(
-                    step=step,
-                    split=found.claim.split,
-                    line=record.number,
-                    prompt_text=prompt,
-                    reply_text=reply,
-                    reward=fields.number("reward"),
-                    group=f"task {task}",
-                    sample_id=f"{task}-{value.get('sample_idx', record.number - 1)}",
-                    metrics={} if n_tokens is None else {"seqlen": n_tokens},
-                ),
-                record.stop,
-                record.number,
-            )
+    def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
+        value = fields.record
+        step = found.claim.step if found.claim.step is not None else fields.whole("tail_version")
+        if step is None:
+            text = "neither the folder nor tail_version says which step it is of; it is passed over."
+            fields.note("rows_without_step", text)
+            return
+        prompt, reply = _texts(value)
+        task = value.get("task_id")
+        n_tokens = fields.number("seqlen")
+        yield RolloutRow(
+            step=step,
+            split=found.claim.split,
+            prompt_text=prompt,
+            reply_text=reply,
+            reward=fields.number("reward"),
+            group=f"task {task}",
+            sample_id=f"{task}-{value.get('sample_idx', fields.line - 1)}",
+            metrics={} if n_tokens is None else {"seqlen": n_tokens},
+        )
 
 
-def _texts(value: dict) -> tuple[str | None, str | None]:
+def _texts(value: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """Prompt and everything after it; a newer dump has segments in place of the two."""
     segments = value.get("segments")
     if isinstance(segments, list):

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rollout_traces.model.model_calls import MergedRow, merge_calls
-from rollout_traces.sources.base import EVAL, Claim, Format, Found, Head, ReadOptions
+from rollout_traces.sources.base import EVAL, Claim, FileFormat, Found, Head, ReadOptions
 from rollout_traces.sources.chat import messages_of, text_of
 from rollout_traces.sources.formats.own_export import row_of
-from rollout_traces.sources.json_file import read_object
-from rollout_traces.sources.lines import loads
+from rollout_traces.sources.lines import loads, read_object
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import (
     RolloutRow,
@@ -27,13 +26,12 @@ _OWN_RUN = re.compile(rb'"extra":\{"rollout_traces":\{[^{}]*?"run":"([^"\\]*)"')
 """The run of a trajectory that `rollout-traces export` wrote."""
 
 
-class Atif(Format):
+class Atif(FileFormat):
     """`schema_version: ATIF-v1.x, agent, steps: [{source, message, reasoning_content, tool_calls, observation, metrics}]`."""
 
     name = "atif"
     title = "ATIF, agent trajectory"
     tokens = "where the agent recorded them"
-    lines = False
 
     def claim(self, head: Head) -> Claim | None:
         if not head.has("schema_version", "steps") or b'"ATIF-' not in head.raw:
@@ -50,10 +48,8 @@ class Atif(Format):
             return Claim(folder, None, EVAL, (), str(head.path), run[1].decode("utf-8", "replace"))
         return Claim(root, 0, EVAL, tuple(lacks), str(head.path))
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
-        trajectory = read_object(found.path, problems, options)
+    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
+        trajectory = read_object(found.path, problems, options.max_bytes)
         own = None if trajectory is None else (trajectory.get("extra") or {}).get("rollout_traces")
         if trajectory is not None and isinstance(own, dict):
             row = None
@@ -61,10 +57,9 @@ class Atif(Format):
                 given = messages_of(_messages(trajectory["steps"]))
                 row = row_of({**own, "messages": given}, 1)
             if row is not None:
-                yield row, 0, 1
+                yield row
         elif trajectory is not None:
-            for n, row in enumerate(_rows(trajectory, found, problems), 1):
-                yield row, 0, n
+            yield from _rows(trajectory, found, problems)
 
 
 def _rows(

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions
-from rollout_traces.sources.fields import Fields
-from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
+from rollout_traces.sources.base import TRAIN, Claim, Fields, Found, Head, LinesFormat
 from rollout_traces.sources.rows import RolloutRow, scalars
 
 NOT_IN_LOSS = -100
@@ -16,7 +13,7 @@ NOT_IN_LOSS = -100
 _TRACKS = {"inference_logprobs": "logprobs", "ref_logprobs": "ref_logprobs", "advantages": "advantages"}
 
 
-class Atropos(Format):
+class Atropos(LinesFormat):
     """`tokens, masks, scores` and more, a list of as many as the group has rollouts each."""
 
     name = "atropos"
@@ -30,49 +27,34 @@ class Atropos(Format):
         lacks += ["logprobs"] if head.lacks("inference_logprobs") else []
         return Claim(head.path.parent, None, TRAIN, tuple(lacks), head.path.name)
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
-        for record in json_lines(found.path, problems, start, line):
-            try:
-                rows = list(_rows(Fields(record.value, found.path, record.number, problems), record.number))
-            except NOT_UNDERSTOOD as error:
-                text = f"a group cannot be understood ({error!r}); it is passed over."
-                problems.add(found.path, "rows_refused", text, record.number)
-                continue
-            for row in rows:
-                yield row, record.stop, record.number
-
-
-def _rows(fields: Fields, line: int) -> Iterator[RolloutRow]:
-    group = fields.record
-    for n, (ids, mask) in enumerate(zip(group["tokens"], group["masks"], strict=True)):
-        if len(ids) != len(mask):
-            raise ValueError(f"{len(mask)} mask values beside {len(ids)} tokens")
-        sampled = [int(value != NOT_IN_LOSS) for value in mask]
-        messages = _of(group, "messages", n)
-        overrides = _of(group, "overrides", n)
-        row = RolloutRow(
-            step=0,
-            split=TRAIN,
-            line=line,
-            input_ids=ids,
-            loss_mask=sampled,
-            response_mask=sampled,
-            messages=None if messages is None else fields.read_messages("messages", messages),
-            messages_are_given=False,
-            reward=fields.read_number("scores", group["scores"][n]),
-            group=f"group {line}",
-            sample_id=n,
-            extras=scalars(overrides) if isinstance(overrides, Mapping) else {},
-        )
-        for key, name in _TRACKS.items():
-            values = _of(group, key, n)
-            if isinstance(values, list) and len(values) == len(ids):
-                row.tracks[name] = [
-                    value if own else None for value, own in zip(values, sampled, strict=True)
-                ]
-        yield row
+    def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
+        group = fields.record
+        for n, (ids, mask) in enumerate(zip(group["tokens"], group["masks"], strict=True)):
+            if len(ids) != len(mask):
+                raise ValueError(f"{len(mask)} mask values beside {len(ids)} tokens")
+            sampled = [int(value != NOT_IN_LOSS) for value in mask]
+            messages = _of(group, "messages", n)
+            overrides = _of(group, "overrides", n)
+            row = RolloutRow(
+                step=0,
+                split=TRAIN,
+                input_ids=ids,
+                loss_mask=sampled,
+                response_mask=sampled,
+                messages=None if messages is None else fields.read_messages("messages", messages),
+                messages_are_given=False,
+                reward=fields.read_number("scores", group["scores"][n]),
+                group=f"group {fields.line}",
+                sample_id=n,
+                extras=scalars(overrides) if isinstance(overrides, Mapping) else {},
+            )
+            for key, name in _TRACKS.items():
+                values = _of(group, key, n)
+                if isinstance(values, list) and len(values) == len(ids):
+                    row.tracks[name] = [
+                        value if own else None for value, own in zip(values, sampled, strict=True)
+                    ]
+            yield row
 
 
 def _of(group: Mapping[str, Any], key: str, n: int) -> Any:

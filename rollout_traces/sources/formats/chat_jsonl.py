@@ -6,13 +6,10 @@ A prompt with a list of replies is a group. A number that is none of these is a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from rollout_traces.sources.base import Claim, Format, Found, Head, ReadOptions, number_in, split_of
-from rollout_traces.sources.fields import Fields
-from rollout_traces.sources.lines import is_json_by_name, json_lines
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.base import Claim, Fields, Found, Head, LinesFormat, number_in, split_of
+from rollout_traces.sources.lines import is_json_by_name
 from rollout_traces.sources.rows import RolloutRow, numbers, scalars
 
 _CHATS = ("messages", "conversations", "conversation", "chat", "dialogue")
@@ -40,7 +37,7 @@ _KNOWN = frozenset({
 _TOTALS = ("reward", "total", "score")
 
 
-class ChatJsonl(Format):
+class ChatJsonl(LinesFormat):
     """One conversation, or one prompt, a record. The last format that is asked: it takes what no other one knows."""
 
     name = "chat"
@@ -62,18 +59,14 @@ class ChatJsonl(Format):
         split = split_of(head.path.name, head.path.parent.name)
         return Claim(head.path.parent, step, split, tuple(lacks), head.path.name)
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
-        left_out: set[str] = set()
-        for record in json_lines(found.path, problems, start, line):
-            fields = Fields(record.value, found.path, record.number, problems)
-            _say_left_out(record.value, left_out, found.path, problems, record.number)
-            for row in rows_of(fields, found.claim.step, found.claim.split, record.number):
-                if row.messages is None:
-                    text = f"{_named(record.value)}: expected messages, or a prompt and a reply; the row has its numbers alone."
-                    problems.add(found.path, "rows_without_text", text, record.number)
-                yield row, record.stop, record.number
+    def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
+        _say_left_out(fields)
+        for row in rows_of(fields, found.claim.step, found.claim.split):
+            if row.messages is None:
+                named = ", ".join(map(str, fields.record))[:120] or "an empty object"
+                text = f"{named}: expected messages, or a prompt and a reply; the row has its numbers alone."
+                fields.note("rows_without_text", text)
+            yield row
 
 
 def _is_beside_tensors(head: Head) -> bool:
@@ -81,14 +74,13 @@ def _is_beside_tensors(head: Head) -> bool:
     return head.has("sample_index", "messages") and (head.path.parents[1] / "rollout_data").is_dir()
 
 
-def rows_of(fields: Fields, step: int | None, split: str, line: int | None) -> Iterator[RolloutRow]:
+def rows_of(fields: Fields, step: int | None, split: str) -> Iterator[RolloutRow]:
     """The rollouts of a record: one, or as many as its prompt has replies.
 
     Args:
         fields: the record.
         step: its step where the record does not say one.
         split: its split where the record does not say one.
-        line: its line.
     """
     value = fields.record
     said = fields.whole(*_STEPS)
@@ -107,14 +99,17 @@ def rows_of(fields: Fields, step: int | None, split: str, line: int | None) -> I
         yield RolloutRow(
             step=said if said is not None else step or 0,
             split=split_of(value["split"]) if isinstance(value.get("split"), str) else split,
-            line=line,
             messages=messages,
             n_prompt_messages=n_prompt,
             tools=value.get("tools") if isinstance(value.get("tools"), list) else None,
             reward=reward,
             components={**components, **(numbers(parts) if isinstance(parts, Mapping) else {})},
             advantage=None if advantages[n] is None else fields.read_number("advantage", advantages[n]),
-            group=group if isinstance(group, (str, int)) else f"record {line}" if len(chats) > 1 else None,
+            group=group
+            if isinstance(group, (str, int))
+            else f"record {fields.line}"
+            if len(chats) > 1
+            else None,
             sample_id=ids[n],
             episode=fields.text("episode_id"),
             ground_truth=next((value[k] for k in _TRUTHS if k in value and k != _reply_key(value)), None),
@@ -176,16 +171,9 @@ def _reward(fields: Fields, given: Any) -> tuple[float | None, dict[str, Any]]:
     return (None if given is None else fields.read_number("reward", given)), {}
 
 
-def _say_left_out(
-    value: Mapping[str, Any], known: set[str], path: Path, problems: Problems, line: int
-) -> None:
+def _say_left_out(fields: Fields) -> None:
     """Notes, once a file, the keys whose lists and mappings no column holds."""
-    for key, item in value.items():
-        if isinstance(item, (list, dict)) and item and key not in _KNOWN and key not in known:
-            known.add(key)
+    for key, item in fields.record.items():
+        if isinstance(item, (list, dict)) and item and key not in _KNOWN:
             text = f"{key}: holds a {type(item).__name__}, which no column can; it is left out, in all lines."
-            problems.add(path, "keys_left_out", text, line)
-
-
-def _named(value: Mapping[str, Any]) -> str:
-    return ", ".join(map(str, value))[:120] or "an empty object"
+            fields.problems.once(fields.path, "keys_left_out", text, fields.line)

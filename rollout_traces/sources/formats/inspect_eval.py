@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from rollout_traces.errors import FileRefused
-from rollout_traces.sources.base import EVAL, Claim, Format, Found, Head, ReadOptions
+from rollout_traces.sources.base import EVAL, Claim, FileFormat, Found, Head, ReadOptions
 from rollout_traces.sources.chat import messages_of
-from rollout_traces.sources.json_file import read_object
-from rollout_traces.sources.lines import loads
+from rollout_traces.sources.lines import loads, read_object
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, scalars
 
@@ -28,12 +27,11 @@ _ZSTANDARD = 93
 _GRADES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 
 
-class InspectEval(Format):
+class InspectEval(FileFormat):
     """`EvalSample: id, epoch, input, target, messages, output, scores`."""
 
     name = "inspect"
     title = "Inspect AI, .eval or .json log"
-    lines = False
 
     def claim(self, head: Head) -> Claim | None:
         is_archive = head.path.suffix == ".eval" and head.raw.startswith(b"PK\x03\x04")
@@ -47,20 +45,15 @@ class InspectEval(Format):
         )
         return Claim(head.path.with_suffix(""), 0, EVAL, lacks, head.path.name)
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
+    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
         if found.path.suffix == ".json":
-            log = read_object(found.path, problems, options) or {}
+            log = read_object(found.path, problems, options.max_bytes) or {}
             samples = problems.mappings(found.path, None, "samples", log.get("samples"))
             if not samples:
                 problems.add(found.path, "logs_without_samples", _NO_SAMPLES)
             for n, each in enumerate(samples, 1):
-                row = None
                 with problems.refusing(found.path, n, "the sample"):
-                    row = _row(each, log.get("eval") or {}, n)
-                if row is not None:
-                    yield row, 0, n
+                    yield _row(each, log.get("eval") or {}, n)
             return
         try:
             with zipfile.ZipFile(found.path) as archive:
@@ -74,7 +67,7 @@ class InspectEval(Format):
                     with problems.refusing(found.path, n, "the sample"):
                         row = None if sample is None else _row(sample, header, n)
                     if row is not None:
-                        yield row, 0, n
+                        yield row
         except (zipfile.BadZipFile, NotImplementedError, OSError, *_DAMAGED) as error:
             text = f"is no whole archive ({error}); its writer may still be at it."
             problems.add(found.path, "unreadable_files", text)

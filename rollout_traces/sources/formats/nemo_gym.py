@@ -10,10 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rollout_traces.model.model_calls import merge_calls
-from rollout_traces.sources.base import Claim, Format, Found, Head, ReadOptions, split_of
-from rollout_traces.sources.fields import Fields
-from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.base import Claim, Fields, Found, Head, LinesFormat, split_of
 from rollout_traces.sources.rows import RolloutRow, add_tokens, call_of, note_calls_left_out, numbers, scalars
 
 _REQUEST = "responses_create_params"
@@ -22,7 +19,7 @@ _IDS = re.compile(rb'"generation_token_ids":\s*\[\s*\d')
 _KNOWN = (_REQUEST, "response", "reward", "_ng_task_index", "_ng_rollout_index", "agent_ref", _FAILURE)
 
 
-class NemoGym(Format):
+class NemoGym(LinesFormat):
     """`responses_create_params, response, reward, _ng_task_index, _ng_rollout_index, agent_ref` and what the task adds."""
 
     name = "nemo-gym"
@@ -37,55 +34,41 @@ class NemoGym(Format):
             lacks = ["token ids", "loss mask", "logprobs", *lacks]
         return Claim(head.path.parent, 0, split_of(head.path.name), tuple(lacks), head.path.name)
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
-        for record in json_lines(found.path, problems, start, line):
-            row = None
-            with problems.refusing(found.path, record.number):
-                row = _row(
-                    Fields(record.value, found.path, record.number, problems), found, problems, record.number
-                )
-            if row is not None:
-                yield row, record.stop, record.number
-
-
-def _row(fields: Fields, found: Found, problems: Problems, line: int) -> RolloutRow:
-    value = fields.record
-    request, response = value.get(_REQUEST) or {}, value.get("response") or {}
-    output = [item for item in response.get("output") or [] if isinstance(item, Mapping)]
-    prompt = fields.read_messages("input", request.get("input")) or []
-    reply = (fields.read_messages("output", output) or []) if output else []
-    failure = value.get(_FAILURE)
-    others = {k: v for k, v in value.items() if k not in _KNOWN}
-    incomplete = (response.get("incomplete_details") or {}).get("reason")
-    row = RolloutRow(
-        step=0,
-        split=found.claim.split,
-        line=line,
-        messages=[*_system(request), *prompt, *reply] or None,
-        n_prompt_messages=len(_system(request)) + len(prompt),
-        tools=request.get("tools") or None,
-        reward=None if failure else fields.number("reward"),
-        reward_status="error" if failure else None,
-        discard_reason="failed" if failure else None,
-        group=fields.whole("_ng_task_index"),
-        sample_id=fields.text("_ng_rollout_index"),
-        source=(value.get("agent_ref") or {}).get("name"),
-        stop_reason="length" if incomplete == "max_output_tokens" else incomplete,
-        metrics=numbers(others),
-        extras={k: v for k, v in scalars({**others, "failure": failure}).items() if isinstance(v, str)},
-    )
-    calls = [
-        call_of(item["prompt_token_ids"], item["generation_token_ids"], item.get("generation_log_probs"))
-        for item in output
-        if item.get("prompt_token_ids") and item.get("generation_token_ids")
-    ]
-    if calls:
-        last = merge_calls(calls)[-1]
-        add_tokens(row, last)
-        note_calls_left_out(problems, found.path, line, len(calls) - len(last.calls))
-    return row
+    def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
+        value = fields.record
+        request, response = value.get(_REQUEST) or {}, value.get("response") or {}
+        output = [item for item in response.get("output") or [] if isinstance(item, Mapping)]
+        prompt = fields.read_messages("input", request.get("input")) or []
+        reply = (fields.read_messages("output", output) or []) if output else []
+        failure = value.get(_FAILURE)
+        others = {k: v for k, v in value.items() if k not in _KNOWN}
+        incomplete = (response.get("incomplete_details") or {}).get("reason")
+        row = RolloutRow(
+            step=0,
+            split=found.claim.split,
+            messages=[*_system(request), *prompt, *reply] or None,
+            n_prompt_messages=len(_system(request)) + len(prompt),
+            tools=request.get("tools") or None,
+            reward=None if failure else fields.number("reward"),
+            reward_status="error" if failure else None,
+            discard_reason="failed" if failure else None,
+            group=fields.whole("_ng_task_index"),
+            sample_id=fields.text("_ng_rollout_index"),
+            source=(value.get("agent_ref") or {}).get("name"),
+            stop_reason="length" if incomplete == "max_output_tokens" else incomplete,
+            metrics=numbers(others),
+            extras={k: v for k, v in scalars({**others, "failure": failure}).items() if isinstance(v, str)},
+        )
+        calls = [
+            call_of(item["prompt_token_ids"], item["generation_token_ids"], item.get("generation_log_probs"))
+            for item in output
+            if item.get("prompt_token_ids") and item.get("generation_token_ids")
+        ]
+        if calls:
+            last = merge_calls(calls)[-1]
+            add_tokens(row, last)
+            note_calls_left_out(fields.problems, fields.path, fields.line, len(calls) - len(last.calls))
+        yield row
 
 
 def _system(request: Mapping[str, Any]) -> list[dict[str, Any]]:

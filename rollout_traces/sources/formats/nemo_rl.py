@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, Fields, Found, Head, LinesFormat, number_in
 from rollout_traces.sources.chat import messages_of
-from rollout_traces.sources.fields import Fields
-from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.rows import RolloutRow, number
 
 
-class NemoRl(Format):
+class NemoRl(LinesFormat):
     """`content, rewards, input_lengths, token_ids, token_loss_mask, sample_loss_mask, advantages, ...logprobs, idx`."""
 
     name = "nemo-rl"
@@ -37,32 +34,17 @@ class NemoRl(Format):
         root = head.path.parent
         return Claim(root, step if step is not None else 0, EVAL if val is not None else TRAIN, tuple(lacks))
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
-        step = found.claim.step
-        for record in json_lines(found.path, problems, start, line):
-            value = {key: _one(item) for key, item in record.value.items()}
-            fields = Fields(value, found.path, record.number, problems)
-            row = RolloutRow(
-                step=step if step is not None else 0,
-                split=found.claim.split,
-                line=record.number,
-                reward=fields.number("rewards"),
-                sample_id=record.value.get("idx", record.number - 1),
-                source=_agent(value.get("agent_ref")),
-            )
-            try:
-                _add(row, value)
-            except NOT_UNDERSTOOD as error:
-                problems.add(
-                    found.path,
-                    "rows_refused",
-                    f"cannot be understood ({error}); it is passed over.",
-                    record.number,
-                )
-                continue
-            yield row, record.stop, record.number
+    def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
+        value = {key: _one(item) for key, item in fields.record.items()}
+        row = RolloutRow(
+            step=found.claim.step or 0,
+            split=found.claim.split,
+            reward=Fields(value, fields.path, fields.line, fields.problems).number("rewards"),
+            sample_id=fields.record.get("idx", fields.line - 1),
+            source=_agent(value.get("agent_ref")),
+        )
+        _add(row, value)
+        yield row
 
 
 def _add(row: RolloutRow, value: dict[str, Any]) -> None:

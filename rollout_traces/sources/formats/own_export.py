@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rollout_traces.errors import FileRefused, extra
 from rollout_traces.ledger.columns import COLUMNS
+from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.bounded_reading import batches, read, schema_of
 from rollout_traces.model.spans import Span, read_packed
 from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
-from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions
-from rollout_traces.sources.lines import json_lines, loads
+from rollout_traces.sources.base import TRAIN, Claim, Fields, Found, Head, LinesFormat, ReadOptions
+from rollout_traces.sources.lines import loads
 from rollout_traces.sources.problems import Problems, said_of
-from rollout_traces.sources.rows import RolloutRow, number
+from rollout_traces.sources.rows import RolloutRow, batch_of, number
 
 _MARK = ("run_id", "run", "split", "step")
 _NUMERIC = tuple(
@@ -24,13 +25,12 @@ _STORED = (*_NUMERIC, "flags", "selected_by")
 _PARTS = 256
 
 
-class OwnExport(Format):
+class OwnExport(LinesFormat):
     """A record a rollout: `id, run_id, run, split, step`, its metadata, `messages`, and token columns if asked for."""
 
     name = "export"
     title = "rollout-traces export"
     tokens = "where --tokens was given"
-    lines = True
 
     def claim(self, head: Head) -> Claim | None:
         if head.raw.startswith(b"PAR1"):
@@ -53,14 +53,16 @@ class OwnExport(Format):
     def rows(
         self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
     ) -> Iterator[tuple[RolloutRow, int, int]]:
-        if found.path.suffix == ".parquet":
-            for n, value in enumerate(parquet_rows(found, problems), 1):
-                if is_current(value, found, problems, n):
-                    yield row_of(value, n), 0, n
+        if found.path.suffix != ".parquet":
+            yield from super().rows(found, problems, options, start, line)
             return
-        for record in json_lines(found.path, problems, start, line):
-            if is_current(record.value, found, problems, record.number):
-                yield row_of(record.value, record.number), record.stop, record.number
+        for n, value in enumerate(parquet_rows(found, problems), 1):
+            if is_current(value, found, problems, n):
+                yield row_of(value, n), 0, n
+
+    def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
+        if is_current(fields.record, found, fields.problems, fields.line):
+            yield row_of(fields.record, fields.line)
 
 
 def is_current(value: Mapping[str, Any], found: Found, problems: Problems, line: int) -> bool:
@@ -169,3 +171,11 @@ def parquet_rows(found: Found, problems: Problems) -> Iterator[dict[str, Any]]:
                 yield from part.to_pylist()
     except (FileRefused, OSError) as error:
         problems.add(found.path, "unreadable_files", said_of(found.path, error))
+
+
+def batch_of_records(records: Iterable[Mapping[str, Any]]) -> RolloutBatch:
+    """A batch of at least one record of one step and split."""
+    rows = [row_of(record, line) for line, record in enumerate(records, 1)]
+    for row in rows:
+        row.ledger_row = {}
+    return batch_of(rows, decodes_tokens=True)

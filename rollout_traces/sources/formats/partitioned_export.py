@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from rollout_traces.errors import StoreError
-from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions
+from rollout_traces.sources.base import TRAIN, Claim, FileFormat, Found, Head, ReadOptions
 from rollout_traces.sources.formats.own_export import is_current, parquet_columns, parquet_rows, row_of
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.problems import Problems
@@ -20,13 +20,12 @@ _TEXTS = ("messages", "metadata", "spans")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
-class PartitionedExport(Format):
+class PartitionedExport(FileFormat):
     """A row a rollout of every column; `messages`, `metadata` and `spans` as JSON text where they were exported."""
 
     name = "partitioned-export"
     title = "rollout-traces export --partition-by"
     tokens = "where --tokens was given"
-    lines = False
 
     def claim(self, head: Head) -> Claim | None:
         above = _of_folders(head.path)
@@ -45,16 +44,14 @@ class PartitionedExport(Format):
             root, int(step) if step.isdigit() else None, TRAIN, lacks, str(head.path), above.get("run")
         )
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
+    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
         above = _of_folders(found.path)
         for n, value in enumerate(parquet_rows(found, problems), 1):
             whole = {**above, **value}
             if not is_current(whole, found, problems, n):
                 continue
             try:
-                yield row_of(_with_texts(whole), n), 0, n
+                yield row_of(_with_texts(whole), n)
             except (StoreError, ValueError, TypeError, KeyError) as error:
                 problems.add(found.path, "rows_refused", f"cannot be understood ({error!r}).", n)
 

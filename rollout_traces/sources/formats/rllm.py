@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, Found, Head, ReadOptions, number_in
 from rollout_traces.sources.chat import messages_of
-from rollout_traces.sources.json_file import read_object
+from rollout_traces.sources.lines import read_object
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
 
 
-class Rllm(Format):
+class Rllm(FileFormat):
     """`training_step, episode_id, task, is_correct, trajectories: [{steps: [{chat_completions, model_response, reward}]}]`."""
 
     name = "rllm"
     title = "rLLM, logged episodes"
-    lines = False
 
     def claim(self, head: Head) -> Claim | None:
         if not head.path.name.startswith("episode_") or not head.has("training_step", "episode_id"):
@@ -28,10 +27,8 @@ class Rllm(Format):
         lacks = ("token ids", "loss mask", "logprobs", "advantages")
         return Claim(folder.parent if step is not None else folder, step, split, lacks, head.path.name)
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
-        episode = read_object(found.path, problems, options)
+    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
+        episode = read_object(found.path, problems, options.max_bytes)
         if episode is None:
             return
         rows: list[RolloutRow] = []
@@ -44,8 +41,7 @@ class Rllm(Format):
                 problems.add(found.path, "rows_refused", text)
             with problems.refusing(found.path, n, "the trajectory"):
                 rows += _rows(episode, trajectory, steps, found, len(rows))
-        for n, row in enumerate(rows, 1):
-            yield row, 0, n
+        yield from rows
 
 
 def _rows(

@@ -8,8 +8,7 @@ from typing import Any
 
 from rollout_traces.errors import FileRefused
 from rollout_traces.model.bounded_reading import read
-from rollout_traces.sources.base import EVAL, Claim, Format, Found, Head, ReadOptions
-from rollout_traces.sources.fields import Fields
+from rollout_traces.sources.base import EVAL, Claim, Fields, FileFormat, Found, Head, ReadOptions
 from rollout_traces.sources.formats.own_export import parquet_columns, parquet_rows, row_of
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.problems import Problems
@@ -28,12 +27,11 @@ _COLUMNS = frozenset({
 })  # fmt: skip
 
 
-class Scout(Format):
+class Scout(FileFormat):
     """`transcript_id, source_type, task_id, score, messages` and, in further columns, the transcript's metadata."""
 
     name = "scout"
     title = "Inspect Scout, transcript database"
-    lines = False
 
     def claim(self, head: Head) -> Claim | None:
         if not head.raw.startswith(b"PAR1") or not {"transcript_id", "messages"} <= parquet_columns(head):
@@ -45,9 +43,7 @@ class Scout(Format):
         lacks += ("the training step (an evaluation is step 0)",)
         return Claim(head.path.parent, 0, EVAL, lacks, head.path.name)
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
+    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
         for n, value in enumerate(parquet_rows(found, problems), 1):
             row = None
             with problems.refusing(found.path, n, "the transcript"):
@@ -57,7 +53,7 @@ class Scout(Format):
             if row.messages is None:
                 text = "messages: none; a transcript of events alone has its numbers here."
                 problems.add(found.path, "rows_without_text", text, n)
-            yield row, 0, n
+            yield row
 
 
 def _run_of_ours(head: Head) -> str | None:

@@ -1,20 +1,36 @@
-"""SkyRL: `dumped_evals/global_step_N_evals/<data source>.jsonl`, and the pickled input of a training step."""
+"""SkyRL: `dumped_evals/global_step_N_evals/<data source>.jsonl`, and the pickled input of a training step.
+
+Pickles run what they name, so the latter are for files that are trusted. SkyRL's classes are replaced by a plain mapping. A
+batch's tensors are bytes with shape and dtype, those that numpy does not have (bfloat16) are torch files.
+"""
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
-from rollout_traces.sources.fields import Fields
-from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.problems import Problems
+from rollout_traces.errors import extra
+from rollout_traces.sources.base import (
+    EVAL,
+    TRAIN,
+    Claim,
+    Fields,
+    FileFormat,
+    Found,
+    Head,
+    LinesFormat,
+    ReadOptions,
+    number_in,
+)
+from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.rows import RolloutRow, scalars
 
 
-class SkyrlEvals(Format):
+class SkyrlEvals(LinesFormat):
     """`input_prompt, output_response, score, stop_reason, env_class, env_extras, data_source`."""
 
     name = "skyrl-evals"
@@ -30,36 +46,27 @@ class SkyrlEvals(Format):
         lacks = ("token ids", "loss mask", "logprobs", "groups (equal prompts are one)")
         return Claim(root, step if step is not None else 0, EVAL, lacks, head.path.name)
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
-        for record in json_lines(found.path, problems, start, line):
-            value = record.value
-            fields = Fields(value, found.path, record.number, problems)
-            prompt, reply, score = value.get("input_prompt"), value.get("output_response"), value.get("score")
-            truth = (
-                (value.get("env_extras") or {}).get("reward_spec")
-                if isinstance(value.get("env_extras"), dict)
-                else None
-            )
-            yield (
-                RolloutRow(
-                    step=found.claim.step or 0,
-                    split=EVAL,
-                    line=record.number,
-                    prompt_text=prompt if isinstance(prompt, str) else None,
-                    reply_text=reply if isinstance(reply, str) else None,
-                    reward=_sum(fields, score) if isinstance(score, list) else fields.number("score"),
-                    stop_reason=value.get("stop_reason"),
-                    source=value.get("data_source"),
-                    ground_truth=truth.get("ground_truth") if isinstance(truth, dict) else None,
-                    extras={"env_class": value["env_class"], **scalars(value.get("env_extras"))}
-                    if isinstance(value.get("env_class"), str)
-                    else scalars(value.get("env_extras")),
-                ),
-                record.stop,
-                record.number,
-            )
+    def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
+        value = fields.record
+        prompt, reply, score = value.get("input_prompt"), value.get("output_response"), value.get("score")
+        truth = (
+            (value.get("env_extras") or {}).get("reward_spec")
+            if isinstance(value.get("env_extras"), dict)
+            else None
+        )
+        yield RolloutRow(
+            step=found.claim.step or 0,
+            split=EVAL,
+            prompt_text=prompt if isinstance(prompt, str) else None,
+            reply_text=reply if isinstance(reply, str) else None,
+            reward=_sum(fields, score) if isinstance(score, list) else fields.number("score"),
+            stop_reason=value.get("stop_reason"),
+            source=value.get("data_source"),
+            ground_truth=truth.get("ground_truth") if isinstance(truth, dict) else None,
+            extras={"env_class": value["env_class"], **scalars(value.get("env_extras"))}
+            if isinstance(value.get("env_class"), str)
+            else scalars(value.get("env_extras")),
+        )
 
 
 def _sum(fields: Fields, scores: list[Any]) -> float | None:
@@ -69,13 +76,12 @@ def _sum(fields: Fields, scores: list[Any]) -> float | None:
     return float(np.sum(known)) if len(known) == len(scores) else None
 
 
-class SkyrlTraining(Format):
+class SkyrlTraining(FileFormat):
     """`dumped_data/global_step_N_training_input.pkl`: left-padded tensors in a pickle."""
 
     name = "skyrl-training"
     title = "SkyRL, dumped training input (a pickle)"
     tokens = "yes"
-    lines = False
 
     def claim(self, head: Head) -> Claim | None:
         step = number_in(r"^global_step_(\d+)_training_input\.pkl$", head.path.name)
@@ -91,9 +97,7 @@ class SkyrlTraining(Format):
         )
         return Claim(root, step, TRAIN, lacks)
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
+    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
         if not options.trust_pickle:
             text = (
                 "is a pickle, which runs whatever code it holds when it is loaded; it is refused. "
@@ -101,20 +105,13 @@ class SkyrlTraining(Format):
             )
             problems.add(found.path, "pickles_refused", text)
             return
-        import pickle
-
-        from rollout_traces.sources.formats.skyrl_pickle import load
-
         try:
-            rows = list(_training_rows(load(found.path), found.claim.step or 0))
-        except (
-            pickle.UnpicklingError, EOFError, ImportError, AttributeError, KeyError, ValueError, TypeError,
-            IndexError,
-        ) as error:  # fmt: skip
+            with found.path.open("rb") as file:
+                rows = list(_training_rows(_Unpickler(file).load(), found.claim.step or 0))
+        except (pickle.UnpicklingError, EOFError, ImportError, *NOT_UNDERSTOOD) as error:
             problems.add(found.path, "unreadable_files", f"is no training input of SkyRL ({error!r}).")
             return
-        for n, row in enumerate(rows):
-            yield row, 0, n + 1
+        yield from rows
 
 
 def _training_rows(data: Any, step: int) -> Iterator[RolloutRow]:
@@ -170,3 +167,42 @@ def _array(value: Any) -> np.ndarray:
         value = value.detach().float() if "float" in str(value.dtype) else value.detach()
         return value.cpu().numpy()
     return np.asarray(value) if isinstance(value, (list, tuple, np.ndarray)) else np.zeros(0)
+
+
+class _Batch(dict):
+    """Name -> tensor; `metadata` is what SkyRL keeps of the whole batch."""
+
+    metadata: Mapping[str, Any]
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        for name, value in state["batch_dict"].items():
+            if isinstance(value, Mapping) and value.get("format") != "tensor_list":
+                self[name] = _tensor(value)
+        self.metadata = dict(state.get("metadata") or {})
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if module.split(".")[0] in ("skyrl", "skyrl_train"):
+            if name == "_rebuild_tensor_batch":
+                return _rebuilt
+            if name.endswith("Batch"):
+                return _Batch
+        if (module, name) == ("torch", "device"):
+            return str
+        return super().find_class(module, name)
+
+
+def _rebuilt(kind: type, state: Mapping[str, Any]) -> _Batch:
+    batch = _Batch()
+    batch.__setstate__(state)
+    return batch
+
+
+def _tensor(value: Mapping[str, Any]) -> Any:
+    if value.get("format") == "torch":
+        with extra("train", "reading tensors of SkyRL"):
+            import torch
+
+        return torch.load(io.BytesIO(value["data"]), weights_only=True)
+    return np.frombuffer(value["data"], np.dtype(value["dtype"])).reshape(value["shape"])

@@ -1,19 +1,22 @@
 """slime and miles: `rollout_data/<id>.pt`, torch's file of `{rollout_id, samples: [Sample.to_dict()]}`.
 
 Loaded with `weights_only=True`: a file that needs more than plain values, arrays and tensors is refused. Conversations of
-several turns lie beside it, in miles' `trajectory/<id>.jsonl`.
+several turns lie beside it, in miles' `trajectory/<id>.jsonl`. Classes of other packages that such a file names are stood
+in for by the classes here: no code of numpy or of a trainer sees the file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from rollout_traces.errors import extra
-from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, Found, Head, ReadOptions, number_in
 from rollout_traces.sources.chat import messages_of
-from rollout_traces.sources.formats.stand_ins import standing_in
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
@@ -21,13 +24,12 @@ from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
 _ZIP = b"PK\x03\x04"
 
 
-class Slime(Format):
+class Slime(FileFormat):
     """Token ids, a loss mask over the response, logprobs and the versions of the engine's weights."""
 
     name = "slime"
     title = "slime or miles, debug rollout data"
     tokens = "yes"
-    lines = False
 
     def claim(self, head: Head) -> Claim | None:
         step = number_in(r"^(?:eval_)?(?:rollout_)?(\d+)\.pt$", head.path.name)
@@ -38,9 +40,7 @@ class Slime(Format):
         root = root.parent if root.name == "rollout_data" else root
         return Claim(root, step, split, ("advantages", "versions inside a turn"), head.path.name)
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
+    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
         with extra("train", "reading slime's dumps"):
             import torch
 
@@ -74,16 +74,13 @@ class Slime(Format):
             else {}
         )
         for n, sample in enumerate(samples):
-            try:
+            row = None
+            with problems.refusing(found.path, n + 1):
                 row = _row(sample, found, n)
                 if (conversation := conversations.get(row.sample_id)) is not None:
                     row.messages, row.n_prompt_messages = messages_of(conversation.get("messages")), None
-            except NOT_UNDERSTOOD as error:
-                problems.add(
-                    found.path, "rows_refused", f"cannot be understood ({error!r}); it is passed over.", n + 1
-                )
-                continue
-            yield row, 0, n + 1
+            if row is not None:
+                yield row
 
 
 def _row(sample: Mapping[str, Any], found: Found, n: int) -> RolloutRow:
@@ -161,3 +158,68 @@ def _plain(values: Any) -> list[Any] | None:
     if values is None:
         return None
     return values.tolist() if hasattr(values, "tolist") else list(values)
+
+
+class _Fields(dict[str, Any]):
+    """A dataclass of a trainer, as a mapping of its fields."""
+
+    def __setstate__(self, state: Any) -> None:
+        self.update(state)
+
+
+class _Array:
+    """An array that no rollout has a place for, such as the experts of each token."""
+
+    def __setstate__(self, state: Any) -> None: ...
+
+
+class _Kind:
+    """numpy's dtype, by the text that names it."""
+
+    def __init__(self, name: str, *_: Any) -> None:
+        self.name = name
+
+    def __setstate__(self, state: Any) -> None: ...
+
+
+def _array(*_: Any) -> _Array:
+    return _Array()
+
+
+def _scalar(kind: _Kind, data: Any) -> float | int | bool:
+    if not isinstance(kind, _Kind) or kind.name not in (
+        "f2",
+        "f4",
+        "f8",
+        "i1",
+        "i2",
+        "i4",
+        "i8",
+        "u1",
+        "u2",
+        "u4",
+        "u8",
+        "b1",
+    ):
+        raise ValueError("a scalar of numpy that is no number")
+    raw = data if isinstance(data, bytes) else str(data).encode("latin1")
+    return np.frombuffer(raw, f"<{kind.name}", 1)[0].item()
+
+
+_NAMED: list[Any] = [
+    *((_array, f"numpy.{core}.multiarray._reconstruct") for core in ("_core", "core")),
+    *((_scalar, f"numpy.{core}.multiarray.scalar") for core in ("_core", "core")),
+    (_Array, "numpy.ndarray"),
+    (_Kind, "numpy.dtype"),
+    *((_Fields, f"miles.utils.types.{name}") for name in ("AdapterRef", "RewardSpec")),
+]
+_FIRST_TORCH = (2, 6)
+"""An earlier torch lets nothing stand in for another name."""
+
+
+def standing_in(torch: Any) -> contextlib.AbstractContextManager[None]:
+    """While it lasts, `torch.load(weights_only=True)` makes these in place of what they are named after."""
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if version < _FIRST_TORCH:
+        return contextlib.nullcontext()
+    return cast("contextlib.AbstractContextManager[None]", torch.serialization.safe_globals(_NAMED))

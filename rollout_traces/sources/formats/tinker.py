@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions, split_of
-from rollout_traces.sources.fields import Fields
-from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.base import TRAIN, Claim, Fields, Found, Head, LinesFormat, split_of
 from rollout_traces.sources.rows import RolloutRow, number, numbers
 
 
-class Tinker(Format):
+class Tinker(LinesFormat):
     """`split, iteration, group_idx, traj_idx, tags, total_reward, final_reward, trajectory_metrics, steps`."""
 
     name = "tinker"
@@ -26,47 +23,36 @@ class Tinker(Format):
         lacks = ("text", "token ids", "loss mask", "logprobs", "stop reasons")
         return Claim(root, None, split_of(head.path.name), lacks, head.path.name)
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
-        for record in json_lines(found.path, problems, start, line):
-            value = record.value
-            fields = Fields(value, found.path, record.number, problems)
-            step, group = fields.whole("iteration"), value.get("group_idx")
-            if step is None:
-                text = f"iteration: seen {value.get('iteration')!r}. Expected an integer; the row is passed over."
-                problems.add(found.path, "rows_without_step", text, record.number)
-                continue
-            steps = [s for s in _listed(value.get("steps")) if isinstance(s, dict)]
-            tags = [str(tag) for tag in _listed(value.get("tags"))]
-            known = {"n_sampled": sum(number(s.get("ac_len")) or 0 for s in steps), "n_turns": len(steps)}
-            if steps and isinstance(steps[0].get("ob_len"), int):
-                known["n_prompt"] = steps[0]["ob_len"]
-            yield (
-                RolloutRow(
-                    step=step,
-                    split=TRAIN
-                    if value.get("split") == "train"
-                    else split_of(str(value.get("split")), "eval"),
-                    line=record.number,
-                    reward=fields.number("total_reward"),
-                    components=_final(value),
-                    group=group,
-                    sample_id=f"{group}-{value.get('traj_idx')}",
-                    source=tags[0] if tags else None,
-                    metrics=numbers(value.get("trajectory_metrics")),
-                    known_columns=known,
-                    train_version=value.get("sampling_client_step"),
-                ),
-                record.stop,
-                record.number,
-            )
+    def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
+        value = fields.record
+        step, group = fields.whole("iteration"), value.get("group_idx")
+        if step is None:
+            text = f"iteration: seen {value.get('iteration')!r}. Expected an integer; the row is passed over."
+            fields.note("rows_without_step", text)
+            return
+        steps = [s for s in _listed(value.get("steps")) if isinstance(s, dict)]
+        tags = [str(tag) for tag in _listed(value.get("tags"))]
+        known = {"n_sampled": sum(number(s.get("ac_len")) or 0 for s in steps), "n_turns": len(steps)}
+        if steps and isinstance(steps[0].get("ob_len"), int):
+            known["n_prompt"] = steps[0]["ob_len"]
+        yield RolloutRow(
+            step=step,
+            split=TRAIN if value.get("split") == "train" else split_of(str(value.get("split")), "eval"),
+            reward=fields.number("total_reward"),
+            components=_final(value),
+            group=group,
+            sample_id=f"{group}-{value.get('traj_idx')}",
+            source=tags[0] if tags else None,
+            metrics=numbers(value.get("trajectory_metrics")),
+            known_columns=known,
+            train_version=value.get("sampling_client_step"),
+        )
 
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _final(value: dict) -> dict[str, float | None]:
+def _final(value: Mapping[str, Any]) -> dict[str, float | None]:
     final = number(value.get("final_reward"))
     return {} if final is None else {"final_reward": final}

@@ -21,7 +21,7 @@ from rollout_traces.sources.base import (
     EVAL,
     TRAIN,
     Claim,
-    Format,
+    FileFormat,
     Found,
     Head,
     ReadOptions,
@@ -53,13 +53,12 @@ _QUIET_S = 600
 _SQLITE = b"SQLite format 3\0"
 
 
-class TinkerCapture(Format):
+class TinkerCapture(FileFormat):
     """Rows of `wire_rows`, or `{kind: "sample", scope, prompt_tokens, samples: [{tokens, logprobs}]}`."""
 
     name = "tinker-capture"
     title = "tinker-cookbook, capture"
     tokens = "yes"
-    lines = False
 
     def claim(self, head: Head) -> Claim | None:
         is_store = head.path.name == "capture.sqlite" and head.raw.startswith(_SQLITE)
@@ -73,9 +72,7 @@ class TinkerCapture(Format):
     def is_final(self, found: Found) -> bool:
         return not _goes_on(found)
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
+    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
         try:
             with _store_of(found.path, problems) as store:
                 calls = (dict(zip(("cursor", *_COLUMNS), row, strict=True)) for row in store.execute(_SELECT))
@@ -87,14 +84,10 @@ class TinkerCapture(Format):
                     if None not in (trajectory, iteration) and newest.get((run, attempt)) == iteration:
                         n_left += 1
                         continue
-                    try:
+                    rows: list[RolloutRow] = []
+                    with problems.refusing(found.path, records[0]["cursor"], "the trajectory"):
                         rows = list(_rows(dict(zip(_PLACE, place, strict=True)), records, found, problems))
-                    except NOT_UNDERSTOOD as error:
-                        text = f"a trajectory cannot be understood ({error!r}); it is passed over."
-                        problems.add(found.path, "rows_refused", text, records[0]["cursor"])
-                        continue
-                    for row in rows:
-                        yield row, 0, row.line or 0
+                    yield from rows
                 if n_left:
                     text = (
                         f"{n_left} trajectories of the newest iteration may get further calls; they are read when the next "

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rollout_traces.sources.base import TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
-from rollout_traces.sources.fields import Fields
-from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.base import TRAIN, Claim, Fields, Found, Head, LinesFormat, number_in
 from rollout_traces.sources.rows import RolloutRow
 
 _TRACKS = {
@@ -22,7 +19,7 @@ _TRACKS = {
 }
 
 
-class TokenExport(Format):
+class TokenExport(LinesFormat):
     """`token_ids, loss_mask, advantages, inference_logprobs, trainer_logprobs, entropy, mismatch_kl`."""
 
     name = "token-export"
@@ -38,45 +35,30 @@ class TokenExport(Format):
         lacks = ("rewards", "groups", "conversations", "stop reasons", "which rollouts were not trained on")
         return Claim(root, step, TRAIN, lacks, head.path.name)
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
-        for record in json_lines(found.path, problems, start, line):
-            value = record.value
-            ids, mask = value.get("token_ids"), value.get("loss_mask")
-            step = Fields(value, found.path, record.number, problems).whole("step")
-            step = found.claim.step if step is None else step
-            if (
-                not isinstance(ids, list)
-                or not isinstance(mask, list)
-                or len(ids) != len(mask)
-                or step is None
-            ):
-                text = "step, token_ids or loss_mask is missing, or they differ in length; the row is passed over."
-                problems.add(found.path, "rows_refused", text, record.number)
-                continue
-            tracks = {}
-            for key, name in _TRACKS.items():
-                values = value.get(key)
-                if (
-                    isinstance(values, list)
-                    and len(values) == len(ids)
-                    and any(v is not None for v in values)
-                ):
-                    tracks[name] = values
-            place = f"{value.get('rank', 0)}-{value.get('export_sequence_idx', record.number - 1)}"
-            yield (
-                RolloutRow(
-                    step=step,
-                    split=TRAIN,
-                    line=record.number,
-                    input_ids=ids,
-                    loss_mask=mask,
-                    tracks=tracks,
-                    sample_id=place,
-                    source=value.get("env_name"),
-                    group=-1,
-                ),
-                record.stop,
-                record.number,
+    def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
+        value = fields.record
+        ids, mask = value.get("token_ids"), value.get("loss_mask")
+        step = fields.whole("step")
+        step = found.claim.step if step is None else step
+        if not isinstance(ids, list) or not isinstance(mask, list) or len(ids) != len(mask) or step is None:
+            text = (
+                "step, token_ids or loss_mask is missing, or they differ in length; the row is passed over."
             )
+            fields.note("rows_refused", text)
+            return
+        tracks = {}
+        for key, name in _TRACKS.items():
+            values = value.get(key)
+            if isinstance(values, list) and len(values) == len(ids) and any(v is not None for v in values):
+                tracks[name] = values
+        place = f"{value.get('rank', 0)}-{value.get('export_sequence_idx', fields.line - 1)}"
+        yield RolloutRow(
+            step=step,
+            split=TRAIN,
+            input_ids=ids,
+            loss_mask=mask,
+            tracks=tracks,
+            sample_id=place,
+            source=value.get("env_name"),
+            group=-1,
+        )

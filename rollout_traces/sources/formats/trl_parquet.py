@@ -17,7 +17,7 @@ from typing import Any
 
 from rollout_traces.errors import FileRefused, extra
 from rollout_traces.model.bounded_reading import read, schema_of
-from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, ReadOptions, number_in
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, Found, Head, ReadOptions, number_in
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.problems import Problems, said_of
@@ -29,12 +29,11 @@ _NAME = r"^completions_(\d+)\.parquet$"
 _SPLIT = "whether it was training or evaluation (no checkpoint of its step lies beside it)"
 
 
-class TrlParquet(Format):
+class TrlParquet(FileFormat):
     """`step, prompt, completion`, a column a reward function, extras, `advantage`."""
 
     name = "trl"
     title = "TRL, log_completions parquet"
-    lines = False
 
     def claim(self, head: Head) -> Claim | None:
         step = number_in(_NAME, head.path.name)
@@ -50,9 +49,7 @@ class TrlParquet(Format):
             lacks += (_SPLIT,)
         return Claim(root, step, TRAIN, lacks, head.path.name)
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
+    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
         with extra("reading", "reading parquet"):
             import pyarrow  # noqa: F401
         step = found.claim.step or 0
@@ -72,7 +69,7 @@ class TrlParquet(Format):
                     continue
                 row = row_of(value, numeric, step, n)
                 row.split = EVAL if step in logs.evaluated else TRAIN
-                yield row, 0, n
+                yield row
         except (FileRefused, OSError) as error:
             problems.add(found.path, "unreadable_files", said_of(found.path, error))
             return

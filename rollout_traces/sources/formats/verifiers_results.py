@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rollout_traces.sources.base import EVAL, Claim, Format, Found, Head, ReadOptions
-from rollout_traces.sources.fields import Fields
-from rollout_traces.sources.lines import json_lines, loads
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.base import EVAL, Claim, Fields, Found, Head, LinesFormat
+from rollout_traces.sources.lines import loads
 from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
 
 _FIELDS = (
@@ -17,7 +15,7 @@ _FIELDS = (
 )  # fmt: skip
 
 
-class VerifiersResults(Format):
+class VerifiersResults(LinesFormat):
     """`example_id, prompt, completion, answer, info, reward, timing, is_truncated, stop_condition, metrics`."""
 
     name = "verifiers-results"
@@ -29,45 +27,36 @@ class VerifiersResults(Format):
         lacks = ("token ids", "loss mask", "logprobs", "the training step (an evaluation is step 0)")
         return Claim(head.path.parent, 0, EVAL, lacks, head.path.name)
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
-        for record in json_lines(found.path, problems, start, line):
-            value = record.value
-            fields = Fields(value, found.path, record.number, problems)
-            prompt = fields.messages("prompt") or []
-            reply = value.get("completion")
-            reply = (
-                [{"role": "assistant", "content": reply}]
-                if isinstance(reply, str)
-                else fields.messages("completion") or []
-            )
-            named = value.get("metrics") if isinstance(value.get("metrics"), dict) else None
-            timing = value.get("timing")
-            usage = value.get("token_usage")
-            n_sampled = number(usage.get("output_tokens")) if isinstance(usage, dict) else None
-            yield (
-                RolloutRow(
-                    step=0,
-                    split=EVAL,
-                    line=record.number,
-                    messages=[*prompt, *reply] or None,
-                    n_prompt_messages=len(prompt),
-                    tools=_listed(value.get("tool_defs")),
-                    reward=fields.number("reward"),
-                    metrics=numbers(named if named is not None else value, but=_FIELDS),
-                    group=f"example {value.get('example_id')}",
-                    prompt_key=f"example-{value.get('example_id')}",
-                    source=value.get("task") if isinstance(value.get("task"), str) else None,
-                    ground_truth=value.get("answer") or None,
-                    stop_reason="length" if value.get("is_truncated") else value.get("stop_condition"),
-                    timings=_seconds(timing) or None,
-                    known_columns={} if n_sampled is None else {"n_sampled": n_sampled},
-                    extras=scalars(value.get("info")),
-                ),
-                record.stop,
-                record.number,
-            )
+    def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
+        value = fields.record
+        prompt = fields.messages("prompt") or []
+        reply = value.get("completion")
+        reply = (
+            [{"role": "assistant", "content": reply}]
+            if isinstance(reply, str)
+            else fields.messages("completion") or []
+        )
+        named = value.get("metrics") if isinstance(value.get("metrics"), dict) else None
+        timing = value.get("timing")
+        usage = value.get("token_usage")
+        n_sampled = number(usage.get("output_tokens")) if isinstance(usage, dict) else None
+        yield RolloutRow(
+            step=0,
+            split=EVAL,
+            messages=[*prompt, *reply] or None,
+            n_prompt_messages=len(prompt),
+            tools=_listed(value.get("tool_defs")),
+            reward=fields.number("reward"),
+            metrics=numbers(named if named is not None else value, but=_FIELDS),
+            group=f"example {value.get('example_id')}",
+            prompt_key=f"example-{value.get('example_id')}",
+            source=value.get("task") if isinstance(value.get("task"), str) else None,
+            ground_truth=value.get("answer") or None,
+            stop_reason="length" if value.get("is_truncated") else value.get("stop_condition"),
+            timings=_seconds(timing) or None,
+            known_columns={} if n_sampled is None else {"n_sampled": n_sampled},
+            extras=scalars(value.get("info")),
+        )
 
 
 def _seconds(timing: Any) -> dict[str, float]:

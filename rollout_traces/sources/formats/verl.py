@@ -9,10 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rollout_traces.sources.base import Claim, Format, Found, Head, ReadOptions, number_in, split_of
-from rollout_traces.sources.fields import Fields
-from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.base import Claim, Fields, Found, Head, LinesFormat, number_in, split_of
 from rollout_traces.sources.rows import RolloutRow, numbers, scalars
 
 _KIND_OF_FOLDER = re.compile(
@@ -22,7 +19,7 @@ _KIND_OF_FOLDER = re.compile(
 _FIELDS = ("input", "output", "gts", "score", "step", "uid", "request_id")
 
 
-class Verl(Format):
+class Verl(LinesFormat):
     """`input, output, gts, score, step` and whatever the reward function returned."""
 
     name = "verl"
@@ -40,55 +37,40 @@ class Verl(Format):
         root = folder.parent if _KIND_OF_FOLDER.search(folder.name) else folder
         return Claim(root, step, split, tuple(lacks), head.path.name)
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
-        for record in json_lines(found.path, problems, start, line):
-            value = record.value
-            fields = Fields(value, found.path, record.number, problems)
-            step = fields.whole("step") if "step" in value else found.claim.step
-            if step is None:
-                problems.add(
-                    found.path,
-                    "rows_without_step",
-                    f"step: seen {value.get('step')!r}. Expected an integer.",
-                    record.number,
-                )
-                continue
-            prompt, reply = value.get("input"), value.get("output")
-            if not value.keys() & {"input", "output", "score"}:
-                text = f"has {', '.join(value) or 'no keys'}. Expected input, output and score; it is passed over."
-                problems.add(found.path, "rows_refused", text[:300], record.number)
-                continue
-            if not isinstance(prompt, str) or not isinstance(reply, str):
-                problems.add(
-                    found.path,
-                    "rows_without_text",
-                    "input and output: expected text; the row has its score alone.",
-                    record.number,
-                )
-            uid = value.get("uid")
-            group, episode = _group_and_episode(uid) if isinstance(uid, str) else (None, None)
-            row = RolloutRow(
-                step=step,
-                split=found.claim.split,
-                line=record.number,
-                prompt_text=prompt if isinstance(prompt, str) else None,
-                reply_text=reply if isinstance(reply, str) else None,
-                reward=fields.number("score"),
-                group=group,
-                episode=episode,
-                sample_id=uid if uid is not None else value.get("request_id"),
-                ground_truth=value.get("gts"),
-                source=value["data_source"] if isinstance(value.get("data_source"), str) else None,
-                metrics=numbers(value, but=(*_FIELDS, "acc")),
-                success=bool(value["acc"]) if isinstance(value.get("acc"), (bool, int, float)) else None,
-                parsed_answer=value.get("pred"),
-                extras={
-                    k: v for k, v in scalars(value, but=(*_FIELDS, "pred")).items() if isinstance(v, str)
-                },
+    def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
+        value = fields.record
+        step = fields.whole("step") if "step" in value else found.claim.step
+        if step is None:
+            fields.note("rows_without_step", f"step: seen {value.get('step')!r}. Expected an integer.")
+            return
+        prompt, reply = value.get("input"), value.get("output")
+        if not value.keys() & {"input", "output", "score"}:
+            text = (
+                f"has {', '.join(value) or 'no keys'}. Expected input, output and score; it is passed over."
             )
-            yield row, record.stop, record.number
+            fields.note("rows_refused", text[:300])
+            return
+        if not isinstance(prompt, str) or not isinstance(reply, str):
+            fields.note("rows_without_text", "input and output: expected text; the row has its score alone.")
+        uid = value.get("uid")
+        group, episode = _group_and_episode(uid) if isinstance(uid, str) else (None, None)
+        row = RolloutRow(
+            step=step,
+            split=found.claim.split,
+            prompt_text=prompt if isinstance(prompt, str) else None,
+            reply_text=reply if isinstance(reply, str) else None,
+            reward=fields.number("score"),
+            group=group,
+            episode=episode,
+            sample_id=uid if uid is not None else value.get("request_id"),
+            ground_truth=value.get("gts"),
+            source=value["data_source"] if isinstance(value.get("data_source"), str) else None,
+            metrics=numbers(value, but=(*_FIELDS, "acc")),
+            success=bool(value["acc"]) if isinstance(value.get("acc"), (bool, int, float)) else None,
+            parsed_answer=value.get("pred"),
+            extras={k: v for k, v in scalars(value, but=(*_FIELDS, "pred")).items() if isinstance(v, str)},
+        )
+        yield row
 
 
 def _group_and_episode(uid: str) -> tuple[str, str | None]:
