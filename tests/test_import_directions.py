@@ -38,7 +38,6 @@ ORDER = (
     ("store",),
     ("export",),
     ("inspector",),
-    ("deploy",),
     ("doctor",),
     ("cli",),
 )

@@ -2,14 +2,74 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from packaging.requirements import Requirement
+
+from rollout_traces.errors import ConfigError, RolloutTracesError
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi, Volume
+
 
 HUB_SECONDS = 60.0
 """Seconds after which a Hub that says nothing is given up."""
+MOUNT = "/data"
+"""Where the bucket is mounted; Trackio mounts its own there, too."""
+TRACKIO_DIR = f"{MOUNT}/trackio"
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+"""The version of Python that is asked for: this one, for which the requirements are pinned."""
+EXTRAS = ("inspector", "reading")
+NOT_READING = frozenset({"torch", "transformers", "tokenizers"})
+"""Requirements of the package that reading does without, gigabytes of them."""
+FOLDER = "rollout_traces"
+"""Where the package lies in the Space; what is there and no longer belongs to it is taken away."""
+
+_APP = '''"""The rollout inspector, with Trackio's dashboard at /trackio/."""
+
+from rollout_traces.inspector.hosted import serve_hosted
+
+serve_hosted()
+'''
+_README = """---
+title: {title}
+emoji: 🔎
+sdk: gradio
+sdk_version: {gradio}
+python_version: "{python}"
+app_file: app.py
+tags:
+ - trackio
+ - rollout-traces
+---
+
+Rollouts of RL training as conversations, token for token, with Trackio's dashboard at `/trackio/`.
+Made by `rollout-traces deploy`; the same command updates it.
+"""
+_DOCKERFILE = """FROM python:{python}-slim
+RUN useradd --create-home --uid 1000 reader && mkdir /data && chown reader /data
+WORKDIR /app
+COPY requirements.txt .
+RUN pip install --no-cache-dir -r requirements.txt
+COPY . .
+USER reader
+ENV TRACKIO_DIR=/data/trackio PYTHONUNBUFFERED=1
+VOLUME /data
+EXPOSE 7860
+# ROLLOUT_TRACES_TOKEN opens the pages, ROLLOUT_TRACES_TOKENS too (name=token pairs), TRACKIO_WRITE_TOKEN lets runs
+# log to <address>/trackio/, ROLLOUT_TRACES_LABELS=1 lets readers label, ROLLOUT_TRACES_HOSTS are the names it answers, ROLLOUT_TRACES_PROXIES the proxies in front of it.
+CMD ["python", "app.py"]
+"""
 
 
 def deploy(
@@ -34,9 +94,6 @@ def deploy(
 
     Example: rollout-traces deploy ada/rollouts --private
     """
-    from rollout_traces.deploy.app_files import app_files, write_app
-    from rollout_traces.deploy.space import SpaceOptions, deploy_space
-    from rollout_traces.errors import ConfigError
     from rollout_traces.store.server_client import give_the_hub_up_after
 
     if (space is None) == (to_folder is None):
@@ -49,8 +106,9 @@ def deploy(
         return
     assert space is not None
     give_the_hub_up_after(HUB_SECONDS)
-    options = SpaceOptions(space, private=not public, bucket_id=bucket, secrets=_secrets(secret or []))
-    done = deploy_space(options, app_files(space.rpartition("/")[2]), report=_report)
+    files_of_app = app_files(space.rpartition("/")[2])
+    secrets = _secrets(secret or [])
+    done = deploy_space(space, files_of_app, private=not public, bucket_id=bucket, secrets=secrets)
     typer.echo(
         f"{'Made' if done.made else 'Updated'} {done.address}: {done.n_files} files; projects in {done.bucket_id}."
     )
@@ -64,9 +122,266 @@ def _report(step: str) -> None:
 
 
 def _secrets(names: list[str]) -> dict[str, str]:
-    from rollout_traces.errors import ConfigError
-
     missing = [name for name in names if not os.environ.get(name)]
     if missing:
         raise ConfigError(f"--secret {missing[0]}: no such variable in the environment, or it is empty.")
     return {name: os.environ[name] for name in names}
+
+
+class DeployError(RolloutTracesError):
+    """The Space could not be made or updated; the message says how far it came."""
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """What was made.
+
+    Attributes:
+        address: the Space's page on the Hub.
+        bucket_id: the bucket that keeps the projects.
+        n_files: files in the Space now.
+        private: whether the Space is private.
+        made: whether the Space was made now; False: it was updated.
+    """
+
+    address: str
+    bucket_id: str
+    n_files: int
+    private: bool
+    made: bool
+
+
+def deploy_space(
+    space_id: str,
+    files: Mapping[str, bytes],
+    *,
+    private: bool = True,
+    bucket_id: str | None = None,
+    secrets: Mapping[str, str] | None = None,
+) -> Deployed:
+    """Makes the Space where there is none, mounts its bucket and puts the app there in one commit.
+
+    Nothing of a project is sent. Until the commit, which the Hub takes whole or not at all, a Space that
+    exists goes on with the app that it has.
+
+    Args:
+        space_id: the Space, `user/name`.
+        files: content by path.
+        private: whether a Space and a bucket that have to be made are private; one that exists stays as it is.
+        bucket_id: the bucket that keeps the projects; `<space_id>-bucket`, as Trackio names its own, when None.
+        secrets: value by name, kept by the Hub and given to the app.
+
+    Raises:
+        ConfigError: the Space's name cannot be understood.
+        DeployError: the Hub refused a step, or could not be reached.
+    """
+    from huggingface_hub import HfApi
+
+    _check_id(space_id, "a Space")
+    if bucket_id is not None:
+        _check_id(bucket_id, "a bucket")
+    api = HfApi()
+    with _step("looking for the Space", "Nothing was changed."):
+        _report(f"looking for {space_id}")
+        made = not api.repo_exists(space_id, repo_type="space")
+    with _step("making the Space", "Nothing was changed."):
+        if made:
+            _report("making the Space")
+            api.create_repo(
+                space_id,
+                repo_type="space",
+                space_sdk="gradio",
+                private=private,
+                exist_ok=True,
+            )
+    done = "The Space is there and still empty" if made else "The Space goes on with the app that it had"
+    again = f"{done}; the same command continues."
+    with _step("mounting the bucket", again):
+        _report("mounting the bucket")
+        mounted = _mount_bucket(api, space_id, bucket_id, private)
+    with _step("looking at the Space", again):
+        is_private = bool(api.space_info(space_id).private)
+    with _step("setting variables and secrets", again):
+        _report("setting variables and secrets")
+        _set_variables(api, space_id, mounted, secrets or {})
+    with _step("sending the app", again):
+        _report(f"sending {len(files)} files")
+        _commit(api, space_id, files)
+    return Deployed(f"{api.endpoint}/spaces/{space_id}", mounted, len(files), is_private, made)
+
+
+def _mount_bucket(api: HfApi, space_id: str, bucket_id: str | None, private: bool) -> str:
+    """The bucket at `/data`; one that is mounted there is kept, with what runs have logged."""
+    from huggingface_hub import Volume
+
+    volumes = _volumes(api, space_id)
+    mounted = next((v.source for v in volumes if v.type == "bucket" and v.mount_path == MOUNT), None)
+    wanted = bucket_id or mounted or f"{space_id}-bucket"
+    if mounted == wanted:
+        return wanted
+    if mounted is not None:
+        raise ConfigError(
+            f"--bucket {wanted}: {mounted} is mounted at {MOUNT}, with what runs have logged. "
+            "Leave --bucket out to keep it, or take it off the Space first."
+        )
+    api.create_bucket(wanted, private=private, exist_ok=True)
+    api.set_space_volumes(space_id, [*volumes, Volume(type="bucket", source=wanted, mount_path=MOUNT)])
+    return wanted
+
+
+def _volumes(api: HfApi, space_id: str) -> list[Volume]:
+    """The Space's volumes; the Hub gives them with its runtime or with its description."""
+    found = api.get_space_runtime(space_id).volumes
+    if not found:
+        runtime = api.space_info(space_id).runtime
+        found = runtime.volumes if runtime is not None else None
+    return list(found or ())
+
+
+def _set_variables(api: HfApi, space_id: str, bucket_id: str, secrets: Mapping[str, str]) -> None:
+    """Sets what differs: every change starts the Space anew. Whether a Space takes labels is its owner's."""
+    known = api.get_space_variables(space_id)
+    for name, value in {"TRACKIO_DIR": TRACKIO_DIR, "TRACKIO_BUCKET_ID": bucket_id}.items():
+        if name not in known or known[name].value != value:
+            api.add_space_variable(space_id, name, value)
+    for name, value in secrets.items():
+        api.add_space_secret(space_id, name, value)
+
+
+def _commit(api: HfApi, space_id: str, files: Mapping[str, bytes]) -> None:
+    """One commit with every file; files of an older version of the package go."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    old = {
+        path
+        for path in api.list_repo_files(space_id, repo_type="space")
+        if path.startswith(f"{FOLDER}/") and path not in files
+    }
+    operations: list[CommitOperationAdd | CommitOperationDelete] = [
+        CommitOperationAdd(path_in_repo=path, path_or_fileobj=content) for path, content in files.items()
+    ]
+    operations += [CommitOperationDelete(path_in_repo=path) for path in sorted(old)]
+    api.create_commit(space_id, operations, commit_message="rollout-traces deploy", repo_type="space")
+
+
+def _check_id(given: str, what: str) -> None:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(given)
+        if given.count("/") != 1:
+            raise HFValidationError("no owner")
+    except HFValidationError as error:
+        raise ConfigError(f"{what}: seen {given!r}. Expected owner/name.") from error
+
+
+@contextmanager
+def _step(doing: str, state: str) -> Iterator[None]:
+    """Turns what the Hub or the way there did into one sentence."""
+    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
+
+    try:
+        yield
+    except LocalTokenNotFoundError as error:
+        raise DeployError(f"{doing}: no Hub token here. Log in with `hf auth login`. {state}") from error
+    except OfflineModeIsEnabled as error:
+        raise DeployError(f"{doing}: HF_HUB_OFFLINE is set, so that the Hub is not asked. {state}") from error
+    except HfHubHTTPError as error:
+        raise DeployError(f"{doing}: {_why(error)} {state}") from error
+    except RolloutTracesError:
+        raise
+    except Exception as error:
+        raise DeployError(
+            f"{doing}: no answer of the Hub ({type(error).__name__}: {error}). {state}"
+        ) from error
+
+
+def _why(error: object) -> str:
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", None)
+    known = {
+        401: "the Hub does not know the token (401). Log in with `hf auth login`.",
+        403: "the token may not write there (403). It needs the write role.",
+        404: "the Hub does not know the name, or the token may not see it (404).",
+        409: "the Hub says that it changed meanwhile (409). Try again.",
+        429: "too many requests (429). Wait a while.",
+    }
+    return known.get(status or 0) or f"the Hub answered {status}. Try again later."
+
+
+def app_files(title: str, pinned: Mapping[str, str] | None = None) -> dict[str, bytes]:
+    """Every file of the hosted inspector.
+
+    Args:
+        title: what the Space is called.
+        pinned: version by requirement; those installed here by default.
+
+    Returns:
+        Content by path.
+
+    Raises:
+        ConfigError: a requirement is not installed here, so that its version is not known.
+    """
+    versions = dict(pinned) if pinned is not None else pinned_versions()
+    values = {"title": json.dumps(title), "gradio": versions["gradio"], "python": PYTHON}
+    listed = "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
+    return {
+        "README.md": _README.format(**values).encode(),
+        "app.py": _APP.encode(),
+        "requirements.txt": listed.encode(),
+        "Dockerfile": _DOCKERFILE.format(**values).encode(),
+        **_package_files(),
+    }
+
+
+def pinned_versions() -> dict[str, str]:
+    """What reading needs, at the versions that are installed here.
+
+    Raises:
+        ConfigError: one is not installed, or the package itself is not.
+    """
+    try:
+        declared = [Requirement(line) for line in metadata.requires("rollout-traces") or ()]
+    except metadata.PackageNotFoundError as error:
+        raise ConfigError(
+            "rollout-traces is not installed here, only its files are; pip install it to deploy."
+        ) from error
+    environments: tuple[dict[str, str], ...] = ({"extra": ""}, *({"extra": name} for name in EXTRAS))
+    versions = {}
+    for requirement in declared:
+        name = requirement.name.lower().replace("_", "-")
+        wanted = any(requirement.marker is None or requirement.marker.evaluate(e) for e in environments)
+        if not wanted or name in NOT_READING or name == "rollout-traces":
+            continue
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError as error:
+            raise ConfigError(
+                f"{name} is not installed, so the version to run there is not known: "
+                "pip install 'rollout-traces[inspector]'."
+            ) from error
+    return versions
+
+
+def write_app(folder: Path, files_by_path: Mapping[str, bytes]) -> None:
+    """Writes the files into a folder, for a container.
+
+    Raises:
+        ConfigError: there is something in the folder already.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder}: is not empty. Name a new folder.")
+    for path, content in files_by_path.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+
+
+def _package_files() -> dict[str, bytes]:
+    root = Path(str(files("rollout_traces")))
+    return {
+        f"{FOLDER}/{path.relative_to(root).as_posix()}": path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
+    }

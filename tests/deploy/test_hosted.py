@@ -21,7 +21,7 @@ import httpx
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from rollout_traces.deploy.app_files import PYTHON, app_files, pinned_versions, write_app
+from rollout_traces.cli.deploy import PYTHON, app_files, pinned_versions, write_app
 from rollout_traces.errors import ConfigError
 from rollout_traces.inspector.hosted import PORT, hosted_options, takes_labels
 from rollout_traces.inspector.hub import AskedTooOften, HubWriters
