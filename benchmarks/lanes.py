@@ -70,8 +70,7 @@ def measure_funnel(folder: Path, n_rows: int, repeats: int) -> None:
         for first in range(0, n_steps, 100):
             write_steps(range(first, min(first + 100, n_steps)))
     from rollout_traces.inspector.pages.funnel import read_funnel
-    from rollout_traces.inspector.view import SplitView
-    from rollout_traces.inspector.workspace import Workspace
+    from rollout_traces.inspector.workspace import SplitView, Workspace
 
     workspace = Workspace(folder=folder)
     while workspace.indexing(PROJECT, wait=60) is not None:
@@ -135,8 +134,7 @@ def measure_server(folder: Path, options: argparse.Namespace) -> Any:
 
     from rollout_traces.inspector.asking import as_json
     from rollout_traces.inspector.pages.lanes import lanes, read_lanes
-    from rollout_traces.inspector.view import SplitView
-    from rollout_traces.inspector.workspace import Workspace
+    from rollout_traces.inspector.workspace import SplitView, Workspace
 
     workspace = Workspace(folder=folder)
     workspace.refresh("lanes")

@@ -20,11 +20,10 @@ from rollout_traces.analysis.explanation import explain
 from rollout_traces.analysis.selections import Selection
 from rollout_traces.inspector.api import answers
 from rollout_traces.inspector.api.tools import build_tools
+from rollout_traces.inspector.app import answered
 from rollout_traces.inspector.asking import as_plain
-from rollout_traces.inspector.component import answered
 from rollout_traces.inspector.registry import PAGES
-from rollout_traces.inspector.view import ProjectView, SplitView
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.workspace import ProjectView, SplitView, Workspace
 from rollout_traces.model.text import CLOSE, NOTICE, OPEN
 from tests.hostile_run import AT, PROJECT, RUN, log_hostile_run
 from tests.trackio_home import use_trackio_home

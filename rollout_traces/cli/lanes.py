@@ -30,8 +30,7 @@ def lanes(
     from rollout_traces.errors import StoreError
     from rollout_traces.inspector.asking import as_plain
     from rollout_traces.inspector.pages.lanes import step_time
-    from rollout_traces.inspector.view import SplitView
-    from rollout_traces.inspector.workspace import Workspace
+    from rollout_traces.inspector.workspace import SplitView, Workspace
 
     store = source.open()
     name = options.run_name(store, run)

@@ -159,10 +159,9 @@ def _serve(
     workspace: Workspace, options: ServerOptions, project: str | None, address: str, no_browser: bool
 ) -> None:
     from rollout_traces.cli.opened import remember
-    from rollout_traces.inspector.listening import listen, serve
+    from rollout_traces.inspector.listening import listen, serve, warm_up
     from rollout_traces.inspector.origins import is_loopback
     from rollout_traces.inspector.server import build_server
-    from rollout_traces.inspector.warm_up import warm_up
 
     if workspace.is_local:
         _recover(project)
@@ -203,10 +202,8 @@ def _offer() -> None:
 
 
 def _need_the_extra() -> None:
-    from rollout_traces.inspector.gradio_import import import_gradio
-
     with extra("inspector", "the inspector"):
-        import_gradio()
+        import gradio  # noqa: F401
         import uvicorn  # noqa: F401
 
 

@@ -1,4 +1,4 @@
-"""Who may read: tokens, the session keys that they are exchanged for, and the dashboard's own path.
+"""Who asks and who may read: visitors, tokens, the session keys that they are exchanged for, the dashboard's own path.
 
 Nothing is opened by a cookie: a browser sends a name's cookies to every service of that name, whatever its port. The
 page sends its session key in a header, from a storage that other ports cannot read. Trackio's dashboard, whose images
@@ -12,12 +12,13 @@ import hmac
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.inspector.origins import is_loopback
-from rollout_traces.inspector.visitor import ANYBODY, Visitor
 
 PARAMETER = "access_token"
 """Where the token is in the fragment of an address, which browsers send to nobody."""
@@ -173,3 +174,39 @@ DASHBOARD_CLOSED = """<!doctype html>
 <code>rollout-traces show</code> printed. Both are new whenever the inspector is started.</p></body></html>
 """
 """What a visitor sees who asks for the dashboard by another path than its own."""
+
+
+ANYBODY = "visitor"
+"""The name of all who come where no token is asked for: nobody can tell them apart."""
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """Whoever a token belongs to.
+
+    Attributes:
+        name: what his labels and notes are signed with.
+        owner: may take back what others wrote.
+    """
+
+    name: str
+    owner: bool = False
+
+
+_NOBODY = Visitor(ANYBODY)
+_asking: ContextVar[Visitor] = ContextVar("visitor", default=_NOBODY)
+
+
+@contextmanager
+def asking(visitor: Visitor) -> Iterator[None]:
+    """Whatever is answered inside is answered to this visitor, threads that are started for it included."""
+    before = _asking.set(visitor)
+    try:
+        yield
+    finally:
+        _asking.reset(before)
+
+
+def who_asks() -> Visitor:
+    """The visitor of the request that is being answered; one without rights where none is."""
+    return _asking.get()

@@ -1,21 +1,41 @@
-"""The Gradio app: the shell and one component a page."""
+"""The Gradio app: the shell and one component a page.
+
+A component is a `gr.HTML` whose template, style and script are files of its own: a folder `components/<name>/` holds
+`template.html` (the empty frame), `style.css` (joined into the page's one sheet) and `script.js` (a module that exports
+`mount(element, server)`, joined with the others into one script). Data comes through server functions, those of the
+page's entry in `registry.py`.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import gradio as gr
+from starlette.responses import Response
+
+from rollout_traces.errors import RolloutTracesError
+from rollout_traces.inspector.asking import Function, answer_of, as_json, read_request
 from rollout_traces.inspector.assets import SCRIPTS, STYLE, bundle, icon, katex
 from rollout_traces.inspector.registry import PAGES
 from rollout_traces.inspector.viewers import installed_viewers
-
-os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.store import QueryError
+from rollout_traces.store.time_limit import time_limit
 
 if TYPE_CHECKING:
     import gradio as gr
 
     from rollout_traces.inspector.workspace import Workspace
+
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+
 
 TITLE = "rollout traces"
 
@@ -29,10 +49,6 @@ def build_blocks(workspace: Workspace) -> gr.Blocks:
     Returns:
         Blocks with one custom component a page, each named by its `elem_id`.
     """
-    import gradio as gr
-
-    from rollout_traces.inspector.component import view
-
     digest = bundle().digest
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as blocks:
         for page in PAGES:
@@ -86,3 +102,91 @@ _EARLY_THEME = """<script>
   document.documentElement.dataset.rtTheme = theme;
 })();
 </script>"""
+
+
+_FOLDER = Path(__file__).parent / "components"
+_LOG = logging.getLogger(__name__)
+
+
+_MOUNT = """
+const base = (window.gradio_config?.root || document.baseURI).replace(/\\/$/, "");
+import(base + %(script)s)
+  .then(module => module.entries[%(name)s].mount(element, server))
+  .catch(error => { element.textContent = "The inspector's script did not load: " + error; });
+"""
+
+
+def view(
+    name: str,
+    functions: Sequence[Function],
+    workspace: Workspace,
+    digest: str,
+    classes: Sequence[str] = (),
+) -> gr.HTML:
+    """Builds the component of a folder.
+
+    Args:
+        name: the folder's name under `components`.
+        functions: what its script may call, by the functions' names.
+        workspace: what they read.
+        digest: the bundle's, part of the script's address.
+        classes: further CSS classes.
+
+    Returns:
+        The component.
+    """
+    script = json.dumps(f"/inspector/{digest}/{SCRIPTS}")
+    return gr.HTML(
+        value="",
+        html_template=(_FOLDER / name / "template.html").read_text("utf-8"),
+        js_on_load=_MOUNT % {"script": script, "name": json.dumps(name)},
+        apply_default_css=False,
+        elem_id=f"rt-{name}",
+        elem_classes=["rt-view", *classes],
+        server_functions=[_bind(function, workspace) for function in functions],
+    )
+
+
+def _bind(function: Function, workspace: Workspace) -> Callable[[Any], Awaitable[Response]]:
+    """A server function that answers with ready JSON.
+
+    A Response passes through the web framework as it is; a large dict would be walked and copied first.
+    """
+
+    @wraps(function)
+    async def answer(request: Any) -> Response:
+        body = await workspace.few_at_once.run(
+            lambda: answered(function, workspace, request), function.__name__
+        )
+        return Response(body, media_type="application/json")
+
+    answer.__annotations__ = {}
+    del answer.__wrapped__
+    return answer
+
+
+def answered(function: Function, workspace: Workspace, request: Any) -> bytes:
+    """What a server function answers, as JSON: `{"ok": ...}` or `{"error": {...}}`.
+
+    Args:
+        function: the function.
+        workspace: what it reads.
+        request: what the page sent.
+    """
+    try:
+        with time_limit(workspace.query_seconds):
+            body = {"ok": answer_of(function, workspace, read_request(function, request))}
+    except RolloutTracesError as error:
+        body = {"error": error_payload(error)}
+    except Exception as error:  # noqa: BLE001 - a view must say what happened, and the log keeps the trace
+        _LOG.exception("inspector: %s failed", function.__name__)
+        body = {"error": {"message": f"{type(error).__name__}: {error}", "kind": "internal"}}
+    return as_json(body)
+
+
+def error_payload(error: RolloutTracesError) -> dict[str, Any]:
+    """What the page shows of an error; a query's error points at the bad token."""
+    if isinstance(error, QueryError):
+        place = {"query": error.text, "start": error.start, "stop": error.stop}
+        return {"message": error.what, "kind": "QueryError", **place}
+    return {"message": str(error), "kind": type(error).__name__}

@@ -22,7 +22,7 @@ import anyio
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rollout_traces.inspector.access import DASHBOARD_CLOSED, Access, equal
+from rollout_traces.inspector.access import ANYBODY, DASHBOARD_CLOSED, Access, Visitor, asking, equal
 from rollout_traces.inspector.assets import VIEWER, bundle
 from rollout_traces.inspector.origins import (
     HostPolicy,
@@ -33,7 +33,6 @@ from rollout_traces.inspector.origins import (
 )
 from rollout_traces.inspector.response_headers import script_hashes, with_security_headers
 from rollout_traces.inspector.routes import Kind, Rule, rule_of, rules
-from rollout_traces.inspector.visitor import ANYBODY, Visitor, asking
 
 WRITE_TOKEN_HEADER = "x-trackio-write-token"
 

@@ -1,10 +1,12 @@
-"""How the server listens: limits on connections that uvicorn does not have by default."""
+"""How the server listens: limits on connections that uvicorn does not have by default, and a first question ahead."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
+import threading
 from typing import Any
 
 import h11
@@ -12,8 +14,9 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.inspector.memory import give_back_large_blocks
+from rollout_traces.inspector.few_at_once import give_back_large_blocks
 from rollout_traces.inspector.server import InspectorServer
+from rollout_traces.inspector.workspace import SplitView, Workspace
 
 HEAD_SECONDS = 10.0
 """How long the head of a request may take to arrive."""
@@ -99,3 +102,37 @@ def serve(server: InspectorServer, listening: socket.socket) -> None:
     )
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listening])
+
+
+_LOG = logging.getLogger(__name__)
+
+
+def warm_up(workspace: Workspace) -> threading.Thread | None:
+    """Asks in a thread of its own; None where nothing is asked, since there are several projects or none here.
+
+    Args:
+        workspace: what the pages read.
+    """
+    if not workspace.is_local or len(projects := workspace.projects()) != 1:
+        return None
+    thread = threading.Thread(target=_ask, args=(workspace, projects[0]), daemon=True)
+    thread.start()
+    return thread
+
+
+def _ask(workspace: Workspace, project: str) -> None:
+    from rollout_traces.inspector.pages.rollouts import AskedSamples, metrics, rollout, samples
+    from rollout_traces.inspector.pages.shell import catalog
+
+    try:
+        workspace.store(project)
+        for run in catalog(workspace, project).runs[:1]:
+            for split in run.splits[:1]:
+                view = SplitView(workspace, project, run.name, split.name)
+                for step in split.steps[-1:]:
+                    groups = samples(view, step, AskedSamples()).groups or []
+                    for card in [card for group in groups for card in group.samples][:1]:
+                        rollout(view, card.id or "")
+                    metrics(view)
+    except Exception as error:  # noqa: BLE001 - the next question raises it again
+        _LOG.debug("asked ahead of the first page: %s", error)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from starlette.types import Scope
-
 from rollout_traces.errors import ConfigError
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}

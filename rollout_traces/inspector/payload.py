@@ -1,20 +1,26 @@
-"""A trace as the page draws it: turns, flags, and the token track as packed numbers."""
+"""A trace as the page draws it: turns, flags, images, and the token track as packed numbers.
+
+Traces of other tools have messages as text, without token data.
+"""
 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import orjson
 
 from rollout_traces.alarms.worn import nested
-from rollout_traces.inspector.image_places import placed
-from rollout_traces.inspector.written_turns import arguments_text, written_turns
+from rollout_traces.decode.grammars import THINKING_UNCLOSED
 from rollout_traces.model.spans import as_seconds, checked
 from rollout_traces.model.text import encodable
 from rollout_traces.model.transcript import TokenTrack, Transcript, Turn
 from rollout_traces.trace.conversion import TraceRecord, newer_schema, read_details, read_transcript
+from rollout_traces.trace.images import IMAGES_KEY
+from rollout_traces.trace.thinking import spoken
 
 _DTYPES = {kind: np.dtype(f"<{kind}") for kind in ("u1", "i2", "i4", "f2", "f4")}
 """Numbers that a page reads, by kind."""
@@ -234,3 +240,170 @@ def _flags(detailed: Any, names: Any, severities: Mapping[str, str]) -> list[dic
 
 def _printable(value: Any) -> Any:
     return encodable(value) if isinstance(value, str) else value
+
+
+_PADS = "|".join(
+    map(
+        re.escape,
+        (
+            *("<|image_pad|>", "<|image|>", "<image>", "<image_soft_token>", "<IMG_CONTEXT>", "<|imgpad|>"),
+            *("[IMG]", "<|media_pad|>", "<|placeholder|>", "<im_patch>", "<|patch|>"),
+        ),
+    )
+)
+PLACE = re.compile(
+    rf"(?:(?:<\|vision_start\|>|<start_of_image>|<img>|<\|media_begin\|>)\s*)?(?:{_PADS})"
+    rf"(?:\s*(?:{_PADS}|\[IMG_BREAK\]))*(?:\s*(?:\[IMG_END\]|<\|vision_end\|>|<end_of_image>|</img>|<\|media_end\|>))?"
+)
+"""A run of the tokens that stand for one image, in the templates of common vision models."""
+MARK = "\ufffc"
+"""Stands in a turn's content where an image is to be drawn."""
+
+
+def placed(payload: dict[str, Any], details: Mapping[str, Any]) -> dict[str, Any]:
+    """A rollout's payload with its images.
+
+    Args:
+        payload: of `rollout_payload`; its turns' contents may be changed.
+        details: of the trace.
+
+    Returns:
+        The payload with `images`, one `{left_out}` each, and in turns that hold any `images`: their numbers, `MARK`
+        standing in the content for those whose tokens it holds. A warning says where places and images do not match.
+    """
+    stored = details.get(IMAGES_KEY)
+    if not isinstance(stored, list) or not stored:
+        return payload
+    images = [{"left_out": _left_out(each)} for each in stored]
+    places = _places(payload["turns"], payload["raw"])
+    found = sum(places)
+    warnings = list(payload["warnings"])
+    if found != len(images):
+        warnings.append(
+            f"{len(images)} images were logged and {found} places for one are in its text: they are drawn in order, "
+            "those without a place in the first turn of the user."
+        )
+    return payload | {
+        "images": images,
+        "turns": _with_numbers(payload["turns"], places, len(images)),
+        "warnings": warnings,
+    }
+
+
+def _left_out(stored: Any) -> str | None:
+    if not isinstance(stored, Mapping):
+        return "its entry cannot be read."
+    said = stored.get("left_out")
+    return str(said) if said is not None else None
+
+
+def _places(turns: Sequence[Mapping[str, Any]], raw: str) -> list[int]:
+    """How many places for an image each turn has."""
+    if not raw:
+        return [len(PLACE.findall(turn["content"])) for turn in turns]
+    units = raw.encode("utf-16-le", "surrogatepass")
+    texts = (
+        units[2 * turn["char_start"] : 2 * turn["char_stop"]].decode("utf-16-le", "surrogatepass")
+        for turn in turns
+    )
+    return [len(PLACE.findall(text)) for text in texts]
+
+
+def _with_numbers(turns: Sequence[dict[str, Any]], places: Sequence[int], n: int) -> list[dict[str, Any]]:
+    changed = []
+    at = 0
+    for turn, count in zip(turns, places, strict=True):
+        numbers = list(range(at, min(at + count, n)))
+        at += count
+        if not numbers:
+            changed.append(turn)
+            continue
+        content = PLACE.sub(MARK, turn["content"].replace(MARK, "\ufffd"), count=len(numbers))
+        changed.append(turn | {"images": numbers, "content": content})
+    left = list(range(min(at, n), n))
+    if left and changed:
+        first = next((i for i, turn in enumerate(changed) if turn["role"] == "user"), 0)
+        changed[first] = changed[first] | {"images": [*changed[first].get("images", ()), *left]}
+    return changed
+
+
+def written_turns(messages: Sequence[Any]) -> dict[str, Any]:
+    """A conversation as `turns` and `raw`, in the form of `rollout_payload`.
+
+    Args:
+        messages: OpenAI-style; anything but a mapping is left out.
+
+    Returns:
+        `turns`, an assistant's thinking apart from its content; `raw`, the contents as they were written, of which
+        each turn's `char_start` and `char_stop` cut its own (UTF-16 units).
+    """
+    turns: list[dict[str, Any]] = []
+    written: list[str] = []
+    at = 0
+    for message in messages:
+        if not isinstance(message, Mapping):
+            continue
+        text = encodable(_content_text(message.get("content")))
+        stop = at + len(text.encode("utf-16-le")) // 2
+        turns.append(_written_turn(message, text) | {"char_start": at, "char_stop": stop})
+        written.append(text)
+        at = stop
+    return {"turns": turns, "raw": "".join(written)}
+
+
+def arguments_text(arguments: Any) -> str:
+    """A tool call's arguments as indented JSON; a text that is no JSON as it is."""
+    if isinstance(arguments, str):
+        try:
+            arguments = orjson.loads(arguments)
+        except orjson.JSONDecodeError:
+            return encodable(arguments)
+    if arguments is None:
+        return ""
+    return encodable(orjson.dumps(arguments, option=orjson.OPT_INDENT_2, default=str).decode())
+
+
+def _written_turn(message: Mapping[str, Any], text: str) -> dict[str, Any]:
+    role = str(message.get("role", "context"))
+    said = spoken(message, text)
+    unclosed = f"{THINKING_UNCLOSED}: the thinking was opened and not closed"
+    return {
+        "role": role if role in ("system", "user", "assistant", "tool") else "context",
+        "start": 0,
+        "stop": 0,
+        "n_tokens": None,
+        "n_sampled": 0,
+        "content": said.content,
+        "thinking": said.thinking,
+        "name": encodable(str(message["name"])) if message.get("name") else None,
+        "answers": None,
+        "versions": [],
+        "warnings": [] if said.closed else [unclosed],
+        "tool_calls": [_call(call) for call in message.get("tool_calls") or () if isinstance(call, Mapping)],
+    }
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    inner = call.get("function")
+    function = inner if isinstance(inner, Mapping) else call
+    return {
+        "id": encodable(str(call.get("id") or "")),
+        "name": encodable(str(function.get("name") or "")),
+        "parsed": bool(function.get("name")),
+        "arguments": arguments_text(function.get("arguments")),
+        "raw": encodable(str(function)),
+    }
+
+
+def _content_text(content: Any) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        parts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+        return "\n".join(
+            text if isinstance(text, str) else orjson.dumps(raw, default=str).decode()
+            for text, raw in zip(parts, content, strict=True)
+        )
+    return orjson.dumps(content, default=str).decode()

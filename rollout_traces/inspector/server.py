@@ -1,20 +1,22 @@
-"""One process, one address: the inspector at `/`, Trackio's dashboard at `/trackio/`."""
+"""One process, one address: the inspector at `/`, its session at `/session`, Trackio's dashboard at `/trackio/`."""
 
 from __future__ import annotations
 
 import errno
+import json
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from starlette.responses import Response
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.inspector.access import Access
+from rollout_traces.inspector.access import Access, Visitor, who_asks
 from rollout_traces.inspector.assets import Asset, bundle, trackio_images
-from rollout_traces.inspector.gradio_import import import_gradio
 from rollout_traces.inspector.guard import Guard, GuardOptions
 from rollout_traces.inspector.origins import HostPolicy, Proxies
 from rollout_traces.inspector.response_headers import checked_ancestors, script_hashes
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from rollout_traces.inspector.workspace import Workspace
+
 
 FIRST_PORT = 7861
 """Where the search for a free port begins."""
@@ -93,12 +96,11 @@ def build_server(workspace: Workspace, options: ServerOptions | None = None) -> 
     Raises:
         ConfigError: a proxy or a frame ancestor cannot be understood.
     """
-    gr = import_gradio()
+    import gradio as gr
     from fastapi import FastAPI
 
     from rollout_traces.inspector.api.http import PREFIX, api_app
     from rollout_traces.inspector.app import build_blocks, early_files, page_head
-    from rollout_traces.inspector.session_routes import session_routes
 
     options = options or ServerOptions()
     proxies, ancestors = Proxies.of(options.trusted_proxies), checked_ancestors(options.frame_ancestors)
@@ -242,3 +244,38 @@ def _mount_trackio(app: FastAPI, workspace: Workspace, options: ServerOptions, b
             app.router.routes.append(Route(path, dashboard, methods=[method]))
     app.mount("/trackio", dashboard)
     return ""
+
+
+PATH = "/session"
+WRONG = "This token is not this server's: it may have been started anew since."
+
+
+def session_routes(access: Access, dashboard: str | None) -> list[Route]:
+    """The routes of a server.
+
+    Args:
+        access: its tokens.
+        dashboard: the address of Trackio's dashboard; None where it is not served.
+    """
+
+    def about(visitor: Visitor) -> dict[str, Any]:
+        return {"name": visitor.name, "owner": visitor.owner, "dashboard": dashboard}
+
+    async def sign_in(request: Request) -> Response:
+        try:
+            token = json.loads(await request.body())["token"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return _refused('Expected {"token": "…"}.', 400)
+        visitor = access.of_token(token) if isinstance(token, str) else None
+        if visitor is None:
+            return _refused(WRONG, 401)
+        return JSONResponse({"key": access.session_key(visitor), **about(visitor)})
+
+    async def current(request: Request) -> Response:
+        return JSONResponse(about(who_asks()))
+
+    return [Route(PATH, sign_in, methods=["POST"]), Route(PATH, current, methods=["GET"])]
+
+
+def _refused(message: str, status: int) -> Response:
+    return JSONResponse({"error": {"message": message, "kind": "token"}}, status)

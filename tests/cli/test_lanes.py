@@ -11,8 +11,7 @@ import rollout_traces as rt
 from rollout_traces.cli import build_app
 from rollout_traces.inspector.asking import as_plain
 from rollout_traces.inspector.pages.lanes import step_time
-from rollout_traces.inspector.view import SplitView
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.workspace import SplitView, Workspace
 
 
 def asked(*arguments: str) -> Result:

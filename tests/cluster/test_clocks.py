@@ -14,8 +14,7 @@ import rollout_traces as rt
 from rollout_traces.cluster.forwarding import NodeClock
 from rollout_traces.inspector.pages.lanes import lanes
 from rollout_traces.inspector.pages.live import live
-from rollout_traces.inspector.view import SplitView
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.workspace import SplitView, Workspace
 from rollout_traces.spool.record import Record
 from tests.cluster.rank_of_a_node import ROLLOUTS
 from tests.inspector.told import told

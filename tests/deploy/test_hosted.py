@@ -23,8 +23,7 @@ from packaging.specifiers import SpecifierSet
 
 from rollout_traces.cli.deploy import PYTHON, app_files, pinned_versions, write_app
 from rollout_traces.errors import ConfigError
-from rollout_traces.inspector.hosted import PORT, hosted_options, takes_labels
-from rollout_traces.inspector.hub import AskedTooOften, HubWriters
+from rollout_traces.inspector.hosted import PORT, AskedTooOften, HubWriters, hosted_options, takes_labels
 from rollout_traces.inspector.server import free_port
 from rollout_traces.store.server_client import give_the_hub_up_after
 from tests.deploy.hub import READER, WRITER, LoopbackHub, Space, loopback_hub
@@ -143,7 +142,7 @@ class TestHubWriters:
             assert writers.may_write(WRITER) and not writers.may_write(READER)
 
     def test_the_answers_that_are_kept_are_bounded(self, monkeypatch):
-        monkeypatch.setattr("rollout_traces.inspector.hub.MOST_QUESTIONS", 1_000)
+        monkeypatch.setattr("rollout_traces.inspector.hosted.MOST_QUESTIONS", 1_000)
         asked = []
         writers = HubWriters("ada/rollouts", lambda space, token: bool(asked.append(token)))
         for number in range(300):

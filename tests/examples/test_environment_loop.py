@@ -10,8 +10,7 @@ import pytest
 
 from rollout_traces.inspector.pages.lanes import lanes
 from rollout_traces.inspector.pages.live import live, live_rollout
-from rollout_traces.inspector.view import SplitView
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.workspace import SplitView, Workspace
 from tests.inspector.told import told
 
 STAGE = {"queue": "queued", "generate": "sampling", "tool": "tool", "score": "scoring"}

@@ -7,8 +7,7 @@ import pytest
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.around import group_pushes, step_means
-from rollout_traces.inspector.view import SplitView
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.workspace import SplitView, Workspace
 from rollout_traces.trace.conversion import read_transcript
 
 

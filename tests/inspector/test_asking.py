@@ -9,8 +9,7 @@ import pytest
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.asking import Names, answer_of, as_json, parameters, read_request
-from rollout_traces.inspector.view import EvaluationView, SplitView
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.workspace import EvaluationView, SplitView, Workspace
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollout_traces.inspector.pages.breakdown import MOST_VALUES, series_by
+from rollout_traces.inspector.pages.measures import MOST_VALUES, series_by
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 
 

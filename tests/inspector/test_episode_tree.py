@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.decode.decoder import TranscriptDecoder
-from rollout_traces.inspector.pages.episode_tree import depths, leaving, parent_rows
+from rollout_traces.inspector.pages.episodes import depths, leaving, parent_rows
 from tests.generator import Conversation, encode, tiny_tokenizer
 from tests.inspector.agents import ROWS, episode_conversations
 

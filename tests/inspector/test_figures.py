@@ -6,11 +6,10 @@ import pytest
 
 import rollout_traces as rt
 from rollout_traces.inspector.pages.figures import split_series
-from rollout_traces.inspector.pages.projects import project
 from rollout_traces.inspector.pages.rollouts import rollout, samples
 from rollout_traces.inspector.pages.runs import several_runs
-from rollout_traces.inspector.view import SplitView
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.pages.shell import project
+from rollout_traces.inspector.workspace import SplitView, Workspace
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.inspector.told import told
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollout_traces.inspector import routes
-from rollout_traces.inspector.access import Access
-from rollout_traces.inspector.visitor import Visitor
+from rollout_traces.inspector.access import Access, Visitor
 from tests.inspector.asking import CALL, Site
 
 SITE = Site()

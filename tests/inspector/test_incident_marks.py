@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector import incident_marks
-from rollout_traces.inspector.incident_marks import IncidentMarks, Marks
+from rollout_traces.inspector.pages import incidents
+from rollout_traces.inspector.pages.incidents import IncidentMarks, Marks
 
 
 @pytest.fixture
@@ -71,6 +71,6 @@ def test_what_cannot_be_understood_or_kept_is_refused(marks, monkeypatch):
         marks.add("run", "rollout", "stale@8", "shout", by="ann")
     with pytest.raises(StoreError, match="400 characters"):
         marks.add("run", "rollout", "x" * 401, "mute", by="ann")
-    monkeypatch.setattr(incident_marks, "MOST_BYTES", 10)
+    monkeypatch.setattr(incidents, "MOST_BYTES", 10)
     with pytest.raises(StoreError, match="most that are kept"):
         marks.add("run", "rollout", "stale@8", "mute", by="ann")

@@ -24,8 +24,7 @@ from rollout_traces.inspector.pages.incidents import (
 )
 from rollout_traces.inspector.pages.rollouts import _group, rollout, samples
 from rollout_traces.inspector.pages.run import run_report
-from rollout_traces.inspector.view import SplitView
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.workspace import SplitView, Workspace
 from rollout_traces.store import Group, TraceRow
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.inspector.told import told

@@ -13,8 +13,8 @@ import pytest
 from playwright.sync_api import expect
 
 from rollout_traces.errors import StoreError
+from rollout_traces.inspector.access import Visitor, asking
 from rollout_traces.inspector.pages.labels import annotate
-from rollout_traces.inspector.visitor import Visitor, asking
 from rollout_traces.inspector.workspace import Workspace
 from tests.inspector.conftest import Served, Visit
 from tests.inspector.told import told

@@ -12,13 +12,19 @@ from playwright.sync_api import expect
 from rollout_traces.analysis import explain as explain_selections
 from rollout_traces.analysis.relations import written
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.explain import explain, figures, in_force
+from rollout_traces.inspector.pages.explain import (
+    AskedSides,
+    explain,
+    figures,
+    in_force,
+    relations_of,
+    sides,
+    step_range,
+)
 from rollout_traces.inspector.pages.flips import flip_figures, flip_list, grid
 from rollout_traces.inspector.pages.prompts import prompt, prompt_list
 from rollout_traces.inspector.pages.runs import several_runs
-from rollout_traces.inspector.pages.selecting import AskedSides, relations_of, sides, step_range
-from rollout_traces.inspector.view import SplitView
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.workspace import SplitView, Workspace
 from rollout_traces.store import QueryError
 from tests.inspector.conftest import Served, Visit
 from tests.inspector.told import told

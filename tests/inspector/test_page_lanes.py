@@ -17,8 +17,7 @@ from rollout_traces.inspector.pages.funnel import FAILED_STOPS, funnel
 from rollout_traces.inspector.pages.lanes import lanes
 from rollout_traces.inspector.pages.reward_functions import reward_functions
 from rollout_traces.inspector.registry import PARTS
-from rollout_traces.inspector.view import SplitView
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.workspace import SplitView, Workspace
 from tests.inspector.api.test_tools import Agent, with_agent
 from tests.inspector.conftest import Served, Visit, log_project
 from tests.inspector.make_lanes import HOSTILE, PROJECT, ROWS, STEPS, rows_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollout_traces.inspector.pages.phrases import telling_phrases
+from rollout_traces.inspector.pages.group import telling_phrases
 
 
 class TestTellingPhrases:

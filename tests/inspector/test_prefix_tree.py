@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_traces.inspector.pages.prefix_tree import prefix_tree, shared_length
+from rollout_traces.inspector.pages.group import prefix_tree, shared_length
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), max_size=8), min_size=1, max_size=6)
 

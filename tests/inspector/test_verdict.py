@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rollout_traces.inspector.pages.verdict import Verdict, verdict
+from rollout_traces.inspector.pages.run import Verdict, verdict
 
 
 def report(*diagnoses: tuple[str, int], n_steps: int = 40) -> SimpleNamespace:

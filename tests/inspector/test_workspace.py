@@ -9,11 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.diagnosed import run_diagnosed
-from rollout_traces.inspector.pages.incidents import run_alarms
+from rollout_traces.inspector.pages.incidents import run_alarms, run_diagnosed
 from rollout_traces.inspector.pages.shell import catalog, pulse
-from rollout_traces.inspector.view import SplitView
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.workspace import SplitView, Workspace
 from tests.inspector.told import told
 from tests.sources.test_trackio_traces import CHAT, TRACES
 from tests.store.projects import PROJECT, conversation, make_ledger, store_values, write_step

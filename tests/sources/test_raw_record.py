@@ -15,9 +15,8 @@ from typer.testing import CliRunner
 import rollout_traces as rt
 from rollout_traces.cli import build_app
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.raw_record import raw_record as page_record
-from rollout_traces.inspector.view import ProjectView
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.pages.around import raw_record as page_record
+from rollout_traces.inspector.workspace import ProjectView, Workspace
 from rollout_traces.sources.importing import import_rollouts
 from rollout_traces.sources.raw_record import raw_record
 from rollout_traces.store.raw_record import raw_record_of

@@ -8,9 +8,8 @@ import pytest
 
 import rollout_traces as rt
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.images import image
-from rollout_traces.inspector.view import ProjectView
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.pages.around import image
+from rollout_traces.inspector.workspace import ProjectView, Workspace
 from tests.generator import tiny_tokenizer
 from tests.pictures import SVG, batch_with, huge_png, png
 
@@ -116,7 +115,7 @@ class TestReading:
         workspace.close()
 
     def test_a_trace_that_names_anything_else_for_its_images_can_still_be_opened(self, trackio_dir):
-        from rollout_traces.inspector.image_places import placed
+        from rollout_traces.inspector.payload import placed
 
         turns = [{"role": "user", "content": "a <image> b", "char_start": 0, "char_stop": 0}]
         payload = {"turns": turns, "raw": "", "warnings": []}

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rollout_traces import __version__
 from rollout_traces.errors import RolloutTracesError, StoreError, extra
+from rollout_traces.inspector.access import ANYBODY, Visitor, asking
 from rollout_traces.inspector.api import answers, models
 from rollout_traces.inspector.asking import as_json
 from rollout_traces.inspector.pages.explore import ColumnsAnswer
@@ -22,10 +23,8 @@ from rollout_traces.inspector.pages.lanes import StepTime
 from rollout_traces.inspector.pages.lanes import step_time as step_time_of
 from rollout_traces.inspector.pages.live import LiveAnswer
 from rollout_traces.inspector.pages.live import live as live_of
-from rollout_traces.inspector.pages.projects import ProjectsAnswer, places
-from rollout_traces.inspector.view import EvaluationView, ProjectView, SplitView
-from rollout_traces.inspector.visitor import ANYBODY, Visitor, asking
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.pages.shell import ProjectsAnswer, places
+from rollout_traces.inspector.workspace import EvaluationView, ProjectView, SplitView, Workspace
 from rollout_traces.model.text import NOTICE
 from rollout_traces.store.server_client import ServerClient
 

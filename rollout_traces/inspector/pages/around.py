@@ -1,16 +1,22 @@
-"""What is around a rollout, for overlays that speak of its group or its step."""
+"""What belongs to a rollout beside its text: its step and group for overlays, images, raw record, viewers of one's own."""
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import Number
-from rollout_traces.inspector.view import SplitView
+from rollout_traces.inspector.viewers import LARGEST, Viewed, Viewer, installed_viewers
+from rollout_traces.inspector.workspace import ProjectView, SplitView
 from rollout_traces.ledger.columns import NULL_INT
+from rollout_traces.model.text import encodable
+from rollout_traces.store.raw_record import raw_record_of
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
+from rollout_traces.trace.images import MEDIA_TYPES, image_suffix
 
 
 @dataclass(frozen=True)
@@ -103,3 +109,103 @@ def _pushes(record: TraceRecord) -> tuple[np.ndarray, np.ndarray] | None:
 def _weighted(values: np.ndarray, weights: np.ndarray) -> Number:
     known = np.isfinite(values) & (weights > 0)
     return float(np.average(values[known], weights=weights[known])) if known.any() else None
+
+
+@dataclass(frozen=True)
+class ImageAnswer:
+    """An image of a rollout: its media type, and its bytes in base64."""
+
+    type: str
+    data: str
+
+
+def image(view: ProjectView, id: str, number: int = 0) -> ImageAnswer:
+    """An image of a rollout, base64."""
+    data = view.store.image(view.store.find(id), number)
+    try:
+        suffix = image_suffix(data)
+    except ValueError as error:
+        raise StoreError(f"The stored file is no image that is shown: {error}") from error
+    return ImageAnswer(MEDIA_TYPES[suffix], base64.b64encode(data).decode("ascii"))
+
+
+SHOWN = 200_000
+"""Characters that a page shows."""
+
+
+@dataclass(frozen=True)
+class RawRecordAnswer:
+    """The text of the record, as its file has it today.
+
+    Attributes:
+        text: its beginning.
+        n_left_out: characters behind that.
+    """
+
+    text: str
+    n_left_out: int
+
+
+def raw_record(view: ProjectView, id: str) -> RawRecordAnswer:
+    """The record that a rollout was imported from."""
+    text = raw_record_of(view.store, id)
+    return RawRecordAnswer(text[:SHOWN], max(len(text) - SHOWN, 0))
+
+
+@dataclass(frozen=True)
+class ViewersAnswer:
+    """The viewers that take a rollout, by name, and what went wrong with others."""
+
+    names: list[str]
+    problems: list[str]
+
+
+@dataclass(frozen=True)
+class ViewedAnswer:
+    """What a frame draws: HTML, or a module with the rollout that its `draw` gets."""
+
+    html: str | None
+    module: str | None
+    rollout: dict[str, Any] | None
+
+
+def viewers(view: ProjectView, id: str) -> ViewersAnswer:
+    """The views of one's own that take a rollout."""
+    rollout = _viewed(view, id)
+    names, problems = [], []
+    for name, viewer in installed_viewers().items():
+        if isinstance(viewer, str):
+            problems.append(f"{name}: {viewer}")
+            continue
+        try:
+            if viewer.takes(rollout):
+                names.append(name)
+        except Exception as error:  # noqa: BLE001 - a package of others: its reader is told
+            problems.append(f"{name}: takes raised {type(error).__name__}: {error}")
+    return ViewersAnswer(names, problems)
+
+
+def viewed(view: ProjectView, id: str, viewer: str) -> ViewedAnswer:
+    """What a viewer draws of a rollout.
+
+    Raises:
+        StoreError: there is no such viewer, it raised, or what it gives is too large.
+    """
+    found = installed_viewers().get(viewer)
+    if not isinstance(found, Viewer):
+        raise StoreError(f"no viewer {viewer[:80]!r} is installed here.")
+    rollout = _viewed(view, id)
+    try:
+        html = None if found.html is None else encodable(found.html(rollout))
+        module = None if found.module is None else found.module.read_text("utf-8")
+    except Exception as error:
+        raise StoreError(f"viewer {viewer!r} raised {type(error).__name__}: {error}") from error
+    size = len(html or module or "")
+    if size > LARGEST:
+        raise StoreError(f"viewer {viewer!r} gives {size:,} characters; at most {LARGEST:,} are drawn.")
+    return ViewedAnswer(html, module, None if module is None else vars(rollout))
+
+
+def _viewed(view: ProjectView, id: str) -> Viewed:
+    record = view.store.record(id)
+    return Viewed(dict(record.metadata), [dict(message) for message in record.messages])

@@ -9,17 +9,19 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.cards import Card, sample_card, worn_listed
 from rollout_traces.inspector.pages.figures import (
+    Card,
     Number,
     Range,
     axis_range,
     flag_severities,
     reward_ranges,
+    sample_card,
+    worn_listed,
 )
 from rollout_traces.inspector.pages.incidents import run_alarms
 from rollout_traces.inspector.payload import rollout_payload
-from rollout_traces.inspector.view import SplitView
+from rollout_traces.inspector.workspace import SplitView
 from rollout_traces.store import Group, RunInfo, Store, TraceRow
 from rollout_traces.store.query.lexer import literal
 from rollout_traces.trace.conversion import TraceRecord, read_transcript

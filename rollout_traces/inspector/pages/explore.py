@@ -10,9 +10,14 @@ import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.asking import Names
-from rollout_traces.inspector.pages.cards import KeptRollouts, population_over_steps
-from rollout_traces.inspector.pages.figures import Range, axis_range, flag_severities
-from rollout_traces.inspector.view import ProjectView, SplitView
+from rollout_traces.inspector.pages.figures import (
+    KeptRollouts,
+    Range,
+    axis_range,
+    flag_severities,
+    population_over_steps,
+)
+from rollout_traces.inspector.workspace import ProjectView, SplitView
 from rollout_traces.model.text import NOTICE
 from rollout_traces.store import Histogram, Store, TraceRow
 from rollout_traces.store.query.lexer import literal

@@ -9,9 +9,8 @@ from rollout_traces.analysis import Flips, Selection, flips
 from rollout_traces.analysis.evaluations import Flip
 from rollout_traces.analysis.flip_grid import FlipGrid, flip_grid
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.figures import Number
-from rollout_traces.inspector.pages.queries import QueriesAnswer, answered_all
-from rollout_traces.inspector.view import EvaluationView, SplitView, taken
+from rollout_traces.inspector.pages.figures import Number, QueriesAnswer, answered_all
+from rollout_traces.inspector.workspace import EvaluationView, SplitView, taken
 
 MOST_PROMPTS = 400
 """Prompts of the list; all are counted."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_traces.inspector.pages.figures import Number, scalars
-from rollout_traces.inspector.view import SplitView
+from rollout_traces.inspector.workspace import SplitView
 from rollout_traces.model.text import quoted
 from rollout_traces.store.query.lexer import literal
 

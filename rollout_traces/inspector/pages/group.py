@@ -1,9 +1,11 @@
-"""A whole group at a glance: every sample's figures and actions, where they part, what winners say."""
+"""A whole group at a glance: every sample's figures and actions, where their tokens part, what winners say and losers do not."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,9 @@ import orjson
 
 from rollout_traces.alarms.worn import Usual, Worn
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.cards import worn_listed
-from rollout_traces.inspector.pages.figures import Number, Range, axis_range, flag_severities
+from rollout_traces.inspector.pages.figures import Number, Range, axis_range, flag_severities, worn_listed
 from rollout_traces.inspector.pages.incidents import run_alarms
-from rollout_traces.inspector.pages.phrases import ShownPhrase, telling_phrases
-from rollout_traces.inspector.pages.prefix_tree import Branch, prefix_tree, shared_length
-from rollout_traces.inspector.view import SplitView
+from rollout_traces.inspector.workspace import SplitView
 from rollout_traces.model.transcript import Transcript
 from rollout_traces.store import Group, Store, TraceRow
 from rollout_traces.trace.conversion import read_details, read_transcript
@@ -306,3 +305,138 @@ def _phrases(members: Sequence[Member], kept: Sequence[int]) -> GroupPhrases:
 def _said(transcript: Transcript) -> str:
     spoken = [turn for turn in transcript.turns if turn.role == "assistant"]
     return "\n".join(f"{turn.thinking or ''}\n{turn.content}" for turn in spoken)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Tokens that some samples share, up to where they part.
+
+    Attributes:
+        start: position of its first token in the rollouts.
+        stop: the position where its members part, or the one member ends.
+        members: indices of the samples that go through it, ascending.
+        children: the branches that follow, most members first.
+    """
+
+    start: int
+    stop: int
+    members: tuple[int, ...]
+    children: tuple[Branch, ...] = field(default=())
+
+
+def prefix_tree(sequences: Sequence[np.ndarray], first: int = 0) -> Branch:
+    """The compressed prefix tree of token sequences.
+
+    Args:
+        sequences: token ids, int [n_i] each; at least one.
+        first: position at which the tree begins; all sequences are equal before it.
+
+    Returns:
+        The root: what all share from `first` on (no tokens where they share none).
+
+    Raises:
+        ValueError: no sequence was given.
+    """
+    if not sequences:
+        raise ValueError("prefix_tree: no sequences. Expected at least one.")
+    return _branch(sequences, tuple(range(len(sequences))), first)
+
+
+def shared_length(sequences: Sequence[np.ndarray], start: int = 0) -> int:
+    """The position up to which all sequences are equal, looked at from `start` on."""
+    shortest = min(len(sequence) for sequence in sequences)
+    lead = sequences[0][start:shortest]
+    stop = len(lead)
+    for sequence in sequences[1:]:
+        different = np.flatnonzero(sequence[start : start + stop] != lead[:stop])
+        if len(different):
+            stop = int(different[0])
+    return start + stop
+
+
+def _branch(sequences: Sequence[np.ndarray], members: tuple[int, ...], start: int) -> Branch:
+    stop = shared_length([sequences[member] for member in members], start)
+    by_token: dict[int, list[int]] = {}
+    for member in members:
+        if len(sequences[member]) > stop:
+            by_token.setdefault(int(sequences[member][stop]), []).append(member)
+    children = [_branch(sequences, tuple(found), stop) for found in by_token.values()]
+    children.sort(key=lambda child: (-len(child.members), child.members))
+    return Branch(start, stop, members, tuple(children))
+
+
+LONGEST_TEXT = 40_000
+"""Characters of a sample that are looked at."""
+LENGTHS = (3, 2, 1)
+"""Words of a phrase; a longer phrase stands for the shorter ones in it."""
+MOST = 8
+_WORD = re.compile(r"\w+|[^\w\s]", re.UNICODE)
+
+
+@dataclass(frozen=True)
+class ShownPhrase:
+    """A phrase that one side uses more.
+
+    Attributes:
+        text: its words.
+        winners: share of the winners that say it.
+        losers: share of the losers that say it.
+    """
+
+    text: str
+    winners: float
+    losers: float
+
+
+def telling_phrases(
+    winners: Sequence[str], losers: Sequence[str]
+) -> tuple[tuple[ShownPhrase, ...], tuple[ShownPhrase, ...]]:
+    """The phrases whose shares differ most: those of the winners, those of the losers.
+
+    Args:
+        winners: what each of the better samples says.
+        losers: what each of the worse ones says.
+
+    Returns:
+        At most eight each, the largest difference first; none where a side is empty. With the few samples
+        of a group these are hints, not findings.
+    """
+    if not winners or not losers:
+        return (), ()
+    told_by = [Counter(phrase for text in side for phrase in _phrases_in(text)) for side in (winners, losers)]
+    phrases = [
+        ShownPhrase(phrase, told_by[0][phrase] / len(winners), told_by[1][phrase] / len(losers))
+        for phrase in told_by[0].keys() | told_by[1].keys()
+    ]
+    return (
+        _largest(phrases, lambda phrase: phrase.winners - phrase.losers),
+        _largest(phrases, lambda phrase: phrase.losers - phrase.winners),
+    )
+
+
+def _phrases_in(text: str) -> set[str]:
+    words = _WORD.findall(text[:LONGEST_TEXT].lower())
+    return {
+        " ".join(words[at : at + length])
+        for length in LENGTHS
+        for at in range(len(words) - length + 1)
+        if any(word[0].isalnum() for word in words[at : at + length])
+    }
+
+
+def _largest(phrases: Iterable[ShownPhrase], by: Callable[[ShownPhrase], float]) -> tuple[ShownPhrase, ...]:
+    ranked = sorted(
+        (phrase for phrase in phrases if by(phrase) >= 0.5),
+        key=lambda phrase: (-by(phrase), -len(phrase.text), phrase.text),
+    )
+    kept: list[ShownPhrase] = []
+    for phrase in ranked:
+        if not any(_within(phrase.text, other.text) or _within(other.text, phrase.text) for other in kept):
+            kept.append(phrase)
+        if len(kept) == MOST:
+            break
+    return tuple(kept)
+
+
+def _within(part: str, whole: str) -> bool:
+    return f" {part} " in f" {whole} "

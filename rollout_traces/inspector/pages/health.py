@@ -10,19 +10,21 @@ from itertools import chain
 from rollout_traces.alarms.worn import Usual
 from rollout_traces.errors import StoreError
 from rollout_traces.flags import needs_text
-from rollout_traces.inspector.pages.breakdown import BY, flagged_share
-from rollout_traces.inspector.pages.cards import Card, KeptRollouts, population_of, sample_card
 from rollout_traces.inspector.pages.figures import (
+    Card,
+    KeptRollouts,
     Number,
     Range,
     axis_range,
     chosen_over_steps,
     finite,
     flag_severities,
+    population_of,
+    sample_card,
 )
 from rollout_traces.inspector.pages.incidents import run_alarms
-from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES, StepMeasure
-from rollout_traces.inspector.view import SplitView
+from rollout_traces.inspector.pages.measures import BY, FLAGGED, MEASURES, StepMeasure, flagged_share
+from rollout_traces.inspector.workspace import SplitView
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.metrics import StepView
 from rollout_traces.metrics.groups import tie_causes

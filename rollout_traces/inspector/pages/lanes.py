@@ -14,7 +14,7 @@ from rollout_traces.analysis.lanes import BUSY, HeldUp, Lanes, Tail, aligned, co
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import scalars
 from rollout_traces.inspector.pages.funnel import FunnelAnswer, funnel
-from rollout_traces.inspector.view import SplitView, taken
+from rollout_traces.inspector.workspace import SplitView, taken
 from rollout_traces.model.spans import KINDS, OF_TIME
 from rollout_traces.model.text import NOTICE, quoted_each
 from rollout_traces.store.query.lexer import literal

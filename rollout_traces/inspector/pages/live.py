@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.view import ProjectView
+from rollout_traces.inspector.workspace import ProjectView
 from rollout_traces.model.live_lines import STAGES
 from rollout_traces.model.text import NOTICE, duration, quoted
 from rollout_traces.store import Store

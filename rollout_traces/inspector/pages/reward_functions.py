@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from rollout_traces.inspector.pages.figures import Number, finite
-from rollout_traces.inspector.view import SplitView
+from rollout_traces.inspector.workspace import SplitView
 
 COMPONENT = "component/"
 SECONDS = "timing/score/"

@@ -10,28 +10,26 @@ from typing import Any
 from rollout_traces.alarms.worn import Usual
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.asking import Names
-from rollout_traces.inspector.pages.cards import (
+from rollout_traces.inspector.pages.figures import (
     Card,
     KeptRollouts,
-    population_of,
-    population_over_steps,
-    sample_card,
-)
-from rollout_traces.inspector.pages.figures import (
     Number,
     Range,
     RunProgress,
     RunSeries,
     axis_range,
     flag_severities,
+    population_of,
+    population_over_steps,
     reward_ranges,
     run_progress,
+    sample_card,
     split_series,
 )
 from rollout_traces.inspector.pages.incidents import RunAlarms, run_alarms
 from rollout_traces.inspector.pages.labels import labels
 from rollout_traces.inspector.payload import rollout_payload
-from rollout_traces.inspector.view import ProjectView, SplitView
+from rollout_traces.inspector.workspace import ProjectView, SplitView
 from rollout_traces.store import Group, RowPage, TraceRow
 from rollout_traces.store.query.nodes import Name
 from rollout_traces.store.query.parser import parse_sort

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollout_traces.alarms.worn import Usual
+from rollout_traces.analysis import RunReport
 from rollout_traces.analysis.curves import (
     evaluation_curve,
     heaviest_curve,
@@ -18,17 +19,22 @@ from rollout_traces.analysis.curves import (
 )
 from rollout_traces.analysis.diagnosis import TIERS, Diagnosis
 from rollout_traces.analysis.in_words import part_text
+from rollout_traces.analysis.run_report import FEWEST_STEPS
 from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.step_series import Series
 from rollout_traces.analysis.unobserved import Unobserved
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.diagnosed import run_diagnosed, run_events, run_scope
-from rollout_traces.inspector.pages.figures import Number, RunProgress, run_progress, thinned
-from rollout_traces.inspector.pages.incidents import run_alarms
-from rollout_traces.inspector.pages.queries import QueriesAnswer, answered_all
-from rollout_traces.inspector.pages.settings_between import SettingsSince, since_run_before
-from rollout_traces.inspector.pages.verdict import Verdict, verdict
-from rollout_traces.inspector.view import SplitView, taken
+from rollout_traces.inspector.pages.figures import (
+    Number,
+    QueriesAnswer,
+    RunProgress,
+    answered_all,
+    run_progress,
+    thinned,
+)
+from rollout_traces.inspector.pages.incidents import run_alarms, run_diagnosed, run_events, run_scope
+from rollout_traces.inspector.pages.runs import SettingsSince, since_run_before
+from rollout_traces.inspector.workspace import SplitView, taken
 from rollout_traces.model.text import quoted
 
 MOST_POINTS = 400
@@ -248,3 +254,37 @@ def _logged(series: Sequence[Series], ending: str) -> Series | None:
 
 def _chart(key: str, title: str, unit: str, series: Series) -> Chart:
     return Chart(key, title, unit, *thinned(series.steps, series.values, MOST_POINTS))
+
+
+WORDS = {"error": "{n} {things} wrong", "warn": "{n} {things} to look at"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The line.
+
+    Attributes:
+        severity: "error", "warn", "unknown" after too few steps, "" where nothing was found.
+        text: in words.
+        since: the first step that any of it began at; None where none is known.
+    """
+
+    severity: str
+    text: str
+    since: int | None = None
+
+
+def verdict(report: RunReport) -> Verdict:
+    """Counts what the diagnoses say.
+
+    Args:
+        report: the run's diagnoses.
+    """
+    for severity, words in WORDS.items():
+        steps = [d.step for d in report.diagnoses if d.severity == severity]
+        if steps:
+            text = words.format(n=len(steps), things="thing" if len(steps) == 1 else "things")
+            return Verdict(severity, text, min(steps))
+    if report.n_steps < FEWEST_STEPS:
+        return Verdict("unknown", "Too early to say")
+    return Verdict("", "Nothing stands out")

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.cards import Card, sample_card
-from rollout_traces.inspector.pages.figures import Range, axis_range
-from rollout_traces.inspector.view import SplitView
+from rollout_traces.inspector.pages.figures import Card, Range, axis_range, sample_card
+from rollout_traces.inspector.workspace import SplitView
 from rollout_traces.ledger.loss_histogram import DIMENSIONS, unpack
 from rollout_traces.settings.run_settings import CONFIG_KEY
 from rollout_traces.store import Store

@@ -12,17 +12,15 @@ import numpy as np
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.asking import as_plain
 from rollout_traces.inspector.pages.around import GroupPushes, group_pushes, step_means
-from rollout_traces.inspector.pages.cards import population
 from rollout_traces.inspector.pages.compare import compare
-from rollout_traces.inspector.pages.explain import explain
+from rollout_traces.inspector.pages.explain import AskedSides, explain
+from rollout_traces.inspector.pages.figures import population
 from rollout_traces.inspector.pages.group import group
 from rollout_traces.inspector.pages.rollouts import rollout
 from rollout_traces.inspector.pages.run import run_report
-from rollout_traces.inspector.pages.selecting import AskedSides
 from rollout_traces.inspector.payload import unpacked
 from rollout_traces.inspector.share.hiding import Hiding, HidingWorkspace
-from rollout_traces.inspector.view import ProjectView, SplitView
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.workspace import ProjectView, SplitView, Workspace
 
 MOST_ROLLOUTS = 64
 MOST_EXAMPLES = 12

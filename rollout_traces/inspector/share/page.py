@@ -1,17 +1,21 @@
-"""The file: markup, style, script and what it shows, under a policy that lets nothing be asked for."""
+"""The file: markup, style, script and what it shows, under a policy that lets nothing be asked for; for a browser that asks."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from html import escape
 from typing import Any
 
-from rollout_traces.inspector.asking import as_json
-from rollout_traces.inspector.assets import STYLE, bundle
-from rollout_traces.inspector.inliner import InlineError, inlined
+from rollout_traces.errors import StoreError
+from rollout_traces.inspector.asking import Names, as_json
+from rollout_traces.inspector.assets import STYLE, InlineError, bundle, inlined
+from rollout_traces.inspector.share.contents import Shared, shared_contents
+from rollout_traces.inspector.workspace import SplitView
 
 ENTRY = "components/shared/script.js"
 
@@ -69,3 +73,53 @@ def _title(text: str) -> str:
     from rollout_traces.model.text import one_line
 
     return one_line(text, 200) or "rollout traces"
+
+
+LARGEST = 64 << 20
+"""Bytes of a file that a browser is sent."""
+
+
+@dataclass(frozen=True)
+class SharedFile:
+    """The file's text, and its name."""
+
+    html: str
+    name: str
+
+
+def share(
+    view: SplitView,
+    what: str,
+    id: str = "",
+    a: str = "",
+    b: str = "",
+    step: int | None = None,
+    group: int | None = None,
+    hide: Names = (),
+) -> SharedFile:
+    """The file of a rollout (`id`), of two (`a` and `b`), of a group (`step`, `group`) or of the run's report.
+
+    `what` says which: `rollout`, `compare`, `group` or `explain`. The texts of `hide` are hidden in it.
+
+    Raises:
+        StoreError: `what` is something else, it is not there, or the file is too large.
+    """
+    known = {
+        "rollout": {"rollouts": (id,)},
+        "compare": {"compared": (a, b)},
+        "group": {"group": (step or 0, group or 0)},
+        "explain": {"explained": True, "step": step},
+    }
+    if what not in known:
+        raise StoreError(f"what: seen {what[:40]!r}, expected rollout, compare, group or explain.")
+    if what == "group" and step is None:
+        raise StoreError("step: none named. Pick one with the step pager.")
+    patterns = tuple(re.escape(text) for text in hide if text)
+    wanted = Shared(view.project, run=view.run, split=view.split, patterns=patterns, **known[what])  # type: ignore[arg-type]
+    page = shared_page(shared_contents(view.workspace, wanted))
+    size = len(page.encode())
+    if size > LARGEST:
+        raise StoreError(
+            f"the file has {size:,} bytes; a browser is sent at most {LARGEST:,}. Use `rollout-traces share`."
+        )
+    return SharedFile(page, f"{what}.html")

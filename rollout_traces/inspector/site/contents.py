@@ -8,17 +8,14 @@ from typing import Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.asking import as_plain
-from rollout_traces.inspector.pages.around import group_pushes, step_means
-from rollout_traces.inspector.pages.cards import population_over_steps, sample_card
-from rollout_traces.inspector.pages.explain import explain
-from rollout_traces.inspector.pages.figures import scalars
-from rollout_traces.inspector.pages.images import image
+from rollout_traces.inspector.pages.around import group_pushes, image, step_means
+from rollout_traces.inspector.pages.explain import AskedSides, explain
+from rollout_traces.inspector.pages.figures import population_over_steps, sample_card, scalars
 from rollout_traces.inspector.pages.incidents import run_alarms
 from rollout_traces.inspector.pages.rollouts import AskedSamples, metrics, rollout, samples
 from rollout_traces.inspector.pages.run import RunAnswer, run_report
-from rollout_traces.inspector.pages.selecting import AskedSides
 from rollout_traces.inspector.pages.shell import ListedRun, SplitSteps
-from rollout_traces.inspector.view import SplitView
+from rollout_traces.inspector.workspace import SplitView
 from rollout_traces.store import TraceRow
 from rollout_traces.store.asking import meanings
 from rollout_traces.store.reading import part_text

@@ -13,11 +13,9 @@ from typing import Any
 
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.inspector.asking import as_json, as_plain
-from rollout_traces.inspector.assets import STYLE, bundle, icon
-from rollout_traces.inspector.inliner import inlined
+from rollout_traces.inspector.assets import STYLE, bundle, icon, inlined
 from rollout_traces.inspector.site.contents import SiteOf, listed_run
-from rollout_traces.inspector.view import ProjectView, SplitView
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.workspace import ProjectView, SplitView, Workspace
 from rollout_traces.model.text import one_line
 
 ENTRY = "components/site/script.js"

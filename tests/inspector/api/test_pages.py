@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from rollout_traces.inspector.access import Visitor, asking
 from rollout_traces.inspector.registry import PAGES, READ, SENT
 from rollout_traces.inspector.server import ServerOptions, build_server
-from rollout_traces.inspector.visitor import Visitor, asking
 from rollout_traces.inspector.workspace import Workspace
 from tests.inspector.told import told
 

@@ -209,7 +209,7 @@ def test_without_the_package_the_command_says_what_to_install():
     ],
 )
 def test_citations_are_checked(workspace, text, resolve, why):
-    from rollout_traces.inspector.api.citations import checked
+    from rollout_traces.inspector.api.answers import checked
 
     store = workspace.store("story")
     uid = store.query(limit=1).rows[0]["uid"]
@@ -220,7 +220,7 @@ def test_citations_are_checked(workspace, text, resolve, why):
 
 
 def test_a_beginning_of_a_uid_is_no_citation(workspace):
-    from rollout_traces.inspector.api.citations import checked
+    from rollout_traces.inspector.api.answers import checked
 
     store = workspace.store("story")
     uid = store.query(where="run = healthy", limit=1).rows[0]["uid"]

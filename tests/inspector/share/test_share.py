@@ -12,8 +12,8 @@ import pytest
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.inspector.payload import unpacked
 from rollout_traces.inspector.share import Shared, shared_contents, shared_page
-from rollout_traces.inspector.share.answer import share
 from rollout_traces.inspector.share.hiding import Hiding, HidingWorkspace
+from rollout_traces.inspector.share.page import share
 from tests.inspector.share.conftest import HIDDEN_BY_THE_RUN, SECRET
 from tests.inspector.told import told
 

@@ -7,8 +7,7 @@ import subprocess
 
 import pytest
 
-from rollout_traces.inspector.assets import bundle
-from rollout_traces.inspector.inliner import InlineError, inlined, joined
+from rollout_traces.inspector.assets import InlineError, bundle, inlined, joined
 
 
 class TestJoined:
