@@ -14,7 +14,7 @@ import typer
 
 from rollout_traces.cli.options import expanded
 
-HELPERS = frozenset({"conversation", "dump", "example", "opened", "opening", "options", "tables"})
+HELPERS = frozenset({"conversation", "dump", "opening", "options", "tables"})
 """Modules here that are no command."""
 LEAN = frozenset(
     {

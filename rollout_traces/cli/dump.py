@@ -1,23 +1,67 @@
-"""A dump of another tool in a place that goes when the command ends, so that it can be looked at without an import."""
+"""Projects that `show` opens and that go when the command ends: a dump of another tool without an import, and the example."""
 
 from __future__ import annotations
 
 import io
+import os
 import shlex
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 import typer
 
-from rollout_traces.cli.example import own_folders
-from rollout_traces.cli.opened import remember
+from rollout_traces.cli.opening import remember
 from rollout_traces.errors import ConfigError
 from rollout_traces.model.text import one_line
-from rollout_traces.settings.names import file_stem
+from rollout_traces.settings.run_settings import file_stem
 
 SMALL = 8_000_000
 """Bytes of a dump that is opened without a word; a larger one takes a while, and says so."""
+FOLDER = Path(__file__).resolve().parents[1] / "example_run"
+"""An export of a run that `examples/tiny_grpo.py --trouble` trained; `make example` writes it anew."""
+PROJECT = "tiny-grpo"
+FIRST_PAGE = {"tab": "run"}
+
+
+@contextmanager
+def own_folders() -> Iterator[Path]:
+    """A place that goes again, in which this process has folders of its own for Trackio, index and labels."""
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory(prefix="rollout-traces-") as home:
+        for name, folder in (
+            ("TRACKIO_DIR", "trackio"),
+            ("XDG_CACHE_HOME", "cache"),
+            ("XDG_DATA_HOME", "data"),
+        ):
+            Path(home, folder).mkdir()
+            os.environ[name] = str(Path(home, folder))
+        try:
+            yield Path(home)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+@contextmanager
+def example_home() -> Iterator[str]:
+    """A copy of the run, with folders of its own for Trackio, index and labels; this process stays in it.
+
+    To be entered before Trackio is imported, which reads its folder once.
+
+    Yields:
+        The project's name.
+    """
+    with own_folders() as home:
+        shutil.copytree(FOLDER, home / PROJECT)
+        before = Path.cwd()
+        os.chdir(home)
+        try:
+            yield PROJECT
+        finally:
+            os.chdir(before)
 
 
 @contextmanager

@@ -98,67 +98,63 @@ def show(
     Example: rollout-traces show --project gsm8k --run run-1
     Example: rollout-traces show ./outputs/rollout_data
     """
-    from rollout_traces.errors import ConfigError, RolloutTracesError
+    from rollout_traces.errors import ConfigError
 
     state: dict[str, str] = {}
-    try:
-        with ExitStack() as place:
-            if (example or dump) and (project or server_url or space or (example and dump)):
-                what, others = ("--example", "a dump, ") if example else ("a dump", "")
-                raise ConfigError(
-                    f"{what} is a project of its own. Leave {others}--project, --server-url and --space out."
-                )
-            if run is not None:
-                if not project:
-                    raise ConfigError("--run without --project: a run is one of a project.")
-                state = {"tab": "run", "run": run}
-            if example:
-                from rollout_traces.cli.example import FIRST_PAGE, example_home
-
-                project, state, no_trackio = place.enter_context(example_home()), FIRST_PAGE, True
-            elif dump:
-                from rollout_traces.cli.dump import dump_home
-
-                project, no_trackio = place.enter_context(dump_home(dump)), True
-            elif not project and not server_url and not space:
-                _offer()
-            _need_the_extra()
-            from rollout_traces.inspector.access import chosen_token, named_tokens
-            from rollout_traces.inspector.server import ServerOptions, checked_port, free_port
-            from rollout_traces.inspector.workspace import Workspace
-
-            workspace = Workspace(
-                server_url=server_url,
-                space=space,
-                projects=(project,) if project else (),
-                query_seconds=query_seconds,
-                may_label=not no_labels,
+    with ExitStack() as place:
+        if (example or dump) and (project or server_url or space or (example and dump)):
+            what, others = ("--example", "a dump, ") if example else ("a dump", "")
+            raise ConfigError(
+                f"{what} is a project of its own. Leave {others}--project, --server-url and --space out."
             )
-            owner = login()
-            options = ServerOptions(
-                host=host,
-                port=free_port(host) if port is None else checked_port(host, port),
-                token=chosen_token(host, no_token),
-                owner=owner,
-                named_tokens=named_tokens(os.environ, owner),
-                allow_hosts=tuple(allow_host or ()),
-                trusted_proxies=tuple(trusted_proxy or ()),
-                frame_ancestors=tuple(frame_ancestor or ()),
-                root_path=root_path,
-                mount_trackio=workspace.has_dashboard and not no_trackio,
-                trackio_sql=trackio_sql,
-                write_token=_write_token(no_trackio) if receive_logs else None,
-            )
-            _serve(workspace, options, project, page_address(options, project, **state), no_browser)
-    except RolloutTracesError as error:
-        typer.secho(str(error), err=True, fg="red")
-        raise typer.Exit(1) from error
+        if run is not None:
+            if not project:
+                raise ConfigError("--run without --project: a run is one of a project.")
+            state = {"tab": "run", "run": run}
+        if example:
+            from rollout_traces.cli.dump import FIRST_PAGE, example_home
+
+            project, state, no_trackio = place.enter_context(example_home()), FIRST_PAGE, True
+        elif dump:
+            from rollout_traces.cli.dump import dump_home
+
+            project, no_trackio = place.enter_context(dump_home(dump)), True
+        elif not project and not server_url and not space:
+            _offer()
+        _need_the_extra()
+        from rollout_traces.inspector.access import chosen_token, named_tokens
+        from rollout_traces.inspector.server import ServerOptions, checked_port, free_port
+        from rollout_traces.inspector.workspace import Workspace
+
+        workspace = Workspace(
+            server_url=server_url,
+            space=space,
+            projects=(project,) if project else (),
+            query_seconds=query_seconds,
+            may_label=not no_labels,
+        )
+        owner = login()
+        options = ServerOptions(
+            host=host,
+            port=free_port(host) if port is None else checked_port(host, port),
+            token=chosen_token(host, no_token),
+            owner=owner,
+            named_tokens=named_tokens(os.environ, owner),
+            allow_hosts=tuple(allow_host or ()),
+            trusted_proxies=tuple(trusted_proxy or ()),
+            frame_ancestors=tuple(frame_ancestor or ()),
+            root_path=root_path,
+            mount_trackio=workspace.has_dashboard and not no_trackio,
+            trackio_sql=trackio_sql,
+            write_token=_write_token(no_trackio) if receive_logs else None,
+        )
+        _serve(workspace, options, project, page_address(options, project, **state), no_browser)
 
 
 def _serve(
     workspace: Workspace, options: ServerOptions, project: str | None, address: str, no_browser: bool
 ) -> None:
-    from rollout_traces.cli.opened import remember
+    from rollout_traces.cli.opening import remember
     from rollout_traces.inspector.listening import listen, serve, warm_up
     from rollout_traces.inspector.origins import is_loopback
     from rollout_traces.inspector.server import build_server
@@ -191,7 +187,7 @@ def _serve(
 
 def _offer() -> None:
     """Names what was opened or written before, and when."""
-    from rollout_traces.cli.opened import remembered
+    from rollout_traces.cli.opening import remembered
     from rollout_traces.model.text import one_line
 
     if remembered():

@@ -13,7 +13,7 @@ import orjson
 
 from rollout_traces.export.formats import write_parquet
 from rollout_traces.export.rows import ExportQuery, empty_folder, records
-from rollout_traces.trace.thinking import with_thinking_apart
+from rollout_traces.trace.conversion import with_thinking_apart
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.settings.names import check_name, file_stem
+from rollout_traces.settings.run_settings import check_name, file_stem
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,9 +18,8 @@ from rollout_traces.decode.grammars import THINKING_UNCLOSED
 from rollout_traces.model.spans import as_seconds, checked
 from rollout_traces.model.text import encodable
 from rollout_traces.model.transcript import TokenTrack, Transcript, Turn
-from rollout_traces.trace.conversion import TraceRecord, newer_schema, read_details, read_transcript
+from rollout_traces.trace.conversion import TraceRecord, newer_schema, read_details, read_transcript, spoken
 from rollout_traces.trace.images import IMAGES_KEY
-from rollout_traces.trace.thinking import spoken
 
 _DTYPES = {kind: np.dtype(f"<{kind}") for kind in ("u1", "i2", "i4", "f2", "f4")}
 """Numbers that a page reads, by kind."""

@@ -16,8 +16,7 @@ from rollout_traces.logger.where_to_open import inspector_of
 from rollout_traces.model.batch import SPLITS, RolloutBatch, keys_left_out
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.settings.logger_options import LoggerOptions
-from rollout_traces.settings.names import check_project, check_run
-from rollout_traces.settings.run_settings import RunSettings
+from rollout_traces.settings.run_settings import RunSettings, check_project, check_run
 from rollout_traces.sink.webhook import ENVIRONMENT, check_webhook
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.selection import policy_named

@@ -15,7 +15,7 @@ from rollout_traces.logger.attempts import Attempts
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.live_lines import LIVE_FOLDER, LivePlace, live_folder
 from rollout_traces.settings.logger_options import LoggerOptions
-from rollout_traces.settings.names import file_stem
+from rollout_traces.settings.run_settings import file_stem
 from rollout_traces.spool.account import Account, account_of, damage_of
 from rollout_traces.spool.folder import MemorySpool, SpoolReader, SpoolWriter
 from rollout_traces.spool.patient_writer import PatientWriter

@@ -20,7 +20,7 @@ from rollout_traces.sources.re_encode import ReEncoder
 from rollout_traces.sources.run_import import FileImport, RunImport, rows_given
 from rollout_traces.sources.scan import FoundRun, scan
 from rollout_traces.sources.state import FileState, ImportState, only_import_of
-from rollout_traces.sources.trackio_project import PREFIX, project_path, rows_of_project
+from rollout_traces.sources.trackio_traces import PREFIX, project_path, rows_of_project
 from rollout_traces.spool.locks import FolderLock
 
 Progress = Callable[[int, int], None]

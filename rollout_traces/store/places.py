@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from rollout_traces.model.private_files import why_not_believed
-from rollout_traces.settings.names import check_name, file_stem
+from rollout_traces.settings.run_settings import check_name, file_stem
 
 DATABASE_SUFFIX = ".db"
 INDEX_FOLDER = "rollout-index"

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+import rollout_traces as rt
 from rollout_traces.errors import ConfigError
-from rollout_traces.settings.run_settings import CONFIG_KEY, Range, RunSettings
+from rollout_traces.settings.run_settings import (
+    CONFIG_KEY,
+    Range,
+    RunSettings,
+    check_project,
+    check_run,
+    file_stem,
+)
 
 
 def test_ranges_are_pairs_or_mappings():
@@ -55,3 +63,30 @@ class TestDeclared:
     def test_what_cannot_be_understood_is_named(self, declared):
         with pytest.raises(ConfigError):
             RunSettings.declared({CONFIG_KEY: declared})
+
+
+@pytest.mark.parametrize("project", ["x" * 300, "ä" * 150, 7, None, b"p", "", "broken \ud800"])
+def test_a_project_that_cannot_be_kept_is_refused(project, trackio_dir):
+    with pytest.raises(ConfigError, match="project: seen"):
+        rt.RolloutLogger(project)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, 7, "broken \ud800"])
+def test_so_is_a_run(name, trackio_dir):
+    with pytest.raises(ConfigError, match="name: seen"):
+        rt.RolloutLogger("p", name)
+
+
+def test_projects_that_share_a_database_are_warned_about(caplog):
+    for project in ("a/b", "a.b"):
+        assert file_stem(project) == "ab"
+        check_project(project)
+        assert f"Trackio keeps {project!r} under 'ab'" in caplog.text
+
+
+def test_plain_names_pass_without_a_word(caplog):
+    for project in ("gsm8k", "my_project-2", "プロジェクト", "x" * 200):
+        check_project(project)
+    check_run(None)
+    check_run("run 1 / lr=1e-6")
+    assert caplog.text == ""

@@ -15,8 +15,7 @@ from rollout_traces.decode.align import text_of
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.export.rows import ExportQuery, found
 from rollout_traces.export.training.options import TrainingOptions
-from rollout_traces.trace.conversion import TraceRecord, read_transcript
-from rollout_traces.trace.thinking import with_thinking_apart
+from rollout_traces.trace.conversion import TraceRecord, read_transcript, with_thinking_apart
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store, TraceRow
