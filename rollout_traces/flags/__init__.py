@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _PLAIN = ("flag", "inputs")
 """What needs no flag to be registered."""
-_REGISTERED = ("mask", "text", "policy", "sampler", "rendering", "group", "registry", "detect")
+_REGISTERED = ("mask", "text", "policy", "rendering", "group", "registry", "detect")
 """The families, which register their flags, and what speaks of all of them."""
 
 __all__ = [

@@ -24,22 +24,21 @@ from rollout_traces.integrations.base import (
     Arguments,
     arguments_of,
     attach_when_built,
-    binds,
     contained,
     has_hook_points,
     integration_named,
-    warn_if_unsupported,
 )
 from rollout_traces.integrations.followed import Followed, prompt_text
-from rollout_traces.integrations.hook_logger import HookLogger
-from rollout_traces.integrations.settings import HookSettings
-from rollout_traces.integrations.trl_batch import ScoredCompletions, align_steps, at_global_step, batches_from
+from rollout_traces.integrations.trl_batch import (
+    ScoredCompletions,
+    TrlCallback,
+    attach_callback,
+    batches_from,
+)
 from rollout_traces.integrations.trl_followed import TrlRows
 from rollout_traces.logger.rollout_logger import RolloutLogger
 
 __all__ = ["ScoredCompletions", "attach", "batches_from", "install", "install_recompiled", "install_rloo"]
-
-DEFAULT_CAP = 32
 
 
 def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any) -> TrainerCallback:
@@ -55,24 +54,7 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
         The callback that flushes before TRL closes its run; it is already added, unless the trainer lacks
         what a hook needs.
     """
-    integration = integration_named("trl")
-    warn_if_unsupported(integration)
-    if getattr(trainer, "_rollout_traces", None) is not None:
-        trainer._rollout_traces.hook.give(logger, HookSettings.from_environment().over(options))
-        return trainer._rollout_traces
-    observer = _TrlObserver(trainer, logger, {"max_rollout_traces_per_step": DEFAULT_CAP, **options})
-    if not observer.hook.is_on or not binds(integration, trainer):
-        return observer
-    trainer._rollout_traces = observer
-    if hasattr(trainer, "_generate"):
-        trainer._generate = observer.remember_lengths(trainer._generate)
-    if hasattr(trainer, "_generate_single_turn"):
-        trainer._generate_single_turn = observer.rows.around_sampling(trainer._generate_single_turn)
-    trainer._calculate_rewards = observer.remember_rewards(trainer._calculate_rewards)
-    trainer.log = at_global_step(trainer, trainer.log)
-    trainer._generate_and_score_completions = observer.hand_over(trainer._generate_and_score_completions)
-    trainer.callback_handler.callbacks.insert(0, observer)
-    return observer
+    return attach_callback(_TrlObserver, "trl", trainer, logger, options)
 
 
 def install() -> None:
@@ -134,19 +116,26 @@ class _Place:
     groups: Sequence[int]
 
 
-class _TrlObserver(TrainerCallback):
-    """Sees every call, hands it over, closes each step, and flushes before TRL finishes its run."""
+class _TrlObserver(TrlCallback):
+    """Sees every call, and hands it over."""
 
-    def __init__(self, trainer: Any, logger: RolloutLogger | None, options: Mapping[str, Any]) -> None:
-        self.trainer = trainer
-        self.hook = HookLogger(
-            "trl", logger, HookSettings.from_environment().over(options), self._said_by_trainer
-        )
+    def __init__(self, name: str, trainer: Any, *given: Any) -> None:
+        super().__init__(name, trainer, *given)
         self.rows = TrlRows(trainer)
         self.place: _Place | None = None
         self.generated: list[_Generated] = []
         self.rewarded: _Rewarded | None = None
         self._groups: dict[str, tuple[int, int]] = {}
+
+    def watch(self) -> None:
+        """Wraps sampling, scoring, and the call around both."""
+        trainer = self.trainer
+        if hasattr(trainer, "_generate"):
+            trainer._generate = self.remember_lengths(trainer._generate)
+        if hasattr(trainer, "_generate_single_turn"):
+            trainer._generate_single_turn = self.rows.around_sampling(trainer._generate_single_turn)
+        trainer._calculate_rewards = self.remember_rewards(trainer._calculate_rewards)
+        trainer._generate_and_score_completions = self.hand_over(trainer._generate_and_score_completions)
 
     def remember_lengths(self, generate: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps `_generate`, whose lists still distinguish a truncated completion from a masked one."""
@@ -193,22 +182,9 @@ class _TrlObserver(TrainerCallback):
 
         return wrapped
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Makes TRL's own scalars and tables carry the global step that the rollouts carry."""
-        self.hook.start_training()
-        contained("trl")(align_steps)(self.trainer)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Closes the step that TRL has just counted."""
-        contained("trl")(self.hook.close_step)(int(state.global_step), "rollout")
-
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Closes the evaluation, which TRL logs at the step it is at."""
         contained("trl")(self.hook.close_step)(int(state.global_step), "eval-rollout")
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Stores what is left; TRL closes its Trackio run right after."""
-        self.hook.close()
 
     def _lengths(self, result: Sequence[Any]) -> list[_Generated]:
         ends = _end_ids(self.trainer)
@@ -324,10 +300,8 @@ class _TrlObserver(TrainerCallback):
         return prompting if isinstance(prompting, str) and prompting != own else None
 
     def _said_by_trainer(self) -> dict[str, Any]:
-        args = self.trainer.args
         return {
-            "project": getattr(args, "project", None) or "huggingface",
-            "name": getattr(args, "run_name", None),
+            **super()._said_by_trainer(),
             "tokenizer": _tokenizer_of(self.trainer),
             "chat_template": self._template(),
             "chat_template_kwargs": getattr(self.trainer, "chat_template_kwargs", None),

@@ -21,21 +21,16 @@ from transformers import TrainerCallback
 
 from rollout_traces.integrations.base import (
     attach_when_built,
-    binds,
     contained,
     has_hook_points,
     integration_named,
-    warn_if_unsupported,
 )
-from rollout_traces.integrations.hook_logger import HookLogger
-from rollout_traces.integrations.settings import HookSettings
-from rollout_traces.integrations.trl_batch import align_steps, at_global_step
+from rollout_traces.integrations.trl_batch import TrlCallback, attach_callback
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
 
 NAME = "trl_async"
 MODULE = "trl.experimental.async_grpo.async_grpo_trainer"
-DEFAULT_CAP = 32
 STALE = "stale"
 """Discard reason of samples that were older than `max_staleness` when they left the queue."""
 
@@ -105,23 +100,7 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
         The callback that closes steps and flushes before TRL closes its run; it is already added, unless the
         trainer lacks what a hook needs.
     """
-    integration = integration_named(NAME)
-    warn_if_unsupported(integration)
-    settings = HookSettings.from_environment()
-    if getattr(trainer, "_rollout_traces", None) is not None:
-        trainer._rollout_traces.hook.give(logger, settings.over(options))
-        return trainer._rollout_traces
-    observer = _TrlAsyncObserver(
-        trainer, logger, settings.over({"max_rollout_traces_per_step": DEFAULT_CAP, **options})
-    )
-    if not observer.hook.is_on or not binds(integration, trainer):
-        return observer
-    trainer._rollout_traces = observer
-    trainer.get_train_dataloader = observer.around_loader(trainer.get_train_dataloader)
-    trainer.training_step = observer.before_training(trainer.training_step)
-    trainer.log = at_global_step(trainer, trainer.log)
-    trainer.callback_handler.callbacks.insert(0, observer)
-    return observer
+    return attach_callback(_TrlAsyncObserver, NAME, trainer, logger, options)
 
 
 def install() -> None:
@@ -132,7 +111,7 @@ def install() -> None:
         attach_when_built(AsyncGRPOTrainer, NAME, attach)
 
 
-class _TrlAsyncObserver(TrainerCallback):
+class _TrlAsyncObserver(TrlCallback):
     """Follows samples from the queue to the step they are trained in.
 
     Attributes:
@@ -140,11 +119,15 @@ class _TrlAsyncObserver(TrainerCallback):
         packed: micro-batches that are packed and not trained on yet, in order.
     """
 
-    def __init__(self, trainer: Any, logger: RolloutLogger | None, options: Mapping[str, Any]) -> None:
-        self.trainer = trainer
-        self.hook = HookLogger(NAME, logger, options, self._said_by_trainer)
+    def __init__(self, name: str, trainer: Any, *given: Any) -> None:
+        super().__init__(name, trainer, *given)
         self.pulled: dict[int, Any] = {}
         self.packed: deque[list[Any]] = deque()
+
+    def watch(self) -> None:
+        """Wraps the making of the loader, and the step of a micro-batch."""
+        self.trainer.get_train_dataloader = self.around_loader(self.trainer.get_train_dataloader)
+        self.trainer.training_step = self.before_training(self.trainer.training_step)
 
     def around_loader(self, get_loader: Callable[..., Any]) -> Callable[..., Any]:
         """Watches the queue of the data set and the collator of the loader as they are made."""
@@ -183,19 +166,6 @@ class _TrlAsyncObserver(TrainerCallback):
         else:
             self.pulled[id(sample.input_ids)] = sample
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Makes TRL's own scalars carry the global step that the rollouts carry."""
-        self.hook.start_training()
-        contained(NAME)(align_steps)(self.trainer)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Closes the step that TRL has just counted."""
-        contained(NAME)(self.hook.close_step)(int(state.global_step), "rollout")
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Stores what is left; TRL closes its Trackio run right after."""
-        self.hook.close()
-
     def _watch(self, loader: Any) -> None:
         dataset = getattr(self.trainer, "_rollout_dataset", None)
         if dataset is None:
@@ -231,12 +201,10 @@ class _TrlAsyncObserver(TrainerCallback):
         self.hook.log_rollouts(batches_from(taken), step=step, split="rollout")
 
     def _said_by_trainer(self) -> dict[str, Any]:
-        args = self.trainer.args
         return {
-            "project": getattr(args, "project", None) or "huggingface",
-            "name": getattr(args, "run_name", None),
+            **super()._said_by_trainer(),
             "tokenizer": self.trainer.processing_class,
-            "chat_template_kwargs": getattr(args, "chat_template_kwargs", None),
+            "chat_template_kwargs": getattr(self.trainer.args, "chat_template_kwargs", None),
         }
 
 

@@ -1,4 +1,4 @@
-"""What TRL gives: its batch, left-padded prompts and right-padded completions, as a canonical one; its scalars and tables."""
+"""What TRL's hooks share: a batch, left-padded prompts and right-padded completions, as a canonical one; steps, scalars and tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
+from transformers import TrainerCallback
+
 from rollout_traces.errors import BatchError
+from rollout_traces.integrations.base import binds, contained, integration_named, warn_if_unsupported
+from rollout_traces.integrations.hook_logger import HookLogger
+from rollout_traces.integrations.settings import HookSettings
+from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.spans import Span
 
@@ -145,6 +151,82 @@ def _weighted(rewards: Mapping[str, Sequence[float]], weights: Sequence[float]) 
         ]
         totals.append(sum(known) if known else None)
     return totals
+
+
+DEFAULT_CAP = 32
+"""`max_rollout_traces_per_step` where a script attaches and says none."""
+
+
+class TrlCallback(TrainerCallback):
+    """Closes each step of a TRL trainer, and flushes before TRL finishes its run.
+
+    Args:
+        name: the integration's name.
+        trainer: the trainer.
+        logger: where to log; None: one is made when the first rollouts come.
+        options: arguments of that `RolloutLogger`.
+    """
+
+    def __init__(
+        self, name: str, trainer: Any, logger: RolloutLogger | None, options: Mapping[str, Any]
+    ) -> None:
+        self.name = name
+        self.trainer = trainer
+        wanted = {"max_rollout_traces_per_step": DEFAULT_CAP, **options}
+        self.hook = HookLogger(
+            name, logger, HookSettings.from_environment().over(wanted), self._said_by_trainer
+        )
+
+    def watch(self) -> None:
+        """Wraps the methods of the trainer by which its rollouts are seen."""
+        raise NotImplementedError
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Makes TRL's own scalars and tables carry the global step that the rollouts carry."""
+        self.hook.start_training()
+        contained(self.name)(align_steps)(self.trainer)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Closes the step that TRL has just counted."""
+        contained(self.name)(self.hook.close_step)(int(state.global_step), "rollout")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stores what is left; TRL closes its Trackio run right after."""
+        self.hook.close()
+
+    def _said_by_trainer(self) -> dict[str, Any]:
+        args = self.trainer.args
+        return {
+            "project": getattr(args, "project", None) or "huggingface",
+            "name": getattr(args, "run_name", None),
+        }
+
+
+def attach_callback(
+    kind: type[TrlCallback],
+    name: str,
+    trainer: Any,
+    logger: RolloutLogger | None,
+    options: Mapping[str, Any],
+) -> TrlCallback:
+    """Attaches a callback to a trainer, or gives what a script says to the one that it has.
+
+    Returns:
+        The callback; it is already added, unless nothing was asked for or the trainer lacks what a hook needs.
+    """
+    integration = integration_named(name)
+    warn_if_unsupported(integration)
+    known = getattr(trainer, "_rollout_traces", None)
+    if known is not None:
+        known.hook.give(logger, HookSettings.from_environment().over(options))
+        return known
+    made = kind(name, trainer, logger, options)
+    if made.hook.is_on and binds(integration, trainer):
+        trainer._rollout_traces = made
+        made.watch()
+        trainer.log = at_global_step(trainer, trainer.log)
+        trainer.callback_handler.callbacks.insert(0, made)
+    return made
 
 
 _logging: ContextVar[int | None] = ContextVar("rollout_traces_trl_logging", default=None)

@@ -38,24 +38,20 @@ from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.transcript import Transcript
 from rollout_traces.settings.logger_options import page_address
-from rollout_traces.steps.choosing import StoredStep, choose_rows
+from rollout_traces.sink.stored import StoredRow
 from rollout_traces.steps.copied import CopiedRows
 from rollout_traces.steps.discarded import RunningTotals, filtered_details
 from rollout_traces.steps.open_step import ClosedStep
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.row_reader import Hide, RowReader, details_of, extra_metadata
-from rollout_traces.steps.run_state import LOGGED, RunState, of_trainer
-from rollout_traces.steps.selection import Selected
+from rollout_traces.steps.run_state import FIGURES, LOGGED, RUN_STATE, RunState, StoredStep, of_trainer
+from rollout_traces.steps.selection import Selected, SelectionRequest, choose, policy_named
 from rollout_traces.steps.summary import JudgedRows, JudgedStep, scalars_of, step_summary_of
 from rollout_traces.trace.conversion import TraceRecord, rollout_trace
 
 T = TypeVar("T")
 LOSS_HISTOGRAM = "loss_histogram"
 """Where a step summary's details hold the histogram of its loss tokens."""
-RUN_STATE = "run_state"
-"""Where a step summary's details hold the run's state after it."""
-FIGURES = "figures"
-"""Where they hold the step's part of the series by which the next steps are judged."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,20 +323,63 @@ class Judge:
             return otherwise()
 
 
-def read_run_state(kept: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """The run's state as the newest of some step summaries holds it, from their splits and details; empty without one."""
-    state = _read(kept[-1][1].get(RUN_STATE)) if kept else None
-    return state if isinstance(state, dict) else {}
+def choose_rows(
+    step: ClosedStep,
+    ledger: Ledger,
+    options: StepOptions,
+    stored: StoredStep,
+    traced_prompts: Mapping[str, int],
+    counters: Counter[str],
+) -> list[Selected]:
+    """The rows that become traces.
+
+    What an earlier worker began to store was its choice and stays the choice. Rows whose tokens the memory budget
+    gave up are no candidates, and the others' probabilities say so.
+
+    Args:
+        step: the step.
+        ledger: its rows, flags included.
+        options: the cap and the policy.
+        stored: what an earlier worker stored of it.
+        traced_prompts: prompt key -> traces of it so far.
+        counters: a policy that fails is counted here.
+
+    Returns:
+        Rows, each with its reason and its probability over the whole step.
+    """
+    if stored.is_summarised:
+        return _stored_choice(step, stored.chosen)
+    candidates = np.flatnonzero(~step.given_up)
+    request = SelectionRequest(
+        ledger.take(candidates),
+        options.max_traces - stored.n_traced,
+        options.seed,
+        traced_prompts,
+        step.key.step,
+        step.key.split,
+    )
+    try:
+        chosen = choose(options.policy(step.key.split), request)
+    except Exception as error:  # noqa: BLE001  a caller's policy may fail; the first rows are taken instead
+        Warnings(counters).count("selection_errors", f"the first rows are taken instead: {error!r}")
+        chosen = choose(policy_named("first"), request)
+    kept = step.kept_probability
+    chosen = [
+        replace(item, row=int(candidates[item.row]), probability=item.probability * kept) for item in chosen
+    ]
+    if set(stored.chosen) - {step.batch.uid(item.row) for item in chosen}:
+        return _stored_choice(step, stored.chosen)
+    return chosen
 
 
-def read_figures(kept: Sequence[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
-    """Split and figures of each of some step summaries."""
-    found = [(split, _read(details.get(FIGURES))) for split, details in kept]
-    return [(split, figures) for split, figures in found if isinstance(figures, dict)]
-
-
-def _read(text: object) -> Any:
-    return orjson.loads(text) if isinstance(text, str | bytes) else text
+def _stored_choice(step: ClosedStep, stored: Mapping[str, StoredRow]) -> list[Selected]:
+    rows = {step.batch.uid(row): row for row in range(step.batch.n_rows)}
+    chosen = [
+        Selected(rows[uid], known.selected_by, known.probability)
+        for uid, known in stored.items()
+        if uid in rows
+    ]
+    return sorted(chosen, key=lambda item: item.row)
 
 
 def _with_prompts(

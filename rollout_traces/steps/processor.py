@@ -18,13 +18,12 @@ from rollout_traces.flags import Alert
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.packed_batch import PackedBatch, StepKey
 from rollout_traces.sink.stored import Stored
-from rollout_traces.steps.choosing import StoredStep
-from rollout_traces.steps.judge import Judge, Judgement, read_figures, read_run_state
+from rollout_traces.steps.judge import Judge, Judgement
 from rollout_traces.steps.open_step import ClosedStep, OpenStep
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.redact import Redact, Redaction
 from rollout_traces.steps.row_reader import Decoder, RowReader
-from rollout_traces.steps.run_state import RunState
+from rollout_traces.steps.run_state import RunState, StoredStep, read_figures, read_run_state
 from rollout_traces.steps.sample_table import write_all_rows
 from rollout_traces.trace.conversion import STEPS, TRAJECTORIES, TraceRecord
 
@@ -210,9 +209,10 @@ class StepProcessor:
         stored = self.sink.stored
         try:
             kept = stored.details(STEPS_OF_A_TRAIL)
+            logged, figures = stored.logged(STEPS_OF_A_TRAIL), read_figures(kept)
             return RunState.resumed(
-                read_run_state(kept), read_figures(kept), stored.logged(STEPS_OF_A_TRAIL), stored.totals(), stored.traced_prompts()
-            )  # fmt: skip
+                read_run_state(kept), figures, logged, stored.totals(), stored.traced_prompts()
+            )
         except Exception as error:  # noqa: BLE001  the store may be locked or away; counted and warned
             self._warnings.count("store_unreadable", f"totals and incidents of the run start anew: {error!r}")
             return RunState()

@@ -1,4 +1,7 @@
-"""State that a run's steps hand on to the next one: it is stored with every step summary and read after a restart."""
+"""What is known when a step is judged: the run's state after the steps before it, and what is stored of the step itself.
+
+The state is stored with every step summary and read after a restart.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,29 @@ import orjson
 
 from rollout_traces.alarms.figures import scalar_figures
 from rollout_traces.alarms.online import Trail, judge, remembered
+from rollout_traces.sink.stored import StoredRow
 
 LOGGED = ""
 """In place of a split: what the trainer logged."""
+RUN_STATE = "run_state"
+"""Where a step summary's details hold the run's state after it."""
+FIGURES = "figures"
+"""Where they hold the step's part of the series by which the next steps are judged."""
+
+
+@dataclass(frozen=True)
+class StoredStep:
+    """What an earlier worker stored of a step before it was stopped.
+
+    Attributes:
+        is_summarised: its step summary is stored: only traces may be missing.
+        chosen: uid -> how the row was chosen, as the step summary or the traces say.
+        n_traced: traces that the step has already, without those of `chosen`; a late part has what they leave of the cap.
+    """
+
+    is_summarised: bool = False
+    chosen: Mapping[str, StoredRow] = field(default_factory=dict)
+    n_traced: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,3 +91,19 @@ def of_trainer(scalars: Mapping[str, Any], splits: Iterable[str]) -> dict[str, A
     """The scalars that are none of the package's own of some splits, and no times of day."""
     own = ("phase/", *(f"{split}/" for split in splits if split))
     return {key: value for key, value in scalars.items() if not key.startswith(own)}
+
+
+def read_run_state(kept: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """The run's state as the newest of some step summaries holds it, from their splits and details; empty without one."""
+    state = _read(kept[-1][1].get(RUN_STATE)) if kept else None
+    return state if isinstance(state, dict) else {}
+
+
+def read_figures(kept: Sequence[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
+    """Split and figures of each of some step summaries."""
+    found = [(split, _read(details.get(FIGURES))) for split, details in kept]
+    return [(split, figures) for split, figures in found if isinstance(figures, dict)]
+
+
+def _read(text: object) -> Any:
+    return orjson.loads(text) if isinstance(text, str | bytes) else text

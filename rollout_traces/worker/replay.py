@@ -21,7 +21,7 @@ from rollout_traces.model.packed_batch import StepKey
 from rollout_traces.sink.stored import Stored
 from rollout_traces.sink.trackio_sink import Token
 from rollout_traces.spool.record import Record
-from rollout_traces.steps.choosing import StoredStep
+from rollout_traces.steps.run_state import StoredStep
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,11 @@ import pytest
 
 from rollout_traces.model.packed_batch import PackedBatch, StepKey
 from rollout_traces.sink.stored import StoredRow
-from rollout_traces.steps.choosing import StoredStep
-from rollout_traces.steps.judge import LOSS_HISTOGRAM, Judge, Judgement, read_figures, read_run_state
+from rollout_traces.steps.judge import LOSS_HISTOGRAM, Judge, Judgement
 from rollout_traces.steps.open_step import ClosedStep
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.row_reader import RowReader
-from rollout_traces.steps.run_state import RunState
+from rollout_traces.steps.run_state import RunState, StoredStep, read_figures, read_run_state
 from rollout_traces.trace.conversion import read_details, read_ledger
 
 KEY = StepKey("a-001", 1, "rollout")

@@ -9,9 +9,10 @@ import pytest
 
 from rollout_traces.model.packed_batch import PackedBatch, StepKey
 from rollout_traces.settings.run_settings import RunSettings
-from rollout_traces.steps.choosing import StoredStep, choose_rows
+from rollout_traces.steps.judge import choose_rows
 from rollout_traces.steps.open_step import OpenStep
 from rollout_traces.steps.options import StepOptions
+from rollout_traces.steps.run_state import StoredStep
 
 BYTES_PER_TOKEN = 8 + 1 + 1 + 4
 
