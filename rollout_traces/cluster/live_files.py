@@ -80,10 +80,7 @@ class LiveCopies:
         private_files.take_folder(self._place.folder, self._place.top)
         path = self._place.folder / piece.name
         if piece.at == 0:
-            temporary = path.with_suffix(".new")
-            temporary.unlink(missing_ok=True)
-            private_files.write_file(temporary, piece.data)
-            temporary.replace(path)
+            private_files.replace_file(path, piece.data)
             return len(piece.data)
         fd = private_files.open_file(path, os.O_WRONLY | os.O_APPEND)
         with os.fdopen(fd, "ab", buffering=0) as file:

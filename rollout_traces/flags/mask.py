@@ -11,7 +11,7 @@ import numpy as np
 from rollout_traces.flags.flag import Flag, counted
 from rollout_traces.flags.inputs import Population, Runs, TracedRow
 from rollout_traces.flags.registry import also_on_rows, make_flag, population_flag, row_flag
-from rollout_traces.model.transcript import Turn
+from rollout_traces.model.transcript import Transcript, Turn
 
 _SCORED_PROMPT = 0.5
 """Share of the prompt's tokens with a logprob above which logprobs do not tell what was sampled."""
@@ -63,14 +63,9 @@ def mask_leak_in_turns(row: TracedRow) -> Iterator[Flag]:
     if transcript.source == "mask":
         return
     leaked = tokens.loss_mask & ~known_sampled(row)
-    runs_on = False
-    for index, turn in enumerate(transcript.turns):
+    for index, turn, written in foreign_turns(transcript, leaked):
         inside = leaked[turn.start : turn.stop]
-        written = runs_on and bool(inside.all())
-        runs_on = (
-            (turn.role == "assistant" or written) and turn.body_stop == turn.stop and bool(inside[-1:].all())
-        )
-        if turn.role not in _NOT_SAMPLED_ROLES or written or not inside.any():
+        if written or not inside.any():
             continue
         runs = Runs.of(inside, np.asarray([0, len(inside)]))
         start, stop = turn.start + int(runs.starts[0]), turn.start + int(runs.stops[0])
@@ -319,6 +314,27 @@ def _one_flag_a_row(name: str, runs: Runs, what: str) -> dict[int, list[Flag]]:
         )
         found[row] = [make_flag(name, text, start=start, stop=stop)]
     return found
+
+
+def foreign_turns(transcript: Transcript, marked: np.ndarray) -> Iterator[tuple[int, Turn, bool]]:
+    """The turns of a system, user or tool.
+
+    Args:
+        transcript: the rollout.
+        marked: bool [n]; its tokens that are in the loss.
+
+    Yields:
+        The turn's index, the turn, and whether the policy may have written it: it follows an assistant turn that no end
+        marker closed, and all of it is marked.
+    """
+    runs_on = False
+    for index, turn in enumerate(transcript.turns):
+        inside = marked[turn.start : turn.stop]
+        written = runs_on and bool(inside.all())
+        open_end = turn.body_stop == turn.stop and bool(inside[-1:].all())
+        runs_on = (turn.role == "assistant" or written) and open_end
+        if turn.role in _NOT_SAMPLED_ROLES:
+            yield index, turn, written
 
 
 def known_sampled(row: TracedRow) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 
 from rollout_traces.flags.flag import Flag
 from rollout_traces.flags.inputs import TracedRow
-from rollout_traces.flags.mask import known_sampled
+from rollout_traces.flags.mask import foreign_turns, known_sampled
 from rollout_traces.flags.registry import make_flag, row_flag
 from rollout_traces.model.text import quoted
 from rollout_traces.model.transcript import Transcript, Turn
@@ -266,7 +266,6 @@ def _ids(ids: np.ndarray, limit: int) -> str:
     return f"{listed}, …" if len(ids) > limit else listed
 
 
-_OTHERS = ("system", "user", "tool")
 _PROBE = ({"role": "user", "content": "Zqq0qZ"},)
 
 
@@ -290,14 +289,9 @@ def sampled_foreign_turn(
         return
     sampled = known_sampled(row)
     unknown = not sampled.any()
-    runs_on = False
-    for index, turn in enumerate(transcript.turns):
-        in_loss = tokens.loss_mask[turn.start : turn.stop]
-        written = runs_on and bool(in_loss.all())
-        open_end = turn.body_stop == turn.stop and bool(in_loss[-1:].all())
-        runs_on = (turn.role == "assistant" or written) and open_end
+    for index, turn, written in foreign_turns(transcript, tokens.loss_mask):
         n = int(sampled[turn.start : turn.stop].sum())
-        if turn.role not in _OTHERS or not (written if unknown else n > share * len(turn)):
+        if not (written if unknown else n > share * len(turn)):
             continue
         text = f"The policy wrote {len(turn) if unknown else n} of the {len(turn)} tokens of {turn.role} turn {index}."
         yield make_flag("sampled_foreign_turn", text, turn=index, start=turn.start, stop=turn.stop)

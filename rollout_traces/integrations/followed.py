@@ -161,10 +161,7 @@ def announce(logger: RolloutLogger | None) -> None:
     if named:
         place, says_texts = logger.live_place()
         said = {name: str(value) for name, value in vars(place).items()} | {"says_texts": says_texts}
-        new = Path(named).with_suffix(".new")
-        new.unlink(missing_ok=True)
-        private_files.write_file(new, orjson.dumps(said))
-        new.replace(named)
+        private_files.replace_file(Path(named), orjson.dumps(said))
 
 
 def begin(prompt: str | None, **known: Any) -> LiveRollout:

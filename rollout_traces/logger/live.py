@@ -271,14 +271,7 @@ class LiveWriter:
         if first:
             self._warnings.count("live_forgotten", "more rollouts in flight than their file holds", first)
         data = b"".join([line_of(self._head), *lines[first:], line_of({"beat": time.time()})])
-        temporary = self.path.with_suffix(".new")
-        temporary.unlink(missing_ok=True)
-        try:
-            private_files.write_file(temporary, data)
-            temporary.replace(self.path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+        private_files.replace_file(self.path, data)
         self._size, self._is_torn = len(data), False
         self._state = LiveFile(stages_kept=1)
         self._state.feed(data)

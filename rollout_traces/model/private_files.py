@@ -11,6 +11,7 @@ import errno
 import grp
 import os
 import pwd
+import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -156,6 +157,21 @@ def write_file(path: Path, data: bytes) -> None:
     """
     with os.fdopen(open_file(path, os.O_WRONLY | os.O_EXCL), "wb") as file:
         file.write(data)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Writes a file with mode 0600; whoever reads it sees what was there before or all that is new.
+
+    Raises:
+        OSError: it cannot be written; what was there before stays.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        write_file(temporary, data)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def close_files(folder: Path) -> None:

@@ -23,7 +23,6 @@ import functools
 import logging
 import os
 import re
-import secrets
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -195,7 +194,7 @@ class RunFolder:
     def write_manifest(self, manifest: RunManifest) -> None:
         """Writes the manifest; whoever reads it sees the old or the new one."""
         private_files.make_folder(self.path)
-        self._replace("manifest.json", manifest.as_json())
+        private_files.replace_file(self.path / "manifest.json", manifest.as_json())
 
     def manifest(self) -> RunManifest:
         """Reads the manifest.
@@ -240,7 +239,7 @@ class RunFolder:
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Writes how far the worker is; a full disk must not stop the worker, so a failed write is no error."""
         with contextlib.suppress(OSError):
-            self._replace("status.json", orjson.dumps(status))
+            private_files.replace_file(self.path / "status.json", orjson.dumps(status))
 
     def status(self) -> dict[str, Any]:
         """The status that the worker wrote last; empty when there is none."""
@@ -279,15 +278,6 @@ class RunFolder:
     def remove(self) -> None:
         """Removes the folder with everything that waits in it; the caller knows that nobody uses it."""
         shutil.rmtree(self.path)
-
-    def _replace(self, name: str, data: bytes) -> None:
-        temporary = self.path / f".{name}.{os.getpid()}-{secrets.token_hex(4)}"
-        try:
-            private_files.write_file(temporary, data)
-            temporary.replace(self.path / name)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
 
 
 def spool_root(trackio_folder: Path) -> Path:
