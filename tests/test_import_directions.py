@@ -75,7 +75,7 @@ READS_MORE = {
     ("store.other_tools", "sources.trackio_traces"): "a trace of a trainer is known as an import knows it",
     ("store.logged_tables", "sources.trl_tables"): "a table of TRL is known as an import knows it",
     (
-        "store.raw_record",
+        "store.recorded_batch",
         "sources.raw_record",
     ): "the file that a rollout was imported from is read as an import reads it",
     (

@@ -41,7 +41,7 @@ def get(
 
     store = source.open()
     if raw_record:
-        from rollout_traces.store.raw_record import raw_record_of
+        from rollout_traces.store.recorded_batch import raw_record_of
 
         typer.echo(harmless(raw_record_of(store, trace)))
         return

@@ -46,7 +46,7 @@ def stats(
     Example: rollout-traces stats run-001 reward
     Example: rollout-traces stats -p gsm8k --by source --mean mismatch_k3 --p95 n_sampled
     """
-    from rollout_traces.store.aggregate import Measure
+    from rollout_traces.store.questions import Measure
 
     asked = {
         "mean": mean, "std": std, "min": least, "max": most, "sum": total, "p50": p50, "p95": p95, "p99": p99
@@ -70,7 +70,7 @@ def stats(
             "--where, --text and --all count the values of a column: name one, such as reward, or --by and --mean."
         )
     else:
-        from rollout_traces.store.summary import summarise_steps
+        from rollout_traces.store.step_metrics import summarise_steps
 
         figures = summarise_steps(store, which.run, which.split, which.between)
         _print_rows([each.as_dict() for each in figures], as_json)

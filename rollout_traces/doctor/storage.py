@@ -15,7 +15,7 @@ from rollout_traces.sink.home import GROUP, allowed_mode
 from rollout_traces.spool.run_folder import NETWORK_TYPES, is_network_mount, mount_type
 
 if TYPE_CHECKING:
-    from rollout_traces.store.summary import What
+    from rollout_traces.store.step_metrics import What
 
 
 LOW_DISK_GB = 5
@@ -213,7 +213,7 @@ def _findings(examination: Examination, name: str, what: What) -> Iterator[Check
         return
     from rollout_traces.errors import StoreError
     from rollout_traces.store import open_store
-    from rollout_traces.store.summary import switched_off
+    from rollout_traces.store.step_metrics import switched_off
 
     try:
         store = open_store(project=examination.project)

@@ -41,7 +41,7 @@ def write_side_table(
     import pyarrow.parquet as pq
 
     from rollout_traces.model.private_files import make_folder
-    from rollout_traces.store.exports.address import Folder
+    from rollout_traces.store.exports.source import Folder
 
     check_name("side table", name)
     if file_stem(name) != name:

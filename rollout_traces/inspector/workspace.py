@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.inspector.few_at_once import FewAtOnce, give_back
 from rollout_traces.store import Store, open_store
-from rollout_traces.store.exports.address import is_address
-from rollout_traces.store.remembered import RememberedAnswers
+from rollout_traces.store.asking import RememberedAnswers
+from rollout_traces.store.places import is_address
 from rollout_traces.store.time_limit import QUERY_SECONDS, waiting_for_another
 
 T = TypeVar("T")

@@ -1,9 +1,12 @@
-"""One question about the table: a filter and a sort become a condition, an order, and the relation that they read."""
+"""One question about the table: a filter and a sort become a condition, an order, and the relation that they read; and the answers that were given."""
 
 from __future__ import annotations
 
 import sqlite3
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -17,19 +20,17 @@ from rollout_traces.errors import StoreError
 from rollout_traces.ledger.groups import TIED_SQL
 from rollout_traces.store import search
 from rollout_traces.store.columns.engine import Engine
-from rollout_traces.store.columns.kinds import Kind
 from rollout_traces.store.columns.rollout_table import State
-from rollout_traces.store.columns.schema import COMPUTED, INTERNAL, LABELLED, MEANINGS, quoted
+from rollout_traces.store.columns.schema import COMPUTED, INTERNAL, LABELLED, MEANINGS, Kind, quoted
 from rollout_traces.store.query.compiler import EVERY, Compiler, Sql, check_pattern
 from rollout_traces.store.query.names import GROUP, Names, QueryColumn, group_column
 from rollout_traces.store.query.nodes import QuerySpan, Text, TextScan
 from rollout_traces.store.query.parser import parse_sort
-from rollout_traces.store.remembered import RememberedAnswers
 from rollout_traces.store.rows import ColumnInfo, TraceRow
 from rollout_traces.store.scope import Scope, Which, conjuncts, holds_text
 from rollout_traces.store.source import Source
+from rollout_traces.store.time_limit import waiting_for_another
 
-Answer = TypeVar("Answer")
 PLACE = ("id", "run_id", "run", "split", "step")
 """The columns that say where a row is."""
 _GROUP_KEYS = ("place", "group", "attempt")
@@ -306,3 +307,60 @@ def meanings() -> dict[str, str]:
     ours = {name.replace("<name>", "*"): meaning for name, meaning in METADATA.items()}
     groups = {name: meaning for name, (_, meaning) in GROUP.items()}
     return {**{column.name: column.meaning for column in COLUMNS}, **ours, **MEANINGS, **groups}
+
+
+KEPT_ANSWERS = 64
+Answer = TypeVar("Answer")
+
+
+class RememberedAnswers:
+    """Answers by question; those asked for longest ago are let go first.
+
+    Args:
+        most: answers that are kept.
+    """
+
+    def __init__(self, most: int = KEPT_ANSWERS) -> None:
+        self._most = most
+        self._answers: OrderedDict[Hashable, Future[Any]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def answer(self, question: Hashable, compute: Callable[[], Answer]) -> Answer:
+        """The answer to a question.
+
+        Of several threads that ask the same at once one computes it and the others wait for it: they get what it
+        gets, an exception too. The next one that asks tries again.
+
+        Args:
+            question: what was asked, and the state of what it was asked of.
+            compute: gives the answer where there is none; it may ask other questions.
+        """
+        with self._lock:
+            known = self._answers.get(question)
+            if known is None:
+                mine = self._answers[question] = Future[Any]()
+            else:
+                self._answers.move_to_end(question)
+        if known is not None:
+            if not known.done():
+                with waiting_for_another():
+                    wait([known])
+            return known.result()
+        try:
+            found = compute()
+        except BaseException as error:
+            with self._lock:
+                if self._answers.get(question) is mine:
+                    del self._answers[question]
+            mine.set_exception(error)
+            raise
+        mine.set_result(found)
+        with self._lock:
+            while len(self._answers) > self._most:
+                self._answers.popitem(last=False)
+        return found
+
+    def forget(self) -> None:
+        """Drops all answers."""
+        with self._lock:
+            self._answers.clear()

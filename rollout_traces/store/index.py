@@ -22,17 +22,15 @@ import duckdb
 from rollout_traces.errors import StoreError
 from rollout_traces.model.private_files import make_folder, open_file
 from rollout_traces.store import manifest
-from rollout_traces.store.asking import Asking
+from rollout_traces.store.asking import Asking, RememberedAnswers
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.rollout_table import RolloutTable, State
 from rollout_traces.store.columns.segments import DamagedSegment, SegmentFile, check_segment, remove_unknown
 from rollout_traces.store.columns.side import SideColumns, read_side_columns
-from rollout_traces.store.compaction import compact, join_neighbours
 from rollout_traces.store.connections import Connections
 from rollout_traces.store.indexing import StepWriter, read_batch, refresh_tables
 from rollout_traces.store.labels import LabelBook
-from rollout_traces.store.manifest import meta, set_meta
-from rollout_traces.store.remembered import RememberedAnswers
+from rollout_traces.store.manifest import compact, join_neighbours, meta, set_meta
 from rollout_traces.store.source import Source
 
 logger = logging.getLogger("rollout_traces")
@@ -348,17 +346,15 @@ class Index:
     def _compact(self, join: Callable[[sqlite3.Connection, Path], list[Path]] = compact) -> None:
         """Joins small segments; what a killed process left in the folder goes too."""
         try:
-            self._join(join)
+            with self._transaction() as connection:
+                gone = join(connection, self.segments)
+                if gone:
+                    manifest.changed(connection)
+                known = manifest.segments(connection, self.segments)
+                remove_unknown(self.segments, [*gone, *(segment.path for segment in known)])
         except DamagedSegment as error:
             self._damaged.add(error.segment.path.name)
-
-    def _join(self, join: Callable[[sqlite3.Connection, Path], list[Path]]) -> None:
-        with self._transaction() as connection:
-            gone = join(connection, self.segments)
-            if gone:
-                manifest.changed(connection)
-            known = manifest.segments(connection, self.segments)
-            remove_unknown(self.segments, [*gone, *(segment.path for segment in known)])
+            return
         for path in gone:
             path.unlink(missing_ok=True)
 

@@ -18,7 +18,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.store import manifest
 from rollout_traces.store.columns.assemble import LedgerPart, PlaceParts, TracePart, assemble, read_ledger
-from rollout_traces.store.columns.kinds import Kind
+from rollout_traces.store.columns.schema import Kind
 from rollout_traces.store.columns.segments import write_segment
 from rollout_traces.store.logged_tables import table_of
 from rollout_traces.store.reading import DIGEST, Reading, read_trace
@@ -27,8 +27,6 @@ from rollout_traces.store.source import BATCH_BYTES, PAGE_BYTES, Source
 
 logger = logging.getLogger("rollout_traces")
 
-SEGMENT_ROWS = 131_072
-"""Rows after which a segment is written, within one batch; a step is never torn."""
 WATERMARK, COUNTED = "tables_watermark", "tables_counted"
 """The last row of scalars that was looked at, and, once a table was found, how many there were up to it."""
 Lent = Callable[[], AbstractContextManager[sqlite3.Connection]]
@@ -225,7 +223,7 @@ class StepWriter(IndexWriter):
             parts = self._parts(place, reads)
             waiting.append(parts)
             n += len(parts.traces) + sum(ledger.n_rows for ledger in parts.ledgers)
-            if n >= SEGMENT_ROWS:
+            if n >= manifest.SEGMENT_ROWS:
                 self._write_segment(waiting)
                 waiting, n = [], 0
         self._write_segment(waiting)

@@ -1,4 +1,4 @@
-"""Where Trackio keeps its projects and where their indexes go, without importing Trackio."""
+"""Where Trackio keeps its projects and where their indexes go, without importing Trackio; and where an export lies."""
 
 from __future__ import annotations
 
@@ -104,6 +104,16 @@ def marks_path(database: Path) -> Path:
 def cached_marks_path(index: Path) -> Path:
     """The same of a project that lives elsewhere: beside its index, which can be made again, never in it."""
     return index.with_name(f"{index.name}-marks.jsonl")
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is the address of an export and no name of a project."""
+    return isinstance(text, str) and ("://" in text or text.startswith((".", "~")) or os.sep in text)
+
+
+def holds_export(folder: Path) -> bool:
+    """Whether a folder of this machine holds parquet files, at any depth."""
+    return folder.is_dir() and next(folder.rglob("*.parquet"), None) is not None
 
 
 def is_own(path: Path) -> bool:

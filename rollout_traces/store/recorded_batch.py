@@ -1,4 +1,4 @@
-"""A step as it was logged, out of its traces: the kept rows as a `RolloutBatch`, to be trained on or tried again."""
+"""What was handed over: a step's kept rows as the `RolloutBatch` that was logged, and the record that a rollout was imported from."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.sources.formats.own_export import batch_of_records
+from rollout_traces.sources.raw_record import raw_record
+from rollout_traces.store.local_source import LocalSource
+from rollout_traces.store.query.lexer import literal
 
 if TYPE_CHECKING:
     from rollout_traces.model.batch import RolloutBatch
+    from rollout_traces.store.store import Store
+
 
 log = logging.getLogger(__name__)
 _PAGE = 500
@@ -56,3 +61,32 @@ def _kept(store: Any, run: str, step: int, split: str, where: str) -> Iterator[d
         after = page.next
         if after is None:
             return
+
+
+def raw_record_of(store: Store, trace_id: str) -> str:
+    """The text of the record that a rollout was read from.
+
+    Args:
+        store: where the rollout is.
+        trace_id: its trace's id or uid, or the beginning of one; of a rollout without a trace its uid.
+
+    Raises:
+        StoreError: it was not imported, not on this machine, or the record cannot be read any more.
+    """
+    origin = _origin_of(store, trace_id)
+    if not isinstance(origin, str):
+        raise StoreError(f"{trace_id!r} was not imported from a file: it has no raw record.")
+    if not isinstance(store.source, LocalSource):
+        raise StoreError(f"{origin}: read on the machine that imported it, from its own project.")
+    return raw_record(store.source.path.parent, store.project, origin).decode("utf-8", "replace")
+
+
+def _origin_of(store: Store, trace_id: str) -> Any:
+    """Where a rollout was read from: its trace says it, and its row, also where it has no trace."""
+    try:
+        return store.record(trace_id).metadata.get("origin")
+    except StoreError:
+        found = store.query(where=f"uid = {literal(trace_id)}", rows="all", limit=1).rows
+        if not found:
+            raise
+        return found[0].get("origin")

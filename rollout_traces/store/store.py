@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rollout_traces.model.batch import RolloutBatch
-    from rollout_traces.store.aggregate import Measure
     from rollout_traces.store.labels import Entry, LabelBook
     from rollout_traces.store.live import LiveRuns
+    from rollout_traces.store.questions import Measure
 
 
 class Filter(TypedDict, total=False):
@@ -346,7 +346,7 @@ class Store(StoreTraces):
         Returns:
             A row a combination of values, with `rollouts` and the figures.
         """
-        from rollout_traces.store.aggregate import aggregate
+        from rollout_traces.store.questions import aggregate
 
         which.setdefault("rows", "all")
         scope = self._scope(**which)

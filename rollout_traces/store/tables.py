@@ -13,8 +13,7 @@ from rollout_traces.model.text import encodable
 from rollout_traces.store import questions, steps
 from rollout_traces.store.asking import Asking, groups_table
 from rollout_traces.store.columns.engine import check_select
-from rollout_traces.store.columns.kinds import type_of
-from rollout_traces.store.columns.schema import METRICS
+from rollout_traces.store.columns.schema import METRICS, type_of
 from rollout_traces.store.full_texts import FullText, FullTexts
 from rollout_traces.store.index import Index
 from rollout_traces.store.rows import RunInfo

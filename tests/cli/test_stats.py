@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rollout_traces.store import Store, open_store
-from rollout_traces.store.summary import summarise_steps
+from rollout_traces.store.step_metrics import summarise_steps
 from tests.cli.conftest import Command
 from tests.store.projects import PROJECT, RUN, conversation, store_values
 

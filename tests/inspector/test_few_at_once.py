@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from rollout_traces.inspector.few_at_once import MOST_SLOW, FewAtOnce
-from rollout_traces.store.remembered import RememberedAnswers
+from rollout_traces.store.asking import RememberedAnswers
 
 NEVER = 3600.0
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from rollout_traces.inspector.pages.health import health
 from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES
 from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.model.plain_values import finite_or_text
-from rollout_traces.store.summary import SHOWN
+from rollout_traces.store.step_metrics import SHOWN
 from tests.inspector.told import told
 from tests.oracle.comparing import Comparison
 from tests.oracle.flags import COMPARED, flags_of

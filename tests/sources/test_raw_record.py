@@ -19,7 +19,7 @@ from rollout_traces.inspector.pages.around import raw_record as page_record
 from rollout_traces.inspector.workspace import ProjectView, Workspace
 from rollout_traces.sources.importing import import_rollouts
 from rollout_traces.sources.raw_record import raw_record
-from rollout_traces.store.raw_record import raw_record_of
+from rollout_traces.store.recorded_batch import raw_record_of
 from tests.sources.reading import SAMPLES
 
 pytestmark = pytest.mark.usefixtures("trackio_dir")

@@ -199,11 +199,11 @@ class TestWhereTheIndexLies:
 def _index_slowly(folder: str, begun) -> None:
     """Indexes batch by batch, each a transaction and a segment, and joins them."""
     os.environ["TRACKIO_DIR"] = folder
-    from rollout_traces.store import compaction
+    from rollout_traces.store import manifest
     from rollout_traces.store.source import Source
 
     Source.page = 50
-    compaction.FAN = 4
+    manifest.FAN = 4
     begun.set()
     while True:
         opened = open_store(PROJECT)

@@ -10,8 +10,8 @@ import pytest
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store import QueryError, Store, index, open_store
-from rollout_traces.store.aggregate import Measure
 from rollout_traces.store.columns.engine import Engine
+from rollout_traces.store.questions import Measure
 from tests.store.projects import PROJECT, RUN, make_ledger, write_step
 
 

@@ -12,7 +12,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.inspector.api.models import LabelLinesAnswer, TakenAnswer
 from rollout_traces.inspector.asking import as_plain
 from rollout_traces.store.labels import Entry, LabelBook
-from rollout_traces.store.labels.log import MOST_BYTES
+from rollout_traces.store.labels.book import MOST_BYTES
 from rollout_traces.store.server_client import ServerClient
 
 MOST_SENT = 48 << 10

@@ -14,7 +14,7 @@ from rollout_traces.inspector.viewers import LARGEST, Viewed, Viewer, installed_
 from rollout_traces.inspector.workspace import ProjectView, SplitView
 from rollout_traces.ledger.columns import NULL_INT
 from rollout_traces.model.text import encodable
-from rollout_traces.store.raw_record import raw_record_of
+from rollout_traces.store.recorded_batch import raw_record_of
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
 from rollout_traces.trace.images import MEDIA_TYPES, image_suffix
 

@@ -31,8 +31,7 @@ from rollout_traces.metrics.groups import tie_causes
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.store import StepInfo
 from rollout_traces.store.query.lexer import literal
-from rollout_traces.store.step_metrics import by_step, ledger_metrics, logged_metrics, of_closed_step
-from rollout_traces.store.summary import off_in
+from rollout_traces.store.step_metrics import by_step, ledger_metrics, logged_metrics, of_closed_step, off_in
 
 EXAMPLES = 24
 STEPS_AT_ONCE = 64

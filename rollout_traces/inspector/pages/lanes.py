@@ -18,7 +18,7 @@ from rollout_traces.inspector.workspace import SplitView, taken
 from rollout_traces.model.spans import KINDS, OF_TIME
 from rollout_traces.model.text import NOTICE, quoted_each
 from rollout_traces.store.query.lexer import literal
-from rollout_traces.store.summary import notes_in
+from rollout_traces.store.step_metrics import notes_in
 
 BY = ("engine", "source", "rollout")
 """What has a lane: an engine, an environment, or each rollout."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from rollout_traces.ledger.columns import NULL_INT, Coded, unpack_coded
 from rollout_traces.model.packed_arrays import damage_said
-from rollout_traces.store.columns.kinds import Kind, cast, column_of, common_kind, kind_of_type, type_of
+from rollout_traces.store.columns.schema import Kind, cast, column_of, common_kind, kind_of_type, type_of
 
 ROW_BITS = 22
 """A row's number is the rowid of what it was read from, and below it its place inside, in so many bits."""

@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store.columns.engine import Engine
-from rollout_traces.store.columns.kinds import Kind, common_kind, sql_cast, sql_type
 from rollout_traces.store.columns.schema import (
     ALWAYS,
     COMPUTED,
@@ -27,8 +26,12 @@ from rollout_traces.store.columns.schema import (
     LABELLED,
     PLACE,
     TRACE,
+    Kind,
+    common_kind,
     literal,
     quoted,
+    sql_cast,
+    sql_type,
 )
 from rollout_traces.store.columns.segments import DamagedSegment, SegmentFile, check_segment
 from rollout_traces.store.columns.side import SideColumns

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.private_files import write_file
-from rollout_traces.store.columns.kinds import Kind
+from rollout_traces.store.columns.schema import Kind
 
 SUFFIX = ".parquet"
 ROW_GROUP = 122_880

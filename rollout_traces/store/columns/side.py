@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from rollout_traces.errors import FileRefused
 from rollout_traces.model.bounded_reading import read, schema_of
-from rollout_traces.store.columns.kinds import Kind, kind_of_type, type_of
+from rollout_traces.store.columns.schema import Kind, kind_of_type, type_of
 
 logger = logging.getLogger("rollout_traces")
 KEY = "id"

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from rollout_traces.store.columns.kinds import Kind
-from rollout_traces.store.columns.schema import INTERNAL, quoted
+from rollout_traces.store.columns.schema import INTERNAL, Kind, quoted
 
 ColumnKind = Literal["number", "text", "tags", "mixed"]
 

@@ -13,8 +13,8 @@ import pytest
 from rollout_traces.store.columns import rollout_table
 from rollout_traces.store.columns.assemble import stacked
 from rollout_traces.store.columns.engine import Engine
-from rollout_traces.store.columns.kinds import column_of
 from rollout_traces.store.columns.rollout_table import RolloutTable, State
+from rollout_traces.store.columns.schema import column_of
 from rollout_traces.store.columns.segments import DamagedSegment, SegmentFile, check_segment, write_segment
 from rollout_traces.store.labels.book import Labelled
 from rollout_traces.store.labels.entry import new_entry

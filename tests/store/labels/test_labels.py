@@ -13,8 +13,8 @@ import pytest
 from rollout_traces.errors import QueryError, StoreError
 from rollout_traces.export import ExportQuery, export
 from rollout_traces.store import Store, open_store
-from rollout_traces.store.aggregate import Measure
 from rollout_traces.store.labels import LabelBook
+from rollout_traces.store.questions import Measure
 from tests.store.projects import PROJECT
 
 WRITER = """

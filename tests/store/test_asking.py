@@ -12,7 +12,7 @@ from threading import Semaphore
 import pytest
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store.remembered import RememberedAnswers
+from rollout_traces.store.asking import RememberedAnswers
 from rollout_traces.store.time_limit import stepping_aside, time_limit
 
 
