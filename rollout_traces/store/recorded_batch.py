@@ -14,7 +14,6 @@ from rollout_traces.store.query.lexer import literal
 
 if TYPE_CHECKING:
     from rollout_traces.model.batch import RolloutBatch
-    from rollout_traces.store.store import Store
 
 
 log = logging.getLogger(__name__)
@@ -63,7 +62,7 @@ def _kept(store: Any, run: str, step: int, split: str, where: str) -> Iterator[d
             return
 
 
-def raw_record_of(store: Store, trace_id: str) -> str:
+def raw_record_of(store: Any, trace_id: str) -> str:
     """The text of the record that a rollout was read from.
 
     Args:
@@ -81,7 +80,7 @@ def raw_record_of(store: Store, trace_id: str) -> str:
     return raw_record(store.source.path.parent, store.project, origin).decode("utf-8", "replace")
 
 
-def _origin_of(store: Store, trace_id: str) -> Any:
+def _origin_of(store: Any, trace_id: str) -> Any:
     """Where a rollout was read from: its trace says it, and its row, also where it has no trace."""
     try:
         return store.record(trace_id).metadata.get("origin")
