@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollout_traces.export.training.options import FORMATS, TrainingOptions
+from rollout_traces.export.training.samples import FORMATS, TrainingOptions
 from rollout_traces.export.training.write import TrainingManifest, export_training
 
 __all__ = ["FORMATS", "TrainingManifest", "TrainingOptions", "export_training"]

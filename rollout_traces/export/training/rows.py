@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from rollout_traces.export.training.options import TrainingOptions
-from rollout_traces.export.training.samples import TrainingSample
+from rollout_traces.export.training.samples import TrainingOptions, TrainingSample
 
 
 def sft_rows(

@@ -18,9 +18,8 @@ from rollout_traces.errors import ConfigError
 from rollout_traces.export.manifest import ExportManifest, describe
 from rollout_traces.export.rows import ExportQuery, empty_folder, matched
 from rollout_traces.export.training.duplicates import Duplicates
-from rollout_traces.export.training.options import TrainingOptions
 from rollout_traces.export.training.rows import ROWS
-from rollout_traces.export.training.samples import TrainingSample, samples
+from rollout_traces.export.training.samples import TrainingOptions, TrainingSample, samples
 from rollout_traces.export.training.sessions import SESSIONS, session_name
 
 if TYPE_CHECKING:
