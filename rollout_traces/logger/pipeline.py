@@ -196,15 +196,16 @@ class LoggerPipeline(SpoolClient):
             if reader.spool != mine and not reader.spool.startswith(RANK_SPOOL) and not reader.owner_is_gone
         ]
         try:
-            held = folder.manifest().as_plain() if others else None
+            held = folder.manifest() if others else None
         except StoreError as error:  # the other is just beginning, or its manifest is damaged
             log.info("%s", error)
             held = None
         if held is None:
             folder.write_manifest(manifest)
             return
-        wanted = RunManifest.from_plain(orjson.loads(manifest.as_json())).as_plain()
-        differ = [key for key in ("options", "decoding", "has_tokenizer") if held[key] != wanted[key]]
+        wanted = RunManifest(**orjson.loads(manifest.as_json()))
+        told = ("options", "decoding", "has_tokenizer")
+        differ = [name for name in told if getattr(held, name) != getattr(wanted, name)]
         if differ:
             log.warning(
                 "another logger writes to run %s with other settings (%s): its settings hold for both.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +146,7 @@ def share(
     publish_announcement(
         ranks,
         key,
-        Announcement(ranks.node, str(folder.path), folder.manifest().as_plain(), store is not None, started),
+        Announcement(ranks.node, str(folder.path), asdict(folder.manifest()), store is not None, started),
     )
 
 
@@ -198,7 +198,7 @@ def _folder_of_node(ranks: Ranks, announcement: Announcement, plan: PipelineOpti
     """The node's own folder, held by this process, with all that is needed to recover it on this node."""
     import trackio.utils
 
-    manifest = RunManifest.from_plain(announcement.manifest or {})
+    manifest = RunManifest(**(announcement.manifest or {}))
     run_id = f"{manifest.run_id}-on-{ranks.node}"
     folder = take_run_folder(Path(trackio.utils.TRACKIO_DIR), manifest.project, run_id)
     if not folder.worker_lock.acquire():

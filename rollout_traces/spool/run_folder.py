@@ -138,18 +138,9 @@ class RunManifest:
         """The Space or server that the run is sent to; None when it stays on this machine."""
         return self.space_id or self.server_url
 
-    def as_plain(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
     def as_json(self) -> bytes:
         """The file's content."""
-        return orjson.dumps(self.as_plain(), default=str)
-
-    @classmethod
-    def from_plain(cls, values: Mapping[str, Any]) -> RunManifest:
-        """Reads the result of `as_plain`."""
-        return cls(**values)
+        return orjson.dumps(asdict(self), default=str)
 
 
 class RunFolder:
@@ -212,7 +203,7 @@ class RunFolder:
                 f"spool {self.path}: its manifest has version {version}, expected {MANIFEST_VERSION}. "
                 "Read it with the rollout-traces that wrote it."
             )
-        return RunManifest.from_plain(values)
+        return RunManifest(**values)
 
     def open_log(self) -> BinaryIO:
         """The log, to be added to.
@@ -266,9 +257,7 @@ class RunFolder:
         Returns:
             True when it was removed.
         """
-        if self.n_waiting() or any(not reader.owner_is_gone for reader in self.readers()):
-            return False
-        if any(self.path.glob("from-*/*.damaged")):
+        if not self.is_done() or any(self.path.glob("from-*/*.damaged")):
             return False
         shutil.rmtree(self.path, ignore_errors=True)
         with contextlib.suppress(OSError):

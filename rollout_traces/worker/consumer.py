@@ -100,11 +100,6 @@ class SpoolConsumer:
         self._not_before = 0.0
         self._begin()
 
-    @property
-    def n_waiting(self) -> int:
-        """Records that are not seen in the store yet."""
-        return sum(len(reader.names()) for reader in self._readers())
-
     def run_until(
         self,
         is_over: Callable[[], bool],

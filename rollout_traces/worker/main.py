@@ -179,7 +179,7 @@ def decoder_of(folder: RunFolder, manifest: RunManifest) -> Any:
 
 def is_over(folder: RunFolder, loop: SpoolConsumer) -> bool:
     """True when no writer is left and nothing waits."""
-    return loop.is_idle and all(reader.owner_is_gone for reader in folder.readers()) and not loop.n_waiting
+    return loop.is_idle and folder.is_done()
 
 
 def _take_lock(folder: RunFolder) -> bool:

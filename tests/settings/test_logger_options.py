@@ -112,7 +112,7 @@ class TestEveryOption:
     def test_reaches_the_worker_by_the_manifest_or_by_what_holds_it(self, option):
         options = StepOptions.of(**{option: GIVEN[option]})
         manifest = RunManifest("p", "r", "i", options=options.as_plain())
-        read = StepOptions.from_plain(RunManifest.from_plain(orjson.loads(manifest.as_json())).options)
+        read = StepOptions.from_plain(RunManifest(**orjson.loads(manifest.as_json())).options)
         arrived = getattr(read, option) == GIVEN[option]
         assert arrived != (option in LEARNT_OTHERWISE)
         assert (option in for_worker(options)) == arrived
