@@ -14,7 +14,7 @@ import typer
 
 from rollout_traces.cli.options import expanded
 
-HELPERS = frozenset({"conversation", "dump", "opening", "options", "tables"})
+HELPERS = frozenset({"dump", "opening", "options", "printing"})
 """Modules here that are no command."""
 LEAN = frozenset(
     {

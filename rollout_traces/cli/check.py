@@ -51,7 +51,7 @@ def print_report(report: CheckReport, *, show: bool) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from rollout_traces.cli.conversation import print_turns, turns_of
+    from rollout_traces.cli.printing import print_turns, turns_of
     from rollout_traces.model.text import harmless
 
     console = Console(highlight=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.tables import print_json, print_table
+from rollout_traces.cli.printing import print_json, print_table
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -47,8 +47,6 @@ def delete(
 
     Example: rollout-traces delete run-001 -p gsm8k --steps :100
     """
-    from rollout_traces.cli.opening import open_for
-
     selected = run is not None or split is not None or steps is not None or where or prompt or rollout
     retained = older_than is not None or keep_gb is not None
     if bool(selected) == retained:
@@ -56,7 +54,7 @@ def delete(
             "name what goes: a run, --split, --steps, --where, --prompt or --rollout; or else --older-than or"
             " --keep-gb."
         )
-    store = open_for(project, None, None)
+    store = options.From(project).open()
     plan = (
         _retention(store, older_than, keep_gb)
         if retained

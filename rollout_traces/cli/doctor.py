@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rollout_traces.cli import options
+from rollout_traces.cli.printing import print_json
+
 if TYPE_CHECKING:
     from rollout_traces.doctor.base import CheckFinding
     from rollout_traces.sources.base import Found
@@ -41,7 +44,7 @@ def doctor(
         bool,
         typer.Option("--fix", help="Close Trackio's folder where other users of this machine can read it."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print findings as JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Check the installation: versions, storage, spool, trainers, tokenizer; or say what a folder holds.
 
@@ -71,7 +74,7 @@ def doctor(
             _print(name, items)
     if as_json:
         plain = {name: [dataclasses.asdict(item) for item in items] for name, items in findings.items()}
-        typer.echo(orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode())
+        print_json(plain)
     elif tokenizer is not None and not any(item.status == "fail" for item in findings.get("Tokenizer", [])):
         _print_sample(tokenizer, kwargs)
     if any(item.status == "fail" for items in findings.values() for item in items):
@@ -82,7 +85,7 @@ def _print_sample(path: str, kwargs: dict[str, Any]) -> None:
     """The sample conversation, roles in colour, what the policy writes bright."""
     from rich.console import Console
 
-    from rollout_traces.cli.conversation import print_turns, turns_of
+    from rollout_traces.cli.printing import print_turns, turns_of
     from rollout_traces.decode.tokenizers import load_tokenizer
     from rollout_traces.doctor.decoding import sample_conversation
 

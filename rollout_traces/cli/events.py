@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
 
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.tables import print_rows
+from rollout_traces.cli.printing import print_rows
 from rollout_traces.model.text import one_line
 
 
 def events(
-    run: Annotated[str | None, typer.Argument(help="A run; the only one there is by default.")] = None,
+    run: options.OneRun = None,
     *,
     source: options.From,
-    split: Annotated[str, typer.Option(help="rollout or eval-rollout.")] = "rollout",
+    split: options.OneSplit = "rollout",
     as_json: options.AsJson = False,
 ) -> None:
     """List what happened in a run: settings that changed, first and last seen, change points, attempts, gaps.

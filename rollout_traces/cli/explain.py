@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.tables import print_json, print_table
+from rollout_traces.cli.printing import print_json, print_table
+from rollout_traces.model.text import one_line
 
 if TYPE_CHECKING:
     from rollout_traces.analysis import Diagnosis, Explanation, Finding, RunReport, Selection
@@ -34,14 +35,14 @@ Where = Annotated[
 
 
 def explain(
-    run: Annotated[str | None, typer.Argument(help="A run; the only one there is by default.")] = None,
+    run: options.OneRun = None,
     *,
     source: options.From,
     step: Step = None,
     against: Against = None,
     steps: Annotated[str | None, typer.Option(help="Steps of the run, such as 10:20.")] = None,
     where: Where = None,
-    split: Annotated[str, typer.Option(help="rollout or eval-rollout.")] = "rollout",
+    split: options.OneSplit = "rollout",
     as_json: options.AsJson = False,
 ) -> None:
     """Explain a run: what is wrong, since when and for whom; or a step, or one set of rollouts against another.
@@ -114,8 +115,6 @@ def narrowed(store: Store, which: Selection, where: str) -> tuple[Selection, Sel
 
 def print_report(report: RunReport, settings: Sequence[str] = ()) -> None:
     """Prints the settings that are new, the diagnoses of a run, and what is unobserved."""
-    from rollout_traces.model.text import one_line
-
     typer.secho(
         f"{report.run}, {report.split}: {report.n_rows:,} rollouts in {report.n_steps} steps", bold=True
     )
@@ -134,8 +133,6 @@ def print_report(report: RunReport, settings: Sequence[str] = ()) -> None:
 
 
 def _print_diagnoses(diagnoses: Any, nothing: str) -> None:
-    from rollout_traces.model.text import one_line
-
     colours = {"error": "red", "warn": "yellow", "info": "blue"}
     if all(d.severity == "info" for d in diagnoses):
         typer.echo(nothing)
@@ -160,8 +157,6 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis], links: Mapp
         in_force: the diagnoses that hold at A's steps.
         links: id -> what a rollout is called.
     """
-    from rollout_traces.model.text import one_line
-
     typer.secho(f"{one_line(found.a, 200)} against {one_line(found.b, 200)}", bold=True)
     typer.echo(
         f"{found.rows[0]:,} rollouts in {found.groups[0]:,} groups against {found.rows[1]:,} in {found.groups[1]:,}; "

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rollout_traces.cli import options
+from rollout_traces.cli.printing import print_json
 
 if TYPE_CHECKING:
     from rollout_traces.export.training import TrainingManifest
@@ -122,10 +124,6 @@ def export(
     with progress_bar("exporting") as report:
         manifest = write(store, out, query, file_format=file_format, tokens=tokens, progress=report)
     if as_json:
-        from dataclasses import asdict
-
-        from rollout_traces.cli.tables import print_json
-
         print_json(asdict(manifest))
     else:
         typer.echo(f"{manifest.rows} of {manifest.matched} rollouts, {manifest.bytes / 1e6:.1f} MB: {out}")
@@ -133,7 +131,6 @@ def export(
 
 def _write_site(store: Store, source: options.From, which: options.Which, out: Path, as_json: bool) -> None:
     from rollout_traces.cli.opening import progress_bar
-    from rollout_traces.cli.tables import print_json
     from rollout_traces.inspector.site import write_site
     from rollout_traces.inspector.workspace import Workspace
 
@@ -155,10 +152,6 @@ def _write_site(store: Store, source: options.From, which: options.Which, out: P
 
 def _print_training(manifest: TrainingManifest, out: Path, as_json: bool) -> None:
     if as_json:
-        from dataclasses import asdict
-
-        from rollout_traces.cli.tables import print_json
-
         print_json(asdict(manifest))
         return
     said = ", ".join(f"{n:,} {name}" for name, n in manifest.splits.items())

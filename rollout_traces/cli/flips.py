@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.tables import print_json, print_table
+from rollout_traces.cli.printing import print_json, print_table
 
 if TYPE_CHECKING:
     from rollout_traces.analysis import Flips
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def flips(
-    run: Annotated[str | None, typer.Argument(help="A run; the only one there is by default.")] = None,
+    run: options.OneRun = None,
     *,
     source: options.From,
     steps: Annotated[

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.conversation import RenderedTurn, folded, print_turns, turns_of
-from rollout_traces.cli.tables import cell, print_json
+from rollout_traces.cli.printing import RenderedTurn, cell, folded, print_json, print_turns, turns_of
 from rollout_traces.model.text import harmless
 
 if TYPE_CHECKING:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollout_traces.cli import options
+from rollout_traces.cli.printing import print_json
+from rollout_traces.model.text import one_line
 
 if TYPE_CHECKING:
     from rollout_traces.sources.importing import ImportReport
@@ -72,8 +74,6 @@ def import_(
     if server_url is None:
         remember(project)
     if as_json:
-        from rollout_traces.cli.tables import print_json
-
         problems = {"counts": dict(done.problems.counts), "first": [str(p) for p in done.problems.kept]}
         print_json({"project": done.project, "runs": [asdict(r) for r in done.runs], "problems": problems})
     else:
@@ -83,8 +83,6 @@ def import_(
 
 
 def _print(done: ImportReport) -> None:
-    from rollout_traces.model.text import one_line
-
     for run in done.runs:
         formats = ", ".join(f"{count} of {title}" for title, count in run.formats.items())
         of_formats = f" ({formats})" if formats else ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.tables import print_rows, print_table
+from rollout_traces.cli.printing import print_rows, print_table
 from rollout_traces.model.text import one_line
 
 if TYPE_CHECKING:

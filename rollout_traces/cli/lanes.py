@@ -7,16 +7,16 @@ from typing import Annotated
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.tables import print_json, print_table
+from rollout_traces.cli.printing import print_json, print_table
 from rollout_traces.model.text import duration
 
 
 def lanes(
-    run: Annotated[str | None, typer.Argument(help="A run; the only one there is by default.")] = None,
+    run: options.OneRun = None,
     *,
     source: options.From,
     step: Annotated[int | None, typer.Option(help="The step; the newest by default.")] = None,
-    split: Annotated[str, typer.Option(help="The split.")] = "rollout",
+    split: options.OneSplit = "rollout",
     by: Annotated[
         str,
         typer.Option(help="A lane for each engine, source or rollout; the first that is known by default."),

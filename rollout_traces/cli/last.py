@@ -7,14 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from rollout_traces.cli.tables import print_rows, print_table
+from rollout_traces.cli import options
+from rollout_traces.cli.printing import print_rows, print_table
 from rollout_traces.model.text import harmless
 
 
 def last(
     project: Annotated[str | None, typer.Option("--project", "-p", help="One project only.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", help="Most rows.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show what was handed over and not stored yet, longest first: what a crash may have been about.
 

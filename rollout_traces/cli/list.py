@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.tables import print_rows, print_table
+from rollout_traces.cli.printing import print_rows, print_table
 
 if TYPE_CHECKING:
     from rollout_traces.store import RowPage, Store
@@ -76,7 +77,7 @@ def list_(
     if what == "runs":
         _runs(store, which, limit, as_json)
     elif what == "columns":
-        _print([_plain(info) for info in store.columns(which.rows)], limit, as_json)
+        _print([asdict(info) for info in store.columns(which.rows)], limit, as_json)
     elif what == "steps":
         _print(_steps(store, which), limit, as_json)
     else:
@@ -114,7 +115,7 @@ def _projects(limit: int | None, as_json: bool) -> None:
 def _runs(store: Store, which: options.Which, limit: int | None, as_json: bool) -> None:
     found = store.runs() if which.run is None else [store.run(which.run)]
     if as_json:
-        print_rows([_plain(info) for info in found[:limit]], total=len(found))
+        print_rows([asdict(info) for info in found[:limit]], total=len(found))
         return
     from rollout_traces.store.rows import RUN_TABLE, run_cells
 
@@ -128,7 +129,7 @@ def _steps(store: Store, which: options.Which) -> list[dict[str, Any]]:
     for info in [store.run(which.run)] if which.run is not None else store.runs():
         for split in [which.split] if which.split is not None else info.splits:
             found += [
-                {"run": info.name, "split": split, **_plain(step)}
+                {"run": info.name, "split": split, **asdict(step)}
                 for step in store.steps(info.id, split)
                 if (first is None or step.step >= first) and (last is None or step.step <= last)
             ]
@@ -151,15 +152,14 @@ def _named(store: Store, which: options.Which, columns: str | None) -> list[str]
 
 def _rollouts(store: Store, page: RowPage, names: list[str], as_json: bool) -> None:
     if as_json:
-        rows = [
-            {name: _json_value(row[name]) for name in names} if names else row.as_dict() for row in page.rows
-        ]
+        rows = [{name: row[name] for name in names} if names else row.as_dict() for row in page.rows]
         print_rows(rows, total=page.total, next=page.next)
         return
     if not names:
         several = [n for n in ("run", "split") if len({row[n] for row in page.rows}) > 1]
         known = [name for name in SHOWN if any(row[name] is not None for row in page.rows)]
-        names = ["uid", *several, *known, "flags", "snippet" if _has(page, "snippet") else "prompt"]
+        found = any(row["snippet"] is not None for row in page.rows)
+        names = ["uid", *several, *known, "flags", "snippet" if found else "prompt"]
     shown = [[row["uid"] or row.id if name == "uid" else row[name] for name in names] for row in page.rows]
     print_table(names, shown, title=f"{len(page.rows)} of {page.total} in {store.source.label}")
     if page.next is not None:
@@ -171,20 +171,6 @@ def _rollouts(store: Store, page: RowPage, names: list[str], as_json: bool) -> N
             f"--all lists all {n:,}.",
             err=True,
         )
-
-
-def _has(page: RowPage, name: str) -> bool:
-    return any(row[name] is not None for row in page.rows)
-
-
-def _json_value(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _plain(info: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(info)
 
 
 def _counted(rows: Sequence[Any], found: Sequence[Any]) -> str:

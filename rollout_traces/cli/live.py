@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.tables import print_json, print_table
+from rollout_traces.cli.printing import print_json, print_table
 
 
 def live(

@@ -35,6 +35,8 @@ Run = Annotated[
     str | None,
     typer.Argument(help="A run: its name or id, or the beginning of either; all by default."),
 ]
+OneRun = Annotated[str | None, typer.Argument(help="A run; the only one there is by default.")]
+OneSplit = Annotated[str, typer.Option(help="rollout or eval-rollout.")]
 Split = Annotated[
     str | None, typer.Option(help="rollout or eval-rollout; all by default.", rich_help_panel="Which")
 ]

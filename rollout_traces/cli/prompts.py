@@ -8,7 +8,7 @@ from typing import Annotated, cast
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.tables import print_rows, print_table
+from rollout_traces.cli.printing import print_rows, print_table
 
 
 def prompts(
@@ -19,7 +19,7 @@ def prompts(
     sort: Annotated[
         str, typer.Option("--sort", "-s", help="solved, trend, variance, waste, visits or tokens.")
     ] = "solved",
-    split: Annotated[str, typer.Option(help="rollout or eval-rollout.")] = "rollout",
+    split: options.OneSplit = "rollout",
     steps: Annotated[str | None, typer.Option(help="Steps, such as 10:20.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", help="Most prompts.")] = 20,
     as_json: options.AsJson = False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollout_traces.cli.tables import print_table
+from rollout_traces.cli.printing import print_table
 from rollout_traces.model.text import harmless
 
 if TYPE_CHECKING:

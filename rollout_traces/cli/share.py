@@ -29,7 +29,7 @@ def share(
         bool, typer.Option("--explain", help="The run's report; with --step, what changed there.")
     ] = False,
     step: Annotated[int | None, typer.Option(help="The step that --explain explains.")] = None,
-    split: Annotated[str, typer.Option(help="rollout or eval-rollout.")] = "rollout",
+    split: options.OneSplit = "rollout",
     redact_pattern: Annotated[
         list[str] | None,
         typer.Option(help="Regular expression of what is hidden in the file; repeatable."),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.tables import cell, print_rows, print_table
+from rollout_traces.cli.printing import cell, print_rows, print_table
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from rollout_traces import RolloutBatch, RolloutLogger
 from rollout_traces.cli import build_app, get
-from rollout_traces.cli.conversation import RenderedTurn, folded, turns_of
+from rollout_traces.cli.printing import RenderedTurn, folded, turns_of
 from rollout_traces.model.text import harmless, one_line
 from rollout_traces.store import open_store
 from tests.cli.conftest import Command

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from rollout_traces.cli.tables import cell as cell_text
-from rollout_traces.cli.tables import fitted, how_many, least_width
+from rollout_traces.cli.printing import cell as cell_text
+from rollout_traces.cli.printing import fitted, how_many, least_width
 from rollout_traces.store import Store
 from tests.cli.terminal import ROOT, printed
 
@@ -22,7 +22,7 @@ ROWS = [
     ["f015d31ca8e3-14", "rollout", 8, 0.5, 3, ("duplicate_completions",) * 4, "How many\nmarbles? " * 9],
 ]
 SCRIPT = (
-    f"from rollout_traces.cli.tables import print_table; print_table({COLUMNS!r}, {ROWS!r}, title='Three')"
+    f"from rollout_traces.cli.printing import print_table; print_table({COLUMNS!r}, {ROWS!r}, title='Three')"
 )
 NUMBERS = ("step", "reward", "a_long_heading")
 
