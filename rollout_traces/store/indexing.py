@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
-from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.store import manifest
-from rollout_traces.store.columns.assemble import LedgerPart, PlaceParts, TracePart, assemble, read_ledger
-from rollout_traces.store.columns.schema import Kind
+from rollout_traces.store.columns.assemble import ROW_BITS, assemble, read_ledger
 from rollout_traces.store.columns.segments import write_segment
 from rollout_traces.store.logged_tables import table_of
 from rollout_traces.store.reading import DIGEST, Reading, read_trace
@@ -32,22 +27,7 @@ WATERMARK, COUNTED = "tables_watermark", "tables_counted"
 Lent = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
-    """A stored trace, and what the index keeps of it.
-
-    Attributes:
-        stored: the trace, its texts let go.
-        reading: what is kept.
-        packed: the packed ledger of a step summary.
-    """
-
-    stored: StoredTrace
-    reading: Reading
-    packed: bytes | None
-
-
-def read_batch(source: Source, after: int) -> list[Read]:
+def read_batch(source: Source, after: int) -> list[Reading]:
     """Reads the next traces of a source, those of one transaction; touches no index, so that it can run beside the
     writing.
 
@@ -55,20 +35,13 @@ def read_batch(source: Source, after: int) -> list[Read]:
         source: the source.
         after: rowid to start behind.
     """
-    batch: list[Read] = []
+    batch: list[Reading] = []
     size = 0
     while len(batch) < source.batch and size <= BATCH_BYTES - PAGE_BYTES and (page := source.traces(after)):
         after = page[-1].rowid
         size += sum(len(stored.messages) for stored in page)
-        batch += [read_stored(stored) for stored in page]
+        batch += [read_trace(stored) for stored in page]
     return batch
-
-
-def read_stored(stored: StoredTrace) -> Read:
-    """What the index keeps of a trace."""
-    reading = read_trace(stored)
-    packed = _packed_ledger(stored) if reading.kind == DIGEST else None
-    return Read(stored.without_texts(), reading, packed)
 
 
 class IndexWriter:
@@ -128,17 +101,12 @@ class IndexWriter:
         )
         return numbers
 
-    def add_segment(self, table: pa.Table, kinds: Mapping[str, Kind]) -> None:
-        """Adds rows of the table.
-
-        Args:
-            table: the rows; nothing is written where there are none.
-            kinds: the kind of each column.
-        """
+    def add_segment(self, table: pa.Table) -> None:
+        """Adds rows of the table; nothing is written where there are none."""
         if not table.num_rows:
             return
         written = write_segment(self._folder, table)
-        manifest.add_segment(self._connection, written, table, kinds)
+        manifest.add_segment(self._connection, written, table)
         manifest.remember_attempts(self._connection, table)
 
     def say_left_out(self) -> None:
@@ -168,7 +136,7 @@ class StepWriter(IndexWriter):
         self._source = source
         self._columns: dict[tuple[str, ...], list[str | None]] = {}
 
-    def add(self, batch: Sequence[Read]) -> None:
+    def add(self, batch: Sequence[Reading]) -> None:
         """Adds traces; a step of which something is stored already is put together anew.
 
         Args:
@@ -176,18 +144,18 @@ class StepWriter(IndexWriter):
         """
         if not batch:
             return
-        places = [self._place(read) for read in batch]
+        places = [self._place(reading) for reading in batch]
         docs = self.add_docs(
-            [_document(read, place) for read, place in zip(batch, places, strict=True)],
-            (None if read.reading.kind == DIGEST else read.reading.words for read in batch),
+            [_document(reading, place) for reading, place in zip(batch, places, strict=True)],
+            (None if reading.kind == DIGEST else reading.words for reading in batch),
         )
-        arrived: dict[int, list[tuple[Read, int]]] = {}
-        for read, place, doc in zip(batch, places, docs, strict=True):
-            arrived.setdefault(place, []).append((read, doc))
+        arrived: dict[int, list[tuple[Reading, int]]] = {}
+        for reading, place, doc in zip(batch, places, docs, strict=True):
+            arrived.setdefault(place, []).append((reading, doc))
         again = [
             place
             for place, reads in arrived.items()
-            if self._has_rows(place) and any(_belongs_to_a_ledger(read) for read, _ in reads)
+            if self._has_rows(place) and any(_belongs_to_a_ledger(reading) for reading, _ in reads)
         ]
         self.put_together(again)
         self._write({place: reads for place, reads in arrived.items() if place not in set(again)})
@@ -209,48 +177,43 @@ class StepWriter(IndexWriter):
                     f"SELECT src, doc, place FROM docs WHERE place IN ({holes})", chunk
                 )
             }
-            reads: dict[int, list[tuple[Read, int]]] = {}
+            reads: dict[int, list[tuple[Reading, int]]] = {}
             for stored in self._source.traces_at(list(docs)):
                 doc, place = docs[stored.rowid]
-                reads.setdefault(place, []).append((read_stored(stored), doc))
+                reads.setdefault(place, []).append((read_trace(stored), doc))
             self._connection.executemany("UPDATE parts SET dead = 1 WHERE place = ?", [(p,) for p in chunk])
             self._write(reads)
 
-    def _write(self, places: Mapping[int, Sequence[tuple[Read, int]]]) -> None:
-        waiting: list[PlaceParts] = []
+    def _write(self, places: Mapping[int, Sequence[tuple[Reading, int]]]) -> None:
+        ledgers: list[pa.Table] = []
+        traces: list[dict[str, Any]] = []
         n = 0
         for place, reads in places.items():
-            parts = self._parts(place, reads)
-            waiting.append(parts)
-            n += len(parts.traces) + sum(ledger.n_rows for ledger in parts.ledgers)
+            first = reads[0][0]
+            placed: dict[str, int | str] = {
+                "place": place,
+                "run_no": self._runs[first.stored.run_id],
+                "split": first.split,
+                "step": first.step,
+            }
+            found = [self._ledger(reading, placed) for reading, _ in reads if reading.kind == DIGEST]
+            kept = [self._fields(reading, doc) | placed for reading, doc in reads if reading.kind != DIGEST]
+            ledgers += [ledger for ledger in found if ledger is not None]
+            traces += kept
+            n += len(kept) + sum(ledger.num_rows for ledger in found if ledger is not None)
             if n >= manifest.SEGMENT_ROWS:
-                self._write_segment(waiting)
-                waiting, n = [], 0
-        self._write_segment(waiting)
+                self.add_segment(assemble(ledgers, traces))
+                ledgers, traces, n = [], [], 0
+        self.add_segment(assemble(ledgers, traces))
 
-    def _write_segment(self, places: Sequence[PlaceParts]) -> None:
-        if places:
-            made = assemble(places)
-            self.add_segment(made.table, made.kinds)
-
-    def _parts(self, place: int, reads: Sequence[tuple[Read, int]]) -> PlaceParts:
-        first = reads[0][0]
-        parts = PlaceParts(place, self._runs[first.stored.run_id], first.reading.split, first.reading.step)
-        for read, doc in reads:
-            if read.reading.kind == DIGEST:
-                ledger = self._ledger(read)
-                if ledger is not None:
-                    parts.ledgers.append(ledger)
-            else:
-                parts.traces.append(TracePart(read.stored.rowid, self._fields(read, doc)))
-        return parts
-
-    def _fields(self, read: Read, doc: int) -> dict[str, Any]:
-        stored, reading = read.stored, read.reading
+    def _fields(self, reading: Reading, doc: int) -> dict[str, Any]:
+        """The columns that a trace knows."""
+        stored = reading.stored
         columns = self._columns_of(tuple(reading.fields))
         named: dict[Any, Any] = dict(zip(columns, reading.fields.values(), strict=True))
         named.pop(None, None)
         return named | {
+            "row": stored.rowid << ROW_BITS,
             "doc": doc,
             "id": stored.trace_id,
             "kind": reading.kind,
@@ -268,27 +231,30 @@ class StepWriter(IndexWriter):
             self._columns[names] = [self.names.stored(name) for name in names]
         return self._columns[names]
 
-    def _ledger(self, read: Read) -> LedgerPart | None:
-        if read.packed is None:
+    def _ledger(self, digest: Reading, placed: Mapping[str, int | str]) -> pa.Table | None:
+        """The rows of a step summary's ledger; None where there is none, or it is damaged."""
+        if digest.packed is None:
             return None
         try:
-            n, columns = read_ledger(read.packed)
+            n, columns = read_ledger(digest.packed)
         except StoreError as error:
-            logger.warning("rollout-traces: the ledger of %s is left out: %s", read.stored.trace_id, error)
+            logger.warning("rollout-traces: the ledger of %s is left out: %s", digest.stored.trace_id, error)
             return None
         named = {self.names.stored(name): column for name, column in columns.items()}
-        return LedgerPart(
-            read.stored.rowid, n, {name: column for name, column in named.items() if name is not None}
-        )
+        named.pop(None, None)
+        named |= {name: pa.repeat(value, n) for name, value in placed.items()}
+        first = digest.stored.rowid << ROW_BITS
+        row, from_ledger = pa.array(range(first, first + n), pa.int64()), pa.repeat(True, n)
+        return pa.table({**named, "row": row, "from_ledger": from_ledger})
 
     def _has_rows(self, place: int) -> bool:
         found = self._connection.execute("SELECT 1 FROM parts WHERE place = ? AND NOT dead LIMIT 1", (place,))
         return found.fetchone() is not None
 
-    def _place(self, read: Read) -> int:
-        stored = read.stored
+    def _place(self, reading: Reading) -> int:
+        stored = reading.stored
         run_no = self.run_no(stored.run_id, stored.run_name, stored.timestamp, stored.step)
-        return self.place(run_no, read.reading.split, read.reading.step)
+        return self.place(run_no, reading.split, reading.step)
 
 
 def refresh_tables(source: Source, segments: Path, reading: Lent, transaction: Lent, *, came: bool) -> int:
@@ -339,7 +305,7 @@ def _remember(connection: sqlite3.Connection, source: Source, reached: int, foun
 
 
 def _add(connection: sqlite3.Connection, source: Source, segments: Path, rows: Sequence[StoredTrace]) -> None:
-    StepWriter(connection, segments, source).add([read_stored(row) for row in rows])
+    StepWriter(connection, segments, source).add([read_trace(row) for row in rows])
     manifest.changed(connection)
 
 
@@ -370,8 +336,8 @@ def _runs_of_ours(connection: sqlite3.Connection, run_ids: set[str]) -> set[str]
     }
 
 
-def _say_unreadable(batch: Sequence[Read]) -> None:
-    unreadable = [read.stored.trace_id for read in batch if read.reading.fields.get("unreadable")]
+def _say_unreadable(batch: Sequence[Reading]) -> None:
+    unreadable = [reading.stored.trace_id for reading in batch if reading.fields.get("unreadable")]
     if unreadable:
         logger.warning(
             "rollout-traces: %d traces of %d cannot be read whole, the first is %s. They are listed where"
@@ -382,30 +348,17 @@ def _say_unreadable(batch: Sequence[Read]) -> None:
         )
 
 
-def _document(read: Read, place: int) -> tuple[int, str, str | None, int, str]:
-    uid = read.reading.fields.get("uid")
+def _document(reading: Reading, place: int) -> tuple[int, str, str | None, int, str]:
+    uid = reading.fields.get("uid")
     return (
-        read.stored.rowid,
-        read.stored.trace_id,
+        reading.stored.rowid,
+        reading.stored.trace_id,
         None if uid is None else str(uid),
         place,
-        read.reading.kind,
+        reading.kind,
     )
 
 
-def _belongs_to_a_ledger(read: Read) -> bool:
+def _belongs_to_a_ledger(reading: Reading) -> bool:
     """Whether a trace may be of a rollout that the table has already, or is a step summary."""
-    return read.reading.kind == DIGEST or "uid" in read.reading.fields
-
-
-def _packed_ledger(stored: StoredTrace) -> bytes | None:
-    from rollout_traces.trace.conversion import LEDGER_KEY
-
-    try:
-        with damage_said(f"the ledger of {stored.trace_id}"):
-            spans = orjson.loads(stored.spans or b"[]")
-            text = next((span[LEDGER_KEY] for span in spans if span.get(LEDGER_KEY)), None)
-            return None if text is None else base64.b64decode(text, validate=True)
-    except StoreError as error:
-        logger.warning("rollout-traces: %s", error)
-        return None
+    return reading.kind == DIGEST or "uid" in reading.fields

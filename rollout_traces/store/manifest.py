@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from rollout_traces.model.packed_arrays import MADE_UP
 from rollout_traces.store.columns.assemble import stacked
 from rollout_traces.store.columns.rollout_table import State, superseded_from
-from rollout_traces.store.columns.schema import ALWAYS, stored_name
+from rollout_traces.store.columns.schema import ALWAYS, kind_of, stored_name, type_of
 from rollout_traces.store.columns.segments import SegmentFile, check_segment, write_segment
 from rollout_traces.store.reading import SIGNS
 
@@ -165,21 +165,19 @@ def place_of(connection: sqlite3.Connection, run: int, split: str, step: int) ->
     return int(cursor.lastrowid or 0)
 
 
-def add_segment(
-    connection: sqlite3.Connection, written: tuple[Path, int], table: pa.Table, kinds: Mapping[str, str]
-) -> int:
+def add_segment(connection: sqlite3.Connection, written: tuple[Path, int], table: pa.Table) -> int:
     """Names a file as a segment.
 
     Args:
         connection: a connection whose transaction the caller holds.
         written: the file, and the CRC-32 of its bytes.
         table: the rows in it.
-        kinds: the kind of each column.
     """
     path, checksum = written
+    kinds = {column.name: kind_of(column.type) for column in table.schema}
     cursor = connection.execute(
         "INSERT INTO segments (file, n_rows, kinds, checksum) VALUES (?, ?, ?, ?)",
-        (path.name, table.num_rows, orjson.dumps(dict(kinds)).decode(), checksum),
+        (path.name, table.num_rows, orjson.dumps(kinds).decode(), checksum),
     )
     number = int(cursor.lastrowid or 0)
     connection.executemany(
@@ -370,18 +368,11 @@ def _dead_rows(connection: sqlite3.Connection) -> dict[int, int]:
 
 
 def _join(connection: sqlite3.Connection, folder: Path, run: Sequence[SegmentFile]) -> None:
-    tables = [_living(segment) for segment in run]
-    columns = stacked(
-        [{name: table[name].combine_chunks() for name in table.column_names} for table in tables]
-    )
-    joined = pa.table({name: column for name, (_, column) in columns.items()})
+    joined = stacked([_living(segment) for segment in run])
     drop_segments(connection, [segment.number for segment in run])
     if not joined.num_rows:
         return
-    kinds = {name: kind for name, (kind, _) in columns.items()}
-    kinds |= {name: "mixed" for segment in run for name, kind in segment.kinds.items() if kind == "mixed"}
-    written = write_segment(folder, joined)
-    number = add_segment(connection, written, joined, kinds)
+    number = add_segment(connection, write_segment(folder, joined), joined)
     # the rows stay where they were in the order of arrival
     connection.execute("UPDATE segments SET segment = ? WHERE segment = ?", (run[-1].number, number))
     connection.execute("UPDATE parts SET segment = ? WHERE segment = ?", (run[-1].number, number))
@@ -391,6 +382,7 @@ def _living(segment: SegmentFile) -> pa.Table:
     import pyarrow.compute as pc
 
     check_segment(segment)
-    table = pq.read_table(segment.path)
+    schema = pa.schema([(name, type_of(kind)) for name, kind in segment.kinds.items()])
+    table = pq.read_table(segment.path, schema=schema)
     dead = pa.array(segment.dead, pa.int64())
     return table.filter(pc.invert(pc.is_in(table["place"], value_set=dead)))

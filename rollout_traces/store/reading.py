@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import logging
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +13,14 @@ from typing import Any
 
 import orjson
 
+from rollout_traces.errors import StoreError
 from rollout_traces.ledger.text_facts import result_failed
+from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.model.plain_values import INFINITE, INT64_MAX, INT64_MIN
 from rollout_traces.store.other_tools import read_other_tool, renamed
 from rollout_traces.store.rows import StoredTrace
+
+logger = logging.getLogger("rollout_traces")
 
 PREVIEW = 160
 """Characters kept of the first user message and of the last assistant message."""
@@ -58,6 +64,7 @@ class Reading:
     """What the index keeps of one trace.
 
     Attributes:
+        stored: the trace, its texts let go.
         split: the split it belongs to; the logged key where a tool has no splits.
         step: the trainer's step.
         kind: `rollout`, `digest`, or `other` for what other tools logged.
@@ -66,8 +73,10 @@ class Reading:
         reply: first words of the last assistant message, its thinking left out.
         n_messages: messages in the conversation.
         words: the conversation's text as it is indexed, see `spaced`; nothing of a step summary.
+        packed: the packed ledger of a step summary; None where it has none, or it is damaged.
     """
 
+    stored: StoredTrace
     split: str
     step: int
     kind: str
@@ -76,6 +85,7 @@ class Reading:
     reply: str
     n_messages: int
     words: bytes
+    packed: bytes | None
 
 
 def read_trace(stored: StoredTrace) -> Reading:
@@ -108,6 +118,7 @@ def read_trace(stored: StoredTrace) -> Reading:
     fields |= {name: found for name, found in _tools(shown).items() if name not in fields}
     said = [] if ours and kind == DIGEST else spoken
     return Reading(
+        stored=stored.without_texts(),
         split=split if isinstance(split, str) else _split_of(stored.key),
         step=step if isinstance(step, int) else stored.step,
         kind=str(kind) if ours else "other",
@@ -118,7 +129,21 @@ def read_trace(stored: StoredTrace) -> Reading:
         words=_signs_alone(
             b"\n".join([_written(text) for message in said for text in message_texts(message)])
         ),
+        packed=_packed_ledger(stored) if ours and kind == DIGEST else None,
     )
+
+
+def _packed_ledger(stored: StoredTrace) -> bytes | None:
+    from rollout_traces.trace.conversion import LEDGER_KEY
+
+    try:
+        with damage_said(f"the ledger of {stored.trace_id}"):
+            spans = orjson.loads(stored.spans or b"[]")
+            text = next((span[LEDGER_KEY] for span in spans if span.get(LEDGER_KEY)), None)
+            return None if text is None else base64.b64decode(text, validate=True)
+    except StoreError as error:
+        logger.warning("rollout-traces: %s", error)
+        return None
 
 
 def conversation_text(messages: str | bytes) -> str:

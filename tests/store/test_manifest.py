@@ -53,9 +53,8 @@ def add(
     found = {name: column_of([COLUMNS[name](at) for at in numbers]) for name in names}
     found |= {name: column_of([value] * n) for name, value in (("run_no", 1), ("step", 0))}
     found |= {"place": column_of(places), "split": column_of(["rollout"] * n), "row": column_of([*numbers])}
-    table = pa.table({name: column for name, (_, column) in found.items()})
-    kinds = {name: kind for name, (kind, _) in found.items()}
-    manifest.add_segment(connection, write_segment(folder, table), table, kinds)
+    table = pa.table(found)
+    manifest.add_segment(connection, write_segment(folder, table), table)
 
 
 def rows(connection: sqlite3.Connection, folder: Path) -> list[dict[str, Any]]:

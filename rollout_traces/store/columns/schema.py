@@ -18,7 +18,7 @@ _TYPES: dict[Kind, tuple[pa.DataType, str]] = {
     "float": (pa.float64(), "DOUBLE"),
     "text": (pa.string(), "VARCHAR"),
     "tags": (pa.list_(pa.string()), "VARCHAR[]"),
-    "mixed": (pa.string(), "VARCHAR"),
+    "mixed": (pa.large_string(), "VARCHAR"),
 }
 _NUMBER_TEXT = """CASE WHEN isinf({0}) THEN CASE WHEN {0} < 0 THEN '-Infinity' ELSE 'Infinity' END
     WHEN {0} = trunc({0}) AND abs({0}) < 9007199254740992 THEN CAST(CAST({0} AS BIGINT) AS VARCHAR)
@@ -36,8 +36,13 @@ def sql_type(kind: Kind) -> str:
     return _TYPES[kind][1]
 
 
+def kind_of(kind: pa.DataType) -> Kind:
+    """The kind of a column that `column_of` or `cast` made, by its Arrow type."""
+    return "mixed" if kind == type_of("mixed") else kind_of_type(kind)
+
+
 def kind_of_type(kind: pa.DataType) -> Kind:
-    """The kind of an Arrow type that this package writes."""
+    """The kind that holds an Arrow type, of a file that anybody wrote."""
     if pa.types.is_boolean(kind):
         return "bool"
     if pa.types.is_integer(kind):
@@ -62,8 +67,8 @@ def cast(column: pa.Array, kind: Kind) -> pa.Array:
     wanted = type_of(kind)
     if column.type == wanted:
         return column
-    if kind == "mixed":
-        return column_of([tuple(v) if isinstance(v, list) else v for v in column.to_pylist()], kind)[1]
+    if kind == "mixed" and not pa.types.is_string(column.type):
+        return column_of([tuple(v) if isinstance(v, list) else v for v in column.to_pylist()], kind)
     return column.cast(wanted, safe=False)
 
 
@@ -86,7 +91,7 @@ def sql_cast(column: str, held: Kind, kind: Kind) -> str:
     )
 
 
-def column_of(values: Sequence[Any], kind: Kind | None = None) -> tuple[Kind, pa.Array]:
+def column_of(values: Sequence[Any], kind: Kind | None = None) -> pa.Array:
     """A column of plain values, None where unknown.
 
     Args:
@@ -103,7 +108,7 @@ def column_of(values: Sequence[Any], kind: Kind | None = None) -> tuple[Kind, pa
     found: Kind = kind or ("tags" if types == {tuple} else "mixed")
     if found in _PLAIN:
         values = [None if value is None else _PLAIN[found](value) for value in values]
-    return found, pa.array(values, type_of(found))
+    return pa.array(values, type_of(found))
 
 
 def _as_text(value: Any) -> str:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import numpy as np
 import orjson
 import pyarrow as pa
 
@@ -19,7 +17,7 @@ from rollout_traces.model.bounded_reading import on_disk, read, schema_of
 from rollout_traces.model.private_files import make_folder
 from rollout_traces.store import manifest
 from rollout_traces.store.columns.assemble import ROW_BITS, stacked
-from rollout_traces.store.columns.schema import ALWAYS, PLACE, TRACE, Kind, kind_of_type, type_of
+from rollout_traces.store.columns.schema import ALWAYS, PLACE, TRACE, column_of, kind_of_type, type_of
 from rollout_traces.store.exports import MESSAGES, NO_VALUE, SIDE, TEXTS
 from rollout_traces.store.exports.source import ExportSource, FoundFile
 from rollout_traces.store.index import Index, Progress, logger
@@ -121,9 +119,9 @@ class ExportIndex(Index):
         self._copy_runs()
         return added
 
-    def _batches_of(self, files: Sequence[FoundFile]) -> Iterator[list[tuple[FoundFile, FileRows | None]]]:
+    def _batches_of(self, files: Sequence[FoundFile]) -> Iterator[list[tuple[FoundFile, pa.Table | None]]]:
         """The files in order, as many together as make a segment; None for those that are damaged."""
-        batch: list[tuple[FoundFile, FileRows | None]] = []
+        batch: list[tuple[FoundFile, pa.Table | None]] = []
         n = 0
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="rollout-traces-read") as readers:
             for at in range(0, len(files), AT_ONCE):
@@ -131,14 +129,14 @@ class ExportIndex(Index):
                 for file, rows in zip(chunk, readers.map(self._one, chunk), strict=True):
                     batch.append((file, rows))
                     # conversations count as rows by their size, so that a batch of texts stays small
-                    n += 0 if rows is None else rows.n_rows + (file.size >> 9)
+                    n += 0 if rows is None else rows.num_rows + (file.size >> 9)
                     if n >= SEGMENT_ROWS:
                         yield batch
                         batch, n = [], 0
         if batch:
             yield batch
 
-    def _one(self, file: FoundFile) -> FileRows | None:
+    def _one(self, file: FoundFile) -> pa.Table | None:
         data = self.export.folder.read(file.path)
         try:
             return read_file(data, file.name)
@@ -157,7 +155,7 @@ class ExportIndex(Index):
 
 
 def _add(
-    connection: sqlite3.Connection, folder: Path, batch: Sequence[tuple[FoundFile, FileRows | None]]
+    connection: sqlite3.Connection, folder: Path, batch: Sequence[tuple[FoundFile, pa.Table | None]]
 ) -> int:
     """Adds files on a connection whose transaction the caller holds; returns the number of their traces."""
     writer = IndexWriter(connection, folder)
@@ -167,67 +165,61 @@ def _add(
             "INSERT OR IGNORE INTO files (path, size, stamp) VALUES (?, ?, ?)",
             (file.path, file.size, file.stamp),
         )
-        if cursor.rowcount and rows is not None and rows.n_rows:
+        if cursor.rowcount and rows is not None and rows.num_rows:
             block, traced = _block(writer, int(cursor.lastrowid or 0), rows)
             blocks.append(block)
             n_traces += traced
-    columns = stacked(blocks)
-    table = pa.table({name: column for name, (_, column) in columns.items()})
-    writer.add_segment(table, {name: kind for name, (kind, _) in columns.items()})
+    writer.add_segment(stacked(blocks))
     writer.say_left_out()
     return n_traces
 
 
-def _block(writer: IndexWriter, file: int, rows: FileRows) -> tuple[dict[str, pa.Array], int]:
-    """The columns of a file as a segment has them, and how many of its rows are traced."""
-    given, n = rows.columns, rows.n_rows
+def _block(writer: IndexWriter, file: int, given: pa.Table) -> tuple[pa.Table, int]:
+    """The rows of a file as a segment has them, and how many of them are traced."""
+    n = given.num_rows
     run_ids = _texts(given, "run_id", _texts(given, "run", [""] * n))
     names = _texts(given, "run", run_ids)
     splits = _texts(given, "split", ["rollout"] * n)
-    steps = given["step"][1].to_pylist()
+    steps = given["step"].to_pylist()
     kinds = _texts(given, "kind", [""] * n)
     run_nos = [writer.run_no(i, name) for i, name in zip(run_ids, names, strict=True)]
     places = [writer.place(*each) for each in zip(run_nos, splits, steps, strict=True)]
-    numbers = (file << ROW_BITS) + np.arange(n, dtype=np.int64)
-    ids, uids = (_texts(given, name, None) if name in given else [None] * n for name in ("id", "uid"))
+    numbers = range(file << ROW_BITS, (file << ROW_BITS) + n)
+    unknown = [None] * n
+    ids, uids, said = (_texts(given, name, unknown) for name in ("id", "uid", MESSAGES))
     traced = [row for row, trace_id in enumerate(ids) if trace_id is not None]
     docs: list[int | None] = [None] * n
     added = writer.add_docs(
-        [
-            (int(numbers[row]), str(ids[row]), uids[row], places[row], str(kinds[row] or "rollout"))
-            for row in traced
-        ],
-        (rows.words(row) for row in traced),
+        [(numbers[row], ids[row], uids[row], places[row], kinds[row] or "rollout") for row in traced],
+        (b"" if said[row] is None else spaced(conversation_text(said[row])) for row in traced),
     )
     for row, doc in zip(traced, added, strict=True):
         docs[row] = doc
-    block: dict[str, pa.Array] = {}
-    for name, (_, column) in given.items():
+    block: dict[str, Any] = {}
+    for name in given.column_names:
         stored = name if name in TRACE else writer.names.stored(name)
-        if stored is not None and stored not in block and column.null_count < n:
-            block[stored] = column
+        if name != MESSAGES and stored is not None and stored not in block and given[name].null_count < n:
+            block[stored] = given[name]
     block |= {
-        "row": pa.array(numbers),
+        "row": pa.array(numbers, pa.int64()),
         "place": pa.array(places, pa.int64()),
         "run_no": pa.array(run_nos, pa.int64()),
         "split": pa.array(splits, pa.string()),
-        "step": pa.array(steps, pa.int64()),
+        "step": given["step"],
         "from_ledger": pa.array([kind in ("", "rollout") or None for kind in kinds], pa.bool_()),
         "doc": pa.array(docs, pa.int64()),
     }
-    if "late" in given:
-        block["late_part"] = given["late"][1].cast(pa.int64())
-    return block, len(traced)
+    if "late" in given.column_names:
+        block["late_part"] = given["late"].cast(pa.int64())
+    return pa.table(block), len(traced)
 
 
-def _texts(columns: dict[str, tuple[Kind, pa.Array]], name: str, otherwise: list[Any] | None) -> list[Any]:
-    """A column as texts, unknown ones replaced by those of another list where it is given."""
-    if name not in columns:
-        return list(otherwise or [])
-    values = columns[name][1].cast(type_of("text")).to_pylist()
-    if otherwise is None:
-        return values
-    return [value if value is not None else other for value, other in zip(values, otherwise, strict=True)]
+def _texts(given: pa.Table, name: str, otherwise: list[Any]) -> list[Any]:
+    """A column as texts, those of another list where it is unknown."""
+    if name not in given.column_names:
+        return otherwise
+    values = given[name].cast(pa.string()).to_pylist()
+    return [other if value is None else value for value, other in zip(values, otherwise, strict=True)]
 
 
 def _replace_attempts(connection: sqlite3.Connection, source: ExportSource) -> None:
@@ -246,32 +238,15 @@ _DROPPED = frozenset({*TEXTS, "traced", "superseded", "position", "row", "place"
 """Columns that are computed anew, or read on request."""
 
 
-@dataclass(frozen=True)
-class FileRows:
-    """The rows of a file.
-
-    Attributes:
-        columns: column name -> kind and values [N].
-        messages: the conversations as JSON text [N], null where there is none; None without that column.
-        n_rows: rows, N.
-    """
-
-    columns: dict[str, tuple[Kind, pa.Array]]
-    messages: pa.Array | None
-    n_rows: int
-
-    def words(self, row: int) -> bytes:
-        """A row's conversation as it is indexed."""
-        said = None if self.messages is None else self.messages[row].as_py()
-        return b"" if said is None else spaced(conversation_text(said))
-
-
-def read_file(data: bytes, name: str) -> FileRows:
+def read_file(data: bytes, name: str) -> pa.Table:
     """Reads a file of an export.
 
     Args:
         data: the file.
         name: its path below the address; folders `column=value` are columns.
+
+    Returns:
+        Its columns [N] as the table holds them, and the conversations as JSON text under `MESSAGES`.
 
     Raises:
         StoreError: it is damaged, too long, or its rows say no run and step.
@@ -282,25 +257,19 @@ def read_file(data: bytes, name: str) -> FileRows:
     n = table.num_rows
     if n >= 1 << ROW_BITS:
         raise StoreError(f"{name}: {n} rows in one file; at most {(1 << ROW_BITS) - 1} are read.")
-    columns = {c: found for c in table.column_names if c not in _DROPPED and (found := _column(table[c]))}
-    columns |= _of_folders(name, n)
+    read_as = {c: _column(table[c]) for c in table.column_names if c not in _DROPPED}
+    columns = {c: column for c, column in read_as.items() if column is not None} | _of_folders(name, n)
     if "step" not in columns or not {"run", "run_id"} & set(columns):
         raise StoreError(
             f"{name}: its columns say no run and step; expected what `export --partition-by` writes."
         )
-    columns["step"] = ("int", columns["step"][1].cast(pa.int64(), safe=False).fill_null(NO_STEP))
-    messages = table[MESSAGES] if MESSAGES in table.column_names else None
-    if messages is not None and not pa.types.is_string(messages.type):
-        messages = None
-    return FileRows(columns, None if messages is None else _whole(messages), n)
+    columns["step"] = columns["step"].cast(pa.int64(), safe=False).fill_null(NO_STEP)
+    if MESSAGES in table.column_names and pa.types.is_string(table[MESSAGES].type):
+        columns[MESSAGES] = table[MESSAGES]
+    return pa.table(columns)
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    joined = column.combine_chunks()
-    return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined
-
-
-def _column(column: pa.ChunkedArray) -> tuple[Kind, pa.Array] | None:
+def _column(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     """A column in the kind that the table holds it; None for what it cannot hold."""
     kind = column.type
     if pa.types.is_dictionary(kind):
@@ -308,23 +277,21 @@ def _column(column: pa.ChunkedArray) -> tuple[Kind, pa.Array] | None:
         kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         texts = pa.types.is_string(kind.value_type) or pa.types.is_null(kind.value_type)
-        return ("tags", _whole(column.cast(type_of("tags")))) if texts else None
+        return column.cast(type_of("tags")) if texts else None
     if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_null(kind):
         return None
-    found = kind_of_type(kind)
-    return found, _whole(column.cast(type_of(found), safe=False))
+    return column.cast(type_of(kind_of_type(kind)), safe=False)
 
 
-def _of_folders(name: str, n: int) -> dict[str, tuple[Kind, pa.Array]]:
+def _of_folders(name: str, n: int) -> dict[str, pa.Array]:
     """The columns that folders `column=value` say, the same for every row."""
-    found: dict[str, tuple[Kind, pa.Array]] = {}
+    found: dict[str, pa.Array] = {}
     for part in name.split("/")[:-1]:
         column, is_column, text = part.partition("=")
         if not is_column:
             continue
-        column, value = unquote(column), _value(unquote(column), unquote(text))
-        kind: Kind = "float" if isinstance(value, float) else "int" if isinstance(value, int) else "text"
-        found[column] = (kind, pa.array([value] * n, type_of(kind)))
+        column = unquote(column)
+        found[column] = column_of([_value(column, unquote(text))] * n)
     return found
 
 
