@@ -26,13 +26,11 @@ from rollout_traces.store.query.compiler import EVERY, Compiler, Sql, check_patt
 from rollout_traces.store.query.names import GROUP, Names, QueryColumn, group_column
 from rollout_traces.store.query.nodes import QuerySpan, Text, TextScan
 from rollout_traces.store.query.parser import parse_sort
-from rollout_traces.store.rows import ColumnInfo, TraceRow
+from rollout_traces.store.rows import PLACE, ColumnInfo, TraceRow
 from rollout_traces.store.scope import Scope, Which, conjuncts, holds_text
 from rollout_traces.store.source import Source
 from rollout_traces.store.time_limit import waiting_for_another
 
-PLACE = ("id", "run_id", "run", "split", "step")
-"""The columns that say where a row is."""
 _GROUP_KEYS = ("place", "group", "attempt")
 GROUPS = f"""
 SELECT place, "group", attempt, n AS group_rows, mean AS group_mean, std AS group_std, low AS group_min,
@@ -94,7 +92,7 @@ class Asking:
         self._answers = answers
         self._engine = engine
         self._source = source
-        self.names = Names(state.kinds, registered_flags, self._flags_seen)
+        self.names = Names(state.kinds, self._flags)
 
     def run(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> pa.Table:
         """The rows of a statement over `rows`, `rollouts` or what `relation` gives."""
@@ -234,13 +232,14 @@ class Asking:
 
         return self._hits(self.remember((node, condition), docs))
 
-    def _flags_seen(self) -> Collection[str]:
-        def seen() -> frozenset[str]:
-            if self.state.kinds["flags"] != "tags":
-                return frozenset()
-            return frozenset(self.run("SELECT DISTINCT unnest(flags) AS f FROM rows")["f"].to_pylist())
+    def _flags(self) -> frozenset[str]:
+        """Names of the flags that this version raises, and of those that rows have."""
+        from rollout_traces.flags import REGISTRY
 
-        return frozenset(self.remember("flags seen", seen))
+        if self.state.kinds["flags"] != "tags":
+            return frozenset(REGISTRY)
+        seen = "SELECT DISTINCT unnest(flags) AS f FROM rows"
+        return frozenset({*REGISTRY, *self.remember("flags seen", lambda: self.run(seen)["f"].to_pylist())})
 
 
 def plain_rows(found: pa.Table, kinds: dict[str, Kind]) -> list[TraceRow]:
@@ -288,14 +287,6 @@ def _check(node: Text | TextScan, where: str) -> None:
     """Points at a regular expression that is none, before any text is read."""
     if isinstance(node, TextScan) and node.how == "~":
         check_pattern(node.pattern, where, node.span)
-
-
-@lru_cache(maxsize=1)
-def registered_flags() -> frozenset[str]:
-    """Names of the flags that this version raises."""
-    from rollout_traces.flags import REGISTRY
-
-    return frozenset(REGISTRY)
 
 
 @lru_cache(maxsize=1)

@@ -413,7 +413,7 @@ class Index:
             logger.warning("rollout-traces: %d traces were deleted from %s.", gone, self.source.label)
 
     def _copy_runs(self) -> None:
-        runs = sorted((r.run_id, r.name, r.started, r.last_step) for r in self.source.runs())
+        runs = sorted(self.source.runs())
         with self.reading() as connection:
             known = connection.execute(f"SELECT {manifest.RUN} FROM runs ORDER BY run_id").fetchall()
         if runs == known:

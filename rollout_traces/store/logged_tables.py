@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -47,7 +46,7 @@ class LoggedTables:
 
     def __init__(self, select: Select) -> None:
         self._select = select
-        self._kept: OrderedDict[int, dict[int, StoredTrace]] = OrderedDict()
+        self._kept = lru_cache(KEPT)(self._read)
         self._lock = threading.Lock()
 
     def between(self, after: int, up_to: int, page_bytes: int) -> Iterator[tuple[int, list[StoredTrace]]]:
@@ -105,14 +104,12 @@ class LoggedTables:
 
     def _table(self, number: int) -> dict[int, StoredTrace]:
         with self._lock:
-            if number not in self._kept:
-                self._reader.forget()
-                table = self._reader.table(number)
-                self._kept[number] = {} if table is None else _rows(table)
-                while len(self._kept) > KEPT:
-                    self._kept.popitem(last=False)
-            self._kept.move_to_end(number)
-            return self._kept[number]
+            return self._kept(number)
+
+    def _read(self, number: int) -> dict[int, StoredTrace]:
+        self._reader.forget()
+        table = self._reader.table(number)
+        return {} if table is None else _rows(table)
 
 
 def _rows(table: LoggedTable) -> dict[int, StoredTrace]:
@@ -124,8 +121,10 @@ def _rows(table: LoggedTable) -> dict[int, StoredTrace]:
         if inside >= 1 << _ROW_BITS:
             _LOG.warning(
                 "rollout-traces: a table of run %r has %d rows; %d are read.",
-                table.run, table.first + len(table.records), 1 << _ROW_BITS,
-            )  # fmt: skip
+                table.run,
+                table.first + len(table.records),
+                1 << _ROW_BITS,
+            )
             break
         found[inside] = StoredTrace(
             rowid=_FIRST + (table.number << _ROW_BITS) + inside,

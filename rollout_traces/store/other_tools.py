@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from rollout_traces.store.rows import StoredTrace
@@ -25,17 +25,8 @@ GROUP_BYTES = 6
 thousand groups share one less than once in 10^8 steps."""
 
 
-@dataclass(frozen=True)
-class OtherTool:
-    """What a trace of a known trainer says.
-
-    Attributes:
-        fields: name of the ledger -> value; `flags` is a tuple of names.
-        conversation: its messages.
-    """
-
-    fields: Mapping[str, Any]
-    conversation: Sequence[Mapping[str, Any]]
+OtherTool = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
+"""What a trace of a known trainer says: name of the ledger -> value, `flags` as a tuple; and its messages."""
 
 
 def read_other_tool(
@@ -61,13 +52,13 @@ def read_other_tool(
         row = rollout_of(stored.key, stored.step, messages, metadata)
         known = {} if row is None else fields_of(row)
     except Exception:  # noqa: BLE001 - another version's fields, or made up; the row is counted as unreadable
-        return OtherTool({"written_by": writer.name, "unreadable": 1}, messages)
+        return {"written_by": writer.name, "unreadable": 1}, messages
     if row is None:
         return None
     if "group" in known:
         known["group"] = group_number(known["group"])
     known["flags"] = tuple(known["flags"])
-    return OtherTool(known | {"written_by": writer.name}, row.conversation() or messages)
+    return known | {"written_by": writer.name}, row.conversation() or messages
 
 
 def shown_record(stored: StoredTrace, record: TraceRecord) -> TraceRecord:
@@ -84,8 +75,9 @@ def shown_record(stored: StoredTrace, record: TraceRecord) -> TraceRecord:
     other = read_other_tool(stored, spoken, own)
     if other is None:
         return record
-    known = {name: list(v) if isinstance(v, tuple) else v for name, v in other.fields.items()}
-    return replace(record, messages=list(other.conversation), metadata=own | known)
+    fields, conversation = other
+    known = {name: list(v) if isinstance(v, tuple) else v for name, v in fields.items()}
+    return replace(record, messages=list(conversation), metadata=own | known)
 
 
 def group_number(named: Any) -> int:

@@ -111,8 +111,8 @@ def read_trace(stored: StoredTrace) -> Reading:
         other = read_other_tool(stored, spoken, metadata)
         own, fields = fields, renamed(fields)
         if other is not None:
-            shown = other.conversation
-            fields = own | fields | _flat_known(other.fields)
+            known, shown = other
+            fields = own | fields | _flat_known(known)
     fields = _numbers(fields)
     split, step = fields.pop("split", None), fields.pop("step", None)
     fields |= {name: found for name, found in _tools(shown).items() if name not in fields}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store.local_source import LocalSource
@@ -19,6 +20,9 @@ from rollout_traces.store.store import Store
 
 Place = tuple[str, str, int]
 """Run id, split and step."""
+Ids = tuple[str | None, str | None]
+"""Uid and trace id of a rollout."""
+_ASKED = ("run_id", "split", "step", "uid", "id")
 PATH_KEY = "file_path"
 """What Trackio calls a file's path below its media folder, inside a stored image, table or recording."""
 _CHUNK = 500
@@ -81,17 +85,12 @@ def plan_removal(
         QueryError: the filter cannot be understood.
     """
     source = _local(store)
-    table = store.rollouts(where, ["run_id", "run", "split", "step", "uid", "id"], runs, splits, steps)
-    wanted: dict[Place, list[tuple[str | None, str | None]]] = {}
-    names: dict[str, str] = {}
-    for run_id, run, split, step, uid, trace_id in zip(*(c.to_pylist() for c in table.columns), strict=True):
-        names[run_id] = run
-        wanted.setdefault((run_id, split, step), []).append((uid, trace_id))
+    wanted = _rollouts(store.rollouts(where, _ASKED, runs, splits, steps))
     whole = {}
     if not where and splits is None and steps == EVERYTHING:
         chosen = store.runs() if runs is None else [store.run(run) for run in runs]
         whole = {info.id: info.name for info in chosen}
-    return _planned(store, source, wanted, names, whole)
+    return _planned(store, source, wanted, whole)
 
 
 def plan_retention(
@@ -113,7 +112,9 @@ def plan_retention(
     sizes = _sizes(store)
     ages: dict[Place, str] = {}
     taken: dict[Place, int] = {}
-    for place, trace_id in _docs_of(store):
+    for place, trace_id, _, _ in _docs(store):
+        if is_row_of_table(trace_id):
+            continue
         timestamp, size = sizes.get(trace_id, ("", 0))
         ages[place] = max(ages.get(place, ""), timestamp)
         taken[place] = taken.get(place, 0) + size
@@ -124,14 +125,16 @@ def plan_retention(
         if ages[place] < limit or (most_bytes is not None and left > most_bytes):
             going.add(place)
             left -= taken[place]
-    table = store.rollouts(columns=["run_id", "run", "split", "step", "uid", "id"])
-    wanted: dict[Place, list[tuple[str | None, str | None]]] = {place: [] for place in going}
-    names: dict[str, str] = {}
-    for run_id, run, split, step, uid, trace_id in zip(*(c.to_pylist() for c in table.columns), strict=True):
-        if (run_id, split, step) in going:
-            names[run_id] = run
-            wanted[(run_id, split, step)].append((uid, trace_id))
-    return _planned(store, source, wanted, names, {})
+    rollouts = _rollouts(store.rollouts(columns=_ASKED))
+    return _planned(store, source, {place: rollouts.get(place, []) for place in going}, {})
+
+
+def _rollouts(table: pa.Table) -> dict[Place, list[Ids]]:
+    """The rollouts of a table with the columns of `_ASKED`, by place."""
+    found: dict[Place, list[Ids]] = {}
+    for run_id, split, step, *ids in zip(*(c.to_pylist() for c in table.columns), strict=True):
+        found.setdefault((run_id, split, step), []).append(tuple(ids))
+    return found
 
 
 def _local(store: Store) -> LocalSource:
@@ -145,8 +148,7 @@ def _local(store: Store) -> LocalSource:
 def _planned(
     store: Store,
     source: LocalSource,
-    wanted: Mapping[Place, Sequence[tuple[str | None, str | None]]],
-    names: Mapping[str, str],
+    wanted: Mapping[Place, Sequence[Ids]],
     whole_runs: Mapping[str, str],
 ) -> RemovalPlan:
     _refuse_rows_of_tables(wanted, whole_runs)
@@ -168,6 +170,7 @@ def _planned(
             elif kind == "digest" and uids:
                 ledgers[trace_id] = uids
     sizes = _sizes(store)
+    names = {info.id: info.name for info in store.runs()}
     return RemovalPlan(
         project=store.project,
         runs=dict(whole_runs),
@@ -183,7 +186,7 @@ def _planned(
     )
 
 
-def _labels(store: Store, going: Sequence[tuple[str | None, str | None]]) -> dict[str, int]:
+def _labels(store: Store, going: Sequence[Ids]) -> dict[str, int]:
     """How many labels and notes go with some rollouts; none where a rollout of the same uid stays."""
     entries = store.labels.now().entries
     if not entries:
@@ -198,9 +201,7 @@ def _labels(store: Store, going: Sequence[tuple[str | None, str | None]]) -> dic
     return {key: len(entries[key]) for key in sorted(counts) if key in entries and left[key] <= counts[key]}
 
 
-def _refuse_rows_of_tables(
-    wanted: Mapping[Place, Sequence[tuple[str | None, str | None]]], whole_runs: Mapping[str, str]
-) -> None:
+def _refuse_rows_of_tables(wanted: Mapping[Place, Sequence[Ids]], whole_runs: Mapping[str, str]) -> None:
     rows = [i for place, ids in wanted.items() if place[0] not in whole_runs for _, i in ids]
     of_tables = sum(i is not None and is_row_of_table(i) for i in rows)
     if of_tables:
@@ -212,29 +213,22 @@ def _refuse_rows_of_tables(
 
 def _rows_of(store: Store) -> dict[Place, int]:
     """How many rollouts each place has."""
+    counted = (
+        "SELECT run_id, split, step, sum(n_rows) FROM parts JOIN places USING (place) JOIN runs USING (run)"
+    )
     found = store.ask(
-        lambda asking: asking.connection.execute(
-            "SELECT run_id, split, step, sum(n_rows) FROM parts JOIN places USING (place) JOIN runs USING (run)"
-            " WHERE NOT dead GROUP BY place"
-        ).fetchall()
+        lambda asking: asking.connection.execute(f"{counted} WHERE NOT dead GROUP BY place").fetchall()
     )
     return {(run_id, split, step): n for run_id, split, step, n in found}
 
 
 def _docs(store: Store) -> list[tuple[Place, str, str | None, str]]:
-    found: list[Any] = store.ask(
-        lambda asking: asking.connection.execute(
-            "SELECT run_id, split, step, id, uid, kind FROM docs JOIN places USING (place) JOIN runs USING (run)"
-        ).fetchall()
+    """Place, id, uid and kind of every trace, step summary and row of a table."""
+    docs = (
+        "SELECT run_id, split, step, id, uid, kind FROM docs JOIN places USING (place) JOIN runs USING (run)"
     )
-    return [
-        ((run_id, split, step), trace_id, uid, kind) for run_id, split, step, trace_id, uid, kind in found
-    ]
-
-
-def _docs_of(store: Store) -> list[tuple[Place, str]]:
-    """Traces and step summaries; rows of tables are neither."""
-    return [(place, trace_id) for place, trace_id, _, _ in _docs(store) if not is_row_of_table(trace_id)]
+    found = store.ask(lambda asking: asking.connection.execute(docs).fetchall())
+    return [(tuple(place), trace_id, uid, kind) for *place, trace_id, uid, kind in found]
 
 
 def _sizes(store: Store) -> dict[str, tuple[str, int]]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollout_traces.model.text import table, titled
 
 NO_STEP = -1
 """In place of a step that is no whole number."""
+PLACE = ("id", "run_id", "run", "split", "step")
+"""The columns that say where a row is."""
 RUN_TABLE = ("run", "id", "started", "last step", "kept", "rollouts", "splits", "resumed at")
 ROW_TABLE = (
     "uid",
@@ -63,10 +65,7 @@ class StoredTrace:
 
     def without_texts(self) -> StoredTrace:
         """The same trace, its texts let go."""
-        return StoredTrace(
-            self.rowid, self.trace_id, self.run_id, self.run_name, self.step, self.key, self.trace_index,
-            self.timestamp, b"", b"", None,
-        )  # fmt: skip
+        return replace(self, messages=b"", metadata=b"", spans=None)
 
 
 def run_cells(run: RunInfo) -> tuple[Any, ...]:
@@ -165,7 +164,7 @@ class TraceRow:
 
     def get(self, name: str, default: Any = None) -> Any:
         """A column's value, the default where it is unknown."""
-        if name in ("id", "run_id", "run", "split", "step"):
+        if name in PLACE:
             return getattr(self, name)
         return self.values.get(name, default)
 
@@ -175,13 +174,7 @@ class TraceRow:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        place = {
-            "id": self.id,
-            "run_id": self.run_id,
-            "run": self.run,
-            "split": self.split,
-            "step": self.step,
-        }
+        place = {name: self.get(name) for name in PLACE}
         return place | {k: list(v) if isinstance(v, tuple) else v for k, v in self.values.items()}
 
 

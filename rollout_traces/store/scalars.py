@@ -96,9 +96,6 @@ class Scalars:
         """
         with self._lock:
             read = self._read_on(run_id)
-            if len(read.values) == 1:
-                [values] = read.values.values()
-                return {key: (list(found), list(found.values())) for key, found in values.items()}
             newest = {key: read.newest(key) for key in read.names()}
             return {
                 key: (list(found), [value for value, _ in found.values()]) for key, found in newest.items()

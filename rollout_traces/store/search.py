@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.query.nodes import Text, TextScan
-from rollout_traces.store.reading import SIGNS, conversation_text, part_text, spaced
+from rollout_traces.store.reading import SIGNS, part_text, spaced
 from rollout_traces.store.source import Source
 from rollout_traces.store.time_limit import check_time, stopping
 
@@ -155,6 +155,3 @@ def snippet(text: str, phrases: Sequence[str]) -> str:
             cut = _SPACE.sub(" ", text[start:stop]).strip()
             return ("… " if start else "") + cut + (" …" if stop < len(text) else "")
     return _SPACE.sub(" ", text[: 2 * CONTEXT]).strip()
-
-
-__all__ = ["conversation_text", "expression_of", "look_up", "match_expression", "scan", "snippet", "snippets"]

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -31,8 +30,7 @@ _LEDGER = "CASE WHEN key LIKE '%/steps' THEN spans END"
 SqlValue = str | int | float | None
 
 
-@dataclass(frozen=True)
-class SourceRun:
+class SourceRun(NamedTuple):
     """One run of the project.
 
     Attributes:

@@ -251,10 +251,8 @@ class ExportSource(Source):
             raise StoreError(
                 f"{self.label}: it holds columns without conversations; write it again without --no-conversations."
             )
-        return StoredTrace(
-            row, trace_id, "", "", 0, "", None, "", texts.get(MESSAGES) or "[]",
-            texts.get(METADATA) or "{}", texts.get(SPANS),
-        )  # fmt: skip
+        messages, metadata = str(texts[MESSAGES]), texts.get(METADATA) or "{}"
+        return StoredTrace(row, trace_id, "", "", 0, "", None, "", messages, metadata, texts.get(SPANS))
 
     def messages(self, rowids: Sequence[int], having: str) -> Iterator[tuple[int, str | bytes]]:
         """Messages of some rows; all of them, whatever they hold."""

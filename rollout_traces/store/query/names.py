@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -79,13 +79,12 @@ class Names:
 
     Attributes:
         kinds: the kind of every column.
-        registered: gives the names of the flags that this version raises; asked only where a name is no column.
-        seen: gives the names of the flags that rows have; asked only where a name is none of the registered.
+        all_flags: gives the names of the flags that this version raises or that rows have; asked only where a name is
+            no column.
     """
 
     kinds: Mapping[str, Kind]
-    registered: Callable[[], Collection[str]] = frozenset
-    seen: Callable[[], Collection[str]] = frozenset
+    all_flags: Callable[[], frozenset[str]] = frozenset
 
     def column(self, name: str) -> QueryColumn | None:
         """The column of a name, None where there is none."""
@@ -103,12 +102,12 @@ class Names:
 
     def is_flag(self, name: str) -> bool:
         """Whether there is a flag of that name."""
-        return name in self.registered() or name in self.flags
+        return name in self.flags
 
     @cached_property
     def flags(self) -> frozenset[str]:
         """The names of all flags."""
-        return frozenset({*self.registered(), *self.seen()})
+        return self.all_flags()
 
     @cached_property
     def all(self) -> tuple[str, ...]:
