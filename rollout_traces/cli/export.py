@@ -131,7 +131,7 @@ def export(
 
 def _write_site(store: Store, source: options.From, which: options.Which, out: Path, as_json: bool) -> None:
     from rollout_traces.cli.opening import progress_bar
-    from rollout_traces.inspector.site import write_site
+    from rollout_traces.inspector.site.writing import write_site
     from rollout_traces.inspector.workspace import Workspace
 
     options.check_split(store, which)

@@ -65,7 +65,7 @@ def _sync(store: Store, address: str) -> None:
     from rollout_traces.inspector.access import VARIABLE
 
     with extra("inspector", "--sync"):
-        from rollout_traces.inspector.api.label_sync import sync_labels
+        from rollout_traces.inspector.api.other_inspector import sync_labels
     done = sync_labels(store.labels, store.project, address, os.environ.get(VARIABLE))
     typer.echo(f"{address}: {done.taken} lines taken, {done.given} given.", err=True)
     if done.kept:

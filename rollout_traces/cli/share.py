@@ -40,7 +40,8 @@ def share(
     Example: rollout-traces share -p gsm8k f015d31ca8e3-12 --redact-pattern 'sk-\\w+' -o page.html
     Example: rollout-traces share run-001 -p gsm8k --explain --step 85
     """
-    from rollout_traces.inspector.share import Shared, shared_contents, shared_page
+    from rollout_traces.inspector.share.contents import Shared, shared_contents
+    from rollout_traces.inspector.share.page import shared_page
     from rollout_traces.inspector.workspace import Workspace
 
     of_run = group is not None or explain

@@ -144,7 +144,7 @@ def show(
             trusted_proxies=tuple(trusted_proxy or ()),
             frame_ancestors=tuple(frame_ancestor or ()),
             root_path=root_path,
-            mount_trackio=workspace.has_dashboard and not no_trackio,
+            mount_trackio=workspace.is_local and not no_trackio,
             trackio_sql=trackio_sql,
             write_token=_write_token(no_trackio) if receive_logs else None,
         )

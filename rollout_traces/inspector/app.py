@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from starlette.responses import Response
 from rollout_traces.errors import RolloutTracesError
 from rollout_traces.inspector.asking import Function, answer_of, as_json, read_request
 from rollout_traces.inspector.assets import SCRIPTS, STYLE, bundle, icon, katex
-from rollout_traces.inspector.registry import PAGES
+from rollout_traces.inspector.registry import PAGES, Page
 from rollout_traces.inspector.viewers import installed_viewers
 from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.store import QueryError
@@ -38,6 +38,22 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
 
 TITLE = "rollout traces"
+_FOLDER = Path(__file__).parent / "components"
+_LOG = logging.getLogger(__name__)
+_MOUNT = """
+const base = (window.gradio_config?.root || document.baseURI).replace(/\\/$/, "");
+import(base + %(script)s)
+  .then(module => module.entries[%(name)s].mount(element, server))
+  .catch(error => { element.textContent = "The inspector's script did not load: " + error; });
+"""
+_EARLY_THEME = """<script>
+(() => {
+  let theme = null;
+  try { theme = localStorage.getItem("rt-theme"); } catch (error) { theme = null; }
+  theme = theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+  document.documentElement.dataset.rtTheme = theme;
+})();
+</script>"""
 
 
 def build_blocks(workspace: Workspace) -> gr.Blocks:
@@ -49,11 +65,24 @@ def build_blocks(workspace: Workspace) -> gr.Blocks:
     Returns:
         Blocks with one custom component a page, each named by its `elem_id`.
     """
-    digest = bundle().digest
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as blocks:
         for page in PAGES:
-            view(page.name, page.functions, workspace, digest, ("rt-page",) if page.title else ())
+            _component(page, workspace)
     return blocks
+
+
+def _component(page: Page, workspace: Workspace) -> gr.HTML:
+    """The component of a page, whose script may call the page's functions by their names."""
+    script = json.dumps(f"/inspector/{bundle().digest}/{SCRIPTS}")
+    return gr.HTML(
+        value="",
+        html_template=(_FOLDER / page.name / "template.html").read_text("utf-8"),
+        js_on_load=_MOUNT % {"script": script, "name": json.dumps(page.name)},
+        apply_default_css=False,
+        elem_id=f"rt-{page.name}",
+        elem_classes=["rt-view", "rt-page"] if page.title else ["rt-view"],
+        server_functions=[_bind(function, workspace) for function in page.functions],
+    )
 
 
 def page_head(root_path: str) -> str:
@@ -92,59 +121,6 @@ def early_files(root_path: str) -> str:
 
 def _base(root_path: str) -> str:
     return f"{root_path.rstrip('/')}/inspector/{bundle().digest}"
-
-
-_EARLY_THEME = """<script>
-(() => {
-  let theme = null;
-  try { theme = localStorage.getItem("rt-theme"); } catch (error) { theme = null; }
-  theme = theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-  document.documentElement.dataset.rtTheme = theme;
-})();
-</script>"""
-
-
-_FOLDER = Path(__file__).parent / "components"
-_LOG = logging.getLogger(__name__)
-
-
-_MOUNT = """
-const base = (window.gradio_config?.root || document.baseURI).replace(/\\/$/, "");
-import(base + %(script)s)
-  .then(module => module.entries[%(name)s].mount(element, server))
-  .catch(error => { element.textContent = "The inspector's script did not load: " + error; });
-"""
-
-
-def view(
-    name: str,
-    functions: Sequence[Function],
-    workspace: Workspace,
-    digest: str,
-    classes: Sequence[str] = (),
-) -> gr.HTML:
-    """Builds the component of a folder.
-
-    Args:
-        name: the folder's name under `components`.
-        functions: what its script may call, by the functions' names.
-        workspace: what they read.
-        digest: the bundle's, part of the script's address.
-        classes: further CSS classes.
-
-    Returns:
-        The component.
-    """
-    script = json.dumps(f"/inspector/{digest}/{SCRIPTS}")
-    return gr.HTML(
-        value="",
-        html_template=(_FOLDER / name / "template.html").read_text("utf-8"),
-        js_on_load=_MOUNT % {"script": script, "name": json.dumps(name)},
-        apply_default_css=False,
-        elem_id=f"rt-{name}",
-        elem_classes=["rt-view", *classes],
-        server_functions=[_bind(function, workspace) for function in functions],
-    )
 
 
 def _bind(function: Function, workspace: Workspace) -> Callable[[Any], Awaitable[Response]]:

@@ -109,11 +109,11 @@ class Guard:
         may_write = self.options.write_token is not None and equal(given, self.options.write_token)
         rule = rule_of(self.options.rules, path, scope["method"], may_write)
         if rule is None or (keyed and rule.who != "dashboard"):
-            await self._answer(_plain("Nothing is served here.\n", 404), scope, receive, send)
+            await self._answer(PlainTextResponse("Nothing is served here.\n", 404), scope, receive, send)
             return
         if rule.kind == "page" and proxy is not None:
             said = f"A proxy at {proxy} says that it serves this over https. Where it is yours, start with --trusted-proxy {proxy}.\n"
-            await self._answer(_plain(said, 403), scope, receive, send)
+            await self._answer(PlainTextResponse(said, 403), scope, receive, send)
             return
         visitor = self.options.access.visitor(headers)
         refusal = _body_refusal(rule, headers, scope["method"])
@@ -128,7 +128,7 @@ class Guard:
             body = await asyncio.wait_for(_whole_body(receive, rule.max_body), rule.body_seconds)
         except asyncio.TimeoutError:
             late = f"The request's body did not arrive within {rule.body_seconds:g} seconds.\n"
-            await self._answer(_plain(late, 408), scope, receive, send)
+            await self._answer(PlainTextResponse(late, 408), scope, receive, send)
             return
         if body is None:
             await self._answer(_too_large(rule), scope, receive, send)
@@ -155,10 +155,10 @@ class Guard:
 
     def _refusal(self, scope: Scope, headers: Mapping[str, str], hosts: int) -> Response | None:
         if hosts != 1:
-            return _plain(f"{hosts} Host headers; expected one.\n", 400)
+            return PlainTextResponse(f"{hosts} Host headers; expected one.\n", 400)
         host = headers.get("host", "")
         if not self.options.hosts.allows(host):
-            return _plain(
+            return PlainTextResponse(
                 f"Host {printable(host)} is not served here. If this is a proxy or a notebook of yours, "
                 "start with --allow-host NAME.\n",
                 403,
@@ -167,7 +167,7 @@ class Guard:
         reason = origin_refusal(headers.get("origin"), scheme, host) or fetch_refusal(
             headers, scope["method"], bool(self.options.ancestors)
         )
-        return _plain(reason, 403) if reason else None
+        return PlainTextResponse(reason, 403) if reason else None
 
     def _below_the_dashboard(self, scope: Scope) -> tuple[Scope, bool]:
         """The request as if the dashboard lay at its open path, and whether it came by the path with its key."""
@@ -208,7 +208,9 @@ class Guard:
         try:
             may_write = await anyio.to_thread.run_sync(self.options.hub_writer, token.strip())
         except Exception as error:  # noqa: BLE001 - the run hears why, and sends again later
-            return _plain(f"The Hub did not say who may write here: {type(error).__name__}.\n", 503)
+            return PlainTextResponse(
+                f"The Hub did not say who may write here: {type(error).__name__}.\n", 503
+            )
         return None if may_write else _json_refusal("This token may not write to the Space.")
 
     def _sender(self, kind: Kind, send: Send, early: str = "") -> Send:
@@ -259,12 +261,12 @@ def _body_refusal(rule: Rule, headers: Mapping[str, str], method: str) -> Respon
     content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if method == "POST" and content_type != rule.content_type:
         seen = printable(content_type) if content_type else "none"
-        return _plain(f"Content-Type: seen {seen}, expected {rule.content_type}.\n", 415)
+        return PlainTextResponse(f"Content-Type: seen {seen}, expected {rule.content_type}.\n", 415)
     return None
 
 
 def _too_large(rule: Rule) -> Response:
-    return _plain(f"The request's body is too large: at most {rule.max_body:,} bytes here.\n", 413)
+    return PlainTextResponse(f"The request's body is too large: at most {rule.max_body:,} bytes here.\n", 413)
 
 
 async def _whole_body(receive: Receive, limit: int) -> bytes | None:
@@ -306,10 +308,6 @@ def _uncompressed(scope: Scope, rule: Rule) -> Scope:
 
 def _is_html(headers: Any) -> bool:
     return any(name.lower() == b"content-type" and value.startswith(b"text/html") for name, value in headers)
-
-
-def _plain(text: str, status: int) -> Response:
-    return PlainTextResponse(text, status)
 
 
 def _json_refusal(message: str) -> Response:

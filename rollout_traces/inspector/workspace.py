@@ -106,18 +106,13 @@ class Workspace:
 
     @property
     def is_local(self) -> bool:
-        """True when the projects lie in Trackio's folder on this machine."""
+        """True when the projects lie in Trackio's folder on this machine, so that its own dashboard can be served too."""
         return self.server_url is None and self.space is None and not any(map(is_address, self._named))
 
     @property
     def is_restricted(self) -> bool:
         """True when only the projects that were named are shown."""
         return bool(self._named)
-
-    @property
-    def has_dashboard(self) -> bool:
-        """True when Trackio's own dashboard can be served beside the pages."""
-        return self.is_local
 
     def projects(self) -> list[str]:
         """The projects' names: those that were named, else all there are."""

@@ -59,7 +59,7 @@ class TestOverAServer:
         assert len(told(health.health, remote, PLACE)["steps"]) == 6
 
     def test_there_is_no_dashboard_of_this_machine_beside_it(self, remote, trackio, tmp_path):
-        assert not remote.has_dashboard
+        assert not remote.is_local
         server = Served(tmp_path, "--server-url", trackio, "--project", "demo")
         try:
             with pytest.raises(urllib.error.HTTPError, match="404"):

@@ -22,7 +22,7 @@ from rollout_traces.inspector.pages import compare as compare_page
 from rollout_traces.inspector.pages.explain import AskedSides, explained, sides
 from rollout_traces.inspector.pages.figures import flag_severities
 from rollout_traces.inspector.pages.incidents import run_diagnosed, run_events
-from rollout_traces.inspector.pages.labels import TAKES_NONE, take_lines
+from rollout_traces.inspector.pages.labels import TAKES_NONE, TakenLines, take_lines
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import EvaluationView, ProjectView, SplitView, Workspace, taken
 from rollout_traces.model.plain_values import plain
@@ -41,7 +41,7 @@ COLUMNS = ("uid", "group", "sample", "reward", "n_sampled", "stop_reason", "flag
 
 
 def runs(view: ProjectView) -> models.RunsAnswer:
-    """The runs of a project."""
+    """The runs of a project with their splits and last steps."""
     return models.RunsAnswer(view.store.runs())
 
 
@@ -97,7 +97,7 @@ def rollouts(
 
 
 def rollout(view: ProjectView, id: str, first_turn: int = 0) -> models.RolloutAnswer:
-    """One rollout by uid or trace id, `MOST_TURNS` turns at a time.
+    """One rollout by uid or trace id: metadata, flags, a hundred turns from `first_turn` on with token positions, labels.
 
     Raises:
         StoreError: there is none, or it cannot be read.
@@ -120,7 +120,7 @@ def rollout(view: ProjectView, id: str, first_turn: int = 0) -> models.RolloutAn
 
 
 def compare(view: ProjectView, a: str, b: str) -> models.ComparisonAnswer:
-    """Two rollouts by uid or trace id: where they part and what differs."""
+    """Two rollouts by uid or trace id: the tokens that they share and the numbers that differ."""
     store = view.store
     ids = [store.find(a), store.find(b)]
     records = [store.record(trace_id) for trace_id in ids]
@@ -133,7 +133,7 @@ def compare(view: ProjectView, a: str, b: str) -> models.ComparisonAnswer:
 
 
 def report(view: SplitView) -> models.ReportAnswer:
-    """What is wrong with a run, since when and why."""
+    """What is wrong with a run: ranked diagnoses with their first step, the filter behind them, and advice."""
     found = run_diagnosed(view)
     return taken(
         models.ReportAnswer,
@@ -145,13 +145,13 @@ def report(view: SplitView) -> models.ReportAnswer:
 
 
 def explain(view: SplitView, step: int) -> models.ExplanationAnswer:
-    """What differs at a step from the ten before it."""
+    """What differs at a step from the ten before it, with typical rollouts."""
     found = explained(view, sides(view, AskedSides(step)))
     return models.ExplanationAnswer(step, [_finding(each) for each in found.findings], found.remarks)
 
 
 def events(view: SplitView) -> models.EventsAnswer:
-    """What happened in a run, step by step."""
+    """What happened in a run: first and last seen, change points, attempts, gaps."""
     return models.EventsAnswer([taken(models.SaidEvent, each) for each in run_events(view)])
 
 
@@ -176,17 +176,17 @@ def label_lines(view: ProjectView, after: int = 0, limit: int = MOST_LINES) -> m
     )
 
 
-def take_label_lines(view: ProjectView, lines: list[Entry]) -> models.TakenAnswer:
+def take_label_lines(view: ProjectView, lines: list[Entry]) -> TakenLines:
     """Takes the visitor's own lines of a file of labels that lies elsewhere; those that are here are passed over."""
     if not view.workspace.may_label:
         raise StoreError(TAKES_NONE)
     if len(lines) > MOST_LINES:
         raise StoreError(f"lines: {len(lines)}; at most {MOST_LINES} are taken at once.")
-    return taken(models.TakenAnswer, take_lines(view.store, lines, who_asks()))
+    return take_lines(view.store, lines, who_asks())
 
 
 def citations(view: ProjectView, text: str) -> models.CitationsAnswer:
-    """The citations of a text, `rollout:UID#FIRST-LAST`, and whether each leads somewhere."""
+    """Whether every rollout:UID and rollout:UID#FIRST-LAST of a text leads to a rollout and tokens."""
     return checked(view.store, text)
 
 

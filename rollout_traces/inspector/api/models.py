@@ -206,14 +206,6 @@ class LabelLinesAnswer(FromRuns):
 
 
 @dataclass(frozen=True)
-class TakenAnswer:
-    """How many lines were new, and why others were refused."""
-
-    taken: int
-    refused: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Citation:
     """A citation and what it leads to.
 

@@ -9,10 +9,6 @@ export function rewardColour(value, range) {
   return `color-mix(in oklab, ${end} ${Math.round(Math.abs(share - 0.5) * 200)}%, var(--rt-middle))`;
 }
 
-export function clamp(value, low, high) {
-  return Math.min(Math.max(value, low), high);
-}
-
 // The value below which a share of the finite values lies.
 export function quantile(values, share) {
   const known = new Float64Array(values.length);

@@ -19,6 +19,7 @@ from rollout_traces.inspector.pages.figures import (
     sample_card,
     worn_listed,
 )
+from rollout_traces.inspector.pages.group import shared_length
 from rollout_traces.inspector.pages.incidents import run_alarms
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import SplitView
@@ -176,10 +177,7 @@ def shared_prefix(a: TraceRecord, b: TraceRecord) -> int | None:
     first, second = read_transcript(a), read_transcript(b)
     if first is None or second is None:
         return None
-    ids_a, ids_b = first.tokens.input_ids, second.tokens.input_ids
-    n = min(len(ids_a), len(ids_b))
-    different = np.flatnonzero(ids_a[:n] != ids_b[:n])
-    return int(different[0]) if len(different) else n
+    return shared_length([first.tokens.input_ids, second.tokens.input_ids])
 
 
 def deltas(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Delta]:
@@ -213,7 +211,7 @@ def worn_side(view: SplitView, payload: Mapping[str, Any], run: RunInfo | None) 
 
 def _side(view: SplitView, trace_id: str, record: TraceRecord) -> dict[str, Any]:
     payload = rollout_payload(trace_id, record, flag_severities())
-    run = _run_of(view.store, trace_id)
+    run = run_of(view.store, trace_id)
     ranges = reward_ranges(view, record.metadata)
     return payload | {"ranges": ranges, "run": run.name if run else None} | worn_side(view, payload, run)
 
@@ -242,7 +240,7 @@ def _spread(group: Group) -> float:
     return max(rewards) - min(rewards) if rewards else 0.0
 
 
-def _run_of(store: Store, trace_id: str) -> RunInfo | None:
+def run_of(store: Store, trace_id: str) -> RunInfo | None:
     """The run that a trace belongs to; its id begins with the run's."""
     return next((run for run in store.runs() if trace_id.startswith(f"{run.id}:")), None)
 

@@ -55,7 +55,7 @@ class LabelsAnswer:
 
 
 def labels(view: ProjectView, id: str) -> LabelsAnswer:
-    """The labels and notes of a rollout."""
+    """The labels and notes on a rollout, each with its id."""
     store, visitor = view.store, who_asks()
     entries = [
         ShownEntry(**vars(entry), may_remove=visitor.owner or entry.author == visitor.name)

@@ -175,7 +175,7 @@ class StepTime(Time):
 
 
 def step_time(view: SplitView, step: int, by: str = "") -> StepTime:
-    """Where a step's time went, and what became of its rollouts; see `lanes` and `funnel`."""
+    """Where a step's time went by engine, `source` or `rollout`, what held it up, and the funnel of its rollouts."""
     return taken(StepTime, lanes(view, step, by), funnel=funnel(view, step))
 
 

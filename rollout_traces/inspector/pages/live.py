@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.workspace import ProjectView
+from rollout_traces.inspector.workspace import ProjectView, taken
 from rollout_traces.model.live_lines import STAGES
 from rollout_traces.model.text import NOTICE, duration, quoted
 from rollout_traces.store import Store
@@ -210,30 +210,18 @@ def _is_silent(row: LiveRow) -> bool:
 
 
 def _shown(row: LiveRow, landed: Mapping[str, str | None]) -> LiveRolloutShown:
-    said = row.rollout
-    return LiveRolloutShown(
-        id=said.id,
+    return taken(
+        LiveRolloutShown,
+        row.rollout,
         fate=row.fate,
-        stage=said.stage,
-        detail=said.detail,
-        step=said.step,
-        split=said.split,
-        group=said.group,
-        source=said.source,
-        attempt=said.attempt,
-        turns=said.turns,
-        tokens=said.tokens,
         seconds=round(row.seconds, 3),
         in_stage=round(row.in_stage, 3),
         silent=round(row.silent, 3),
         is_silent=_is_silent(row),
-        prompt=said.prompt,
-        words=said.words,
-        n_stages=said.n_stages,
         node=row.writer.node,
         rank=row.writer.rank,
-        trace=landed.get(said.id),
-        is_stored=said.id in landed,
+        trace=landed.get(row.rollout.id),
+        is_stored=row.rollout.id in landed,
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.asking import as_plain
 from rollout_traces.inspector.pages.around import GroupPushes, group_pushes, step_means
-from rollout_traces.inspector.pages.compare import compare
+from rollout_traces.inspector.pages.compare import compare, run_of
 from rollout_traces.inspector.pages.explain import AskedSides, explain
 from rollout_traces.inspector.pages.figures import population
 from rollout_traces.inspector.pages.group import group
@@ -222,9 +222,9 @@ def _pushes_on(pushes: GroupPushes, ids: set[int]) -> GroupPushes:
 
 
 def _of_trace(view: ProjectView, trace_id: str) -> SplitView:
-    run = next((info.name for info in view.store.runs() if trace_id.startswith(f"{info.id}:")), "")
+    run = run_of(view.store, trace_id)
     split = str(view.store.record(trace_id).metadata.get("split") or "rollout")
-    return SplitView(view.workspace, view.project, run, split)
+    return SplitView(view.workspace, view.project, run.name if run else "", split)
 
 
 def _place(view: SplitView) -> dict[str, str]:

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.api.tools import open_elsewhere
+from rollout_traces.inspector.api.other_inspector import open_elsewhere
 from tests.inspector.conftest import TOKEN, Visit, free_port
 
 pytestmark = pytest.mark.browser

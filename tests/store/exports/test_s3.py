@@ -89,7 +89,7 @@ class TestPages:
     def test_show_it(self, bucket: str, shared_folder: Path) -> None:
         there = Workspace(projects=(bucket,))
         here = Workspace(folder=shared_folder, projects=("reading",))
-        assert not there.is_local and not there.has_dashboard
+        assert not there.is_local
         asked = {"run": RUN, "split": "rollout", "step": 1}
         trace = there.store(bucket).query(where="uid = 'b1-0'").rows[0].id
         for page, function, more in (

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.api import label_sync
-from rollout_traces.inspector.api.label_sync import Synced, sync_labels
+from rollout_traces.inspector.api import other_inspector
+from rollout_traces.inspector.api.other_inspector import Synced, sync_labels
 from rollout_traces.store import open_store
 from rollout_traces.store.labels import LabelBook
 from tests.inspector.conftest import BEARER, TOKEN, Served, environment, free_port
@@ -150,7 +150,7 @@ class TestAnyServer:
             body(json.dumps(part).encode())(handler)
 
         lying.answers["lines"] = more
-        monkeypatch.setattr(label_sync, "MOST_BYTES", 100_000)
+        monkeypatch.setattr(other_inspector, "MOST_BYTES", 100_000)
         with pytest.raises(StoreError, match="labels without end; expected 100,000 bytes"):
             sync_labels(mine, PROJECT, lying.address, None)
         assert 2 < len(lying.asked) < 30 and mine.lines() == []

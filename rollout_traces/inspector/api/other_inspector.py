@@ -1,16 +1,17 @@
-"""Labels of a project on this machine and of the same project on the server that serves it, made equal."""
+"""An inspector that runs elsewhere: its page is asked to move, and its labels and those of a project here are made equal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.api.models import LabelLinesAnswer, TakenAnswer
+from rollout_traces.inspector.api.models import LabelLinesAnswer, OpenedAnswer
 from rollout_traces.inspector.asking import as_plain
+from rollout_traces.inspector.pages.labels import TakenLines
 from rollout_traces.store.labels import Entry, LabelBook
 from rollout_traces.store.labels.book import MOST_BYTES
 from rollout_traces.store.server_client import ServerClient
@@ -38,6 +39,25 @@ class Synced:
     refused: tuple[str, ...] = ()
 
 
+def open_elsewhere(address: str, token: str | None, state: Mapping[str, str]) -> OpenedAnswer:
+    """Sends a state to an inspector.
+
+    Args:
+        address: of the inspector, such as `http://127.0.0.1:7861`.
+        token: its token.
+        state: what its address would name.
+
+    Raises:
+        StoreError: it does not answer, or refuses.
+    """
+    client = _client(address, token)
+    try:
+        _asked(client, "POST", "/api/v1/open", json={"state": dict(state)})
+    finally:
+        client.close()
+    return OpenedAnswer()
+
+
 def sync_labels(book: LabelBook, project: str, address: str, token: str | None) -> Synced:
     """Exchanges the lines that one side has and the other lacks. Nothing is lost when it is cut: do it again.
 
@@ -52,8 +72,7 @@ def sync_labels(book: LabelBook, project: str, address: str, token: str | None) 
     Raises:
         StoreError: it does not answer, or refuses; or what it holds cannot be kept here.
     """
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    client = ServerClient(address.rstrip("/"), "inspector", headers)
+    client = _client(address, token)
     try:
         there, author = _lines_there(client, project)
         known = {entry.id for entry in there}
@@ -64,7 +83,7 @@ def sync_labels(book: LabelBook, project: str, address: str, token: str | None) 
         refused: list[str] = []
         for lines in _parts(own):
             sent = {"project": project, "lines": as_plain(lines)}
-            found = _asked(client, TakenAnswer, "POST", json=sent)
+            found = _lines(client, TakenLines, "POST", json=sent)
             given += found.taken
             refused += found.refused
     finally:
@@ -77,7 +96,7 @@ def _lines_there(client: ServerClient, project: str) -> tuple[list[Entry], str]:
     there: list[Entry] = []
     after, size = 0, 0
     while True:
-        part = _asked(client, LabelLinesAnswer, "GET", params={"project": project, "after": after})
+        part = _lines(client, LabelLinesAnswer, "GET", params={"project": project, "after": after})
         there += part.lines
         size += sum(len(str(line)) for line in part.lines)
         if part.next is None:
@@ -89,13 +108,22 @@ def _lines_there(client: ServerClient, project: str) -> tuple[list[Entry], str]:
         after = part.next
 
 
-def _asked(client: ServerClient, model: type[Model], method: str, **what: Any) -> Model:
-    status, answer = client.ask(method, LINES, **what)
+def _client(address: str, token: str | None) -> ServerClient:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return ServerClient(address.rstrip("/"), "inspector", headers)
+
+
+def _asked(client: ServerClient, method: str, path: str, **what: Any) -> bytes:
+    status, answer = client.ask(method, path, **what)
     if status != 200:
         said = answer[:300].decode("utf-8", "replace")
         raise StoreError(f"the inspector at {client.address} refuses ({status}): {said}")
+    return answer
+
+
+def _lines(client: ServerClient, model: type[Model], method: str, **what: Any) -> Model:
     try:
-        return TypeAdapter(model).validate_json(answer)
+        return TypeAdapter(model).validate_json(_asked(client, method, LINES, **what))
     except ValidationError as error:
         raise StoreError(
             f"the inspector at {client.address} answers something else than lines of labels."
