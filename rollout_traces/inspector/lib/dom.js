@@ -42,6 +42,15 @@ export function button(label, onclick, props = {}) {
   return h("button", { type: "button", class: "rt-button", onclick, ...props }, label);
 }
 
+// options: [value, text] each; choose(value) is called with what was chosen.
+export function select(options, value, choose, props = {}) {
+  return h(
+    "select",
+    { class: "rt-select", onchange: event => choose(event.target.value), ...props },
+    options.map(([key, text]) => h("option", { value: key, selected: key === value }, text)),
+  );
+}
+
 export function copyButton(getText, label = "copy") {
   const node = button(
     label,

@@ -160,6 +160,15 @@ export function href(patch) {
   return (typeof location === "undefined" ? "" : location.pathname) + (format(apply(current, patch)) || "?");
 }
 
+// What an `a` needs to lead to another state without loading the page anew.
+export const link = patch => ({
+  href: href(patch),
+  onclick: event => {
+    event.preventDefault();
+    set(patch);
+  },
+});
+
 if (typeof window !== "undefined") window.addEventListener("popstate", () => publish(parse(location.search)));
 
 // What a function of a page is asked about: the split of a run, or one step of it.

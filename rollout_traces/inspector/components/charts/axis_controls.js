@@ -1,23 +1,19 @@
 // What a reader chooses about charts: what their horizontal axis counts, and which have a log axis.
 
-import { button, h } from "../../lib/dom.js";
+import { button, select } from "../../lib/dom.js";
 import * as state from "../../lib/state.js";
 import { AXES } from "./scale.js";
 
 // progress: of the run; without tokens they are not offered.
 export function axisPicker(now, progress) {
   const known = axis => axis === "step" || progress?.[axis]?.some(Number.isFinite);
-  return h(
-    "select",
-    {
-      class: "rt-by",
-      "aria-label": "Horizontal axis",
-      testid: "axis",
-      onchange: event => state.set({ axis: event.target.value === "step" ? null : event.target.value }, { fill: true }),
-    },
+  return select(
     Object.entries(AXES)
       .filter(([axis]) => known(axis))
-      .map(([axis, name]) => h("option", { value: axis, selected: axis === (now.axis || "step") }, `by ${name}`)),
+      .map(([axis, name]) => [axis, `by ${name}`]),
+    now.axis || "step",
+    axis => state.set({ axis: axis === "step" ? null : axis }, { fill: true }),
+    { class: "rt-by", "aria-label": "Horizontal axis", testid: "axis" },
   );
 }
 

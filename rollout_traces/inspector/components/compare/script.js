@@ -1,6 +1,6 @@
 // Two rollouts side by side: the shared prefix folded, the first divergent token marked, what differs.
 
-import { button, h, notice, replace, table } from "../../lib/dom.js";
+import { button, h, notice, replace, select, table } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
@@ -72,17 +72,7 @@ function load(now, wanted) {
           "info",
           "Nothing to compare yet",
           error.message,
-          h(
-            "a",
-            {
-              href: state.href({ page: "rollouts" }),
-              onclick: event => {
-                event.preventDefault();
-                state.set({ page: "rollouts" });
-              },
-            },
-            "To the rollouts",
-          ),
+          h("a", state.link({ page: "rollouts" }), "To the rollouts"),
         ),
       );
       population(now, now.step);
@@ -165,21 +155,14 @@ function sideHead(answer, at) {
       h(
         "div",
         { class: "rt-headline-title" },
-        h(
-          "select",
-          {
-            class: "rt-select",
-            "aria-label": `Rollout ${key.toUpperCase()}`,
-            testid: `compare-pick-${key}`,
-            onchange: event => state.set({ a: answer.sides[0].id, b: answer.sides[1].id, [key]: event.target.value }),
-          },
-          options.map(card =>
-            h(
-              "option",
-              { value: card.id, selected: card.id === side.id },
-              `step ${number(card.step)} · g${number(card.group)} #${number(card.sample)} · reward ${number(card.reward)}`,
-            ),
-          ),
+        select(
+          options.map(card => [
+            card.id,
+            `step ${number(card.step)} · g${number(card.group)} #${number(card.sample)} · reward ${number(card.reward)}`,
+          ]),
+          side.id,
+          id => state.set({ a: answer.sides[0].id, b: answer.sides[1].id, [key]: id }),
+          { "aria-label": `Rollout ${key.toUpperCase()}`, testid: `compare-pick-${key}` },
         ),
         h(
           "div",
@@ -229,7 +212,7 @@ function sideHead(answer, at) {
       "a",
       {
         class: "rt-side-open",
-        href: state.href({
+        ...state.link({
           page: "rollouts",
           step: m.step,
           group: m.group,
@@ -238,18 +221,6 @@ function sideHead(answer, at) {
           a: null,
           b: null,
         }),
-        onclick: event => {
-          event.preventDefault();
-          state.set({
-            page: "rollouts",
-            step: m.step,
-            group: m.group,
-            sample: m.sample,
-            id: m.group === undefined ? side.id : null,
-            a: null,
-            b: null,
-          });
-        },
       },
       "open under Rollouts",
     ),

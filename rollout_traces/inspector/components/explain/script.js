@@ -1,6 +1,6 @@
 // What differs between two sets of rollouts. A stands in the address as run, split, step or steps, and filter; B as `against`.
 
-import { button, h, notice, replace } from "../../lib/dom.js";
+import { button, h, notice, replace, select } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { catalog, register, runOf, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
@@ -137,16 +137,12 @@ const field = (label, value, placeholder, choose, testid, wide = false) =>
       onchange: event => choose(event.target.value.trim()),
     }),
   );
-const select = (label, value, options, choose, testid) =>
+const choice = (label, value, options, choose, testid) =>
   h(
     "label",
     { class: "rt-side-field" },
     h("span", { class: "rt-label" }, label),
-    h(
-      "select",
-      { class: "rt-select", testid, onchange: event => choose(event.target.value) },
-      options.map(([key, text]) => h("option", { value: key, selected: key === value }, text)),
-    ),
+    select(options, value, choose, { testid }),
   );
 
 function drawSides(now) {
@@ -183,9 +179,9 @@ function drawSides(now) {
       "div",
       { class: "rt-side", testid: "side-b" },
       h("b", null, "B"),
-      select("against", kind, kinds, chosen => choose(chosen, now, others, splits), "b-kind"),
+      choice("against", kind, kinds, chosen => choose(chosen, now, others, splits), "b-kind"),
       "run" in b
-        ? select(
+        ? choice(
             "run",
             b.run,
             catalog.runs.map(run => [run.name, run.label]),
@@ -194,7 +190,7 @@ function drawSides(now) {
           )
         : null,
       "split" in b
-        ? select(
+        ? choice(
             "split",
             b.split,
             (runOf(now)?.splits || []).map(split => [split.name, split.name]),

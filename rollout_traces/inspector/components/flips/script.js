@@ -1,6 +1,6 @@
 // Flips: which prompts two evaluations, or two runs, solved differently, and every prompt at every evaluation.
 
-import { button, h, notice, replace, table } from "../../lib/dom.js";
+import { button, h, notice, replace, select, table } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
 import { catalog, register, runOf, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
@@ -82,10 +82,11 @@ function pickers(answer, now) {
       "label",
       { class: "rt-side-field" },
       h("span", { class: "rt-label" }, label),
-      h(
-        "select",
-        { class: "rt-select", testid, onchange: event => choose(event.target.value) },
-        steps.map(step => h("option", { value: step, selected: step === value }, `step ${number(step)}`)),
+      select(
+        steps.map(step => [step, `step ${number(step)}`]),
+        value,
+        choose,
+        { testid },
       ),
     );
   const set = (first, second) => state.set({ evals: `${first}:${second}` });
@@ -96,22 +97,11 @@ function pickers(answer, now) {
     h("span", { class: "rt-soft" }, inert(now.run)),
     answer ? pick("evaluation", answer.first, answer.steps, step => set(step, answer.second), "flips-first") : null,
     h("b", null, "B"),
-    h(
-      "select",
-      {
-        class: "rt-select",
-        "aria-label": "Run of B",
-        testid: "flips-other",
-        onchange: event =>
-          state.set({ other: event.target.value === now.run ? null : event.target.value, evals: null }),
-      },
-      catalog.runs.map(run =>
-        h(
-          "option",
-          { value: run.name, selected: run.name === (now.other || now.run) },
-          run.name === now.run ? "the same run" : run.label,
-        ),
-      ),
+    select(
+      catalog.runs.map(run => [run.name, run.name === now.run ? "the same run" : run.label]),
+      now.other || now.run,
+      run => state.set({ other: run === now.run ? null : run, evals: null }),
+      { "aria-label": "Run of B", testid: "flips-other" },
     ),
     answer
       ? pick("evaluation", answer.second, answer.steps_other, step => set(answer.first, step), "flips-second")

@@ -1,6 +1,6 @@
 // Is the run well: every step over all its rollouts; each point opens its examples.
 
-import { button, h, notice, replace } from "../../lib/dom.js";
+import { button, h, notice, replace, select } from "../../lib/dom.js";
 import { number, percent, plural } from "../../lib/format.js";
 import { usualLine } from "../../lib/flags.js";
 import { kept, register, setPopulation } from "../../lib/pages.js";
@@ -160,20 +160,15 @@ function card(measure, step, chartWidth, weight) {
 function byPicker(measure) {
   if (!data.by.length) return null;
   const chosen = apart.get(measure.key) || "";
-  return h(
-    "select",
-    {
-      class: "rt-by",
-      "aria-label": `${measure.title} by`,
-      testid: "by",
-      onchange: event => {
-        if (event.target.value) apart.set(measure.key, event.target.value);
-        else apart.delete(measure.key);
-        draw();
-      },
+  return select(
+    [["", "by …"], ...data.by.map(name => [name, `by ${name.replaceAll("_", " ")}`])],
+    chosen,
+    name => {
+      if (name) apart.set(measure.key, name);
+      else apart.delete(measure.key);
+      draw();
     },
-    h("option", { value: "" }, "by …"),
-    data.by.map(name => h("option", { value: name, selected: name === chosen }, `by ${name.replaceAll("_", " ")}`)),
+    { class: "rt-by", "aria-label": `${measure.title} by`, testid: "by" },
   );
 }
 

@@ -1,6 +1,6 @@
 // The page to read rollouts: steps and samples on the left, the conversation, charts on the right.
 
-import { button, h, notice, replace } from "../../lib/dom.js";
+import { button, h, notice, replace, select } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { usualLine } from "../../lib/flags.js";
 import { shortcut } from "../../lib/keyboard.js";
@@ -246,16 +246,10 @@ function drawSort(now) {
 }
 
 function orders() {
-  return h(
-    "select",
-    {
-      class: "rt-select",
-      "aria-label": "Order",
-      testid: "sort-select",
-      onchange: event => state.set({ sort: event.target.value || null }),
-    },
-    SORTS.map(([value, label]) => h("option", { value }, label)),
-  );
+  return select(SORTS, null, sort => state.set({ sort: sort || null }), {
+    "aria-label": "Order",
+    testid: "sort-select",
+  });
 }
 
 function scopes() {

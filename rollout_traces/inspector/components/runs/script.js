@@ -1,6 +1,6 @@
 // Several runs: curves over each other by steps, rollouts or tokens; settings that differ; ways to what else differs.
 
-import { button, h, notice, replace } from "../../lib/dom.js";
+import { button, h, notice, replace, select } from "../../lib/dom.js";
 import { catalog, register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import { number } from "../../lib/format.js";
@@ -131,17 +131,11 @@ function head(now) {
     { class: "rt-flip-pickers rt-runs-head" },
     h("b", null, inert(data.runs[0].run)),
     h("span", { class: "rt-soft" }, "and"),
-    h(
-      "select",
-      {
-        class: "rt-select",
-        "aria-label": "The other run",
-        testid: "other-run",
-        onchange: event => state.set({ other: event.target.value }),
-      },
-      catalog.runs
-        .filter(run => run.name !== now.run)
-        .map(run => h("option", { value: run.name, selected: run.name === now.other }, run.label)),
+    select(
+      catalog.runs.filter(run => run.name !== now.run).map(run => [run.name, run.label]),
+      now.other,
+      other => state.set({ other }),
+      { "aria-label": "The other run", testid: "other-run" },
     ),
     others(now),
     axisPicker(now, {
@@ -179,16 +173,11 @@ function others(now) {
       ),
     ),
     left.length
-      ? h(
-          "select",
-          {
-            class: "rt-select",
-            "aria-label": "One more run",
-            testid: "one-more-run",
-            onchange: event => event.target.value && state.set({ more: joined([...shown, event.target.value]) }),
-          },
-          h("option", { value: "" }, "+ run"),
-          left.map(run => h("option", { value: run.name }, run.label)),
+      ? select(
+          [["", "+ run"], ...left.map(run => [run.name, run.label])],
+          "",
+          run => run && state.set({ more: joined([...shown, run]) }),
+          { "aria-label": "One more run", testid: "one-more-run" },
         )
       : null,
   ];
@@ -196,17 +185,11 @@ function others(now) {
 
 function more() {
   const others = data.names.filter(name => !data.shown.includes(name));
-  return h(
-    "select",
-    {
-      class: "rt-by",
-      "aria-label": "Another chart",
-      testid: "runs-more",
-      onchange: event =>
-        event.target.value && state.set({ charts: [...data.shown, event.target.value].join(",") }, { fill: true }),
-    },
-    h("option", { value: "" }, "another chart"),
-    others.slice(0, MOST_OFFERED).map(name => h("option", { value: name }, name)),
+  return select(
+    [["", "another chart"], ...others.slice(0, MOST_OFFERED).map(name => [name, name])],
+    "",
+    name => name && state.set({ charts: [...data.shown, name].join(",") }, { fill: true }),
+    { class: "rt-by", "aria-label": "Another chart", testid: "runs-more" },
   );
 }
 

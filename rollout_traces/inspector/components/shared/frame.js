@@ -76,13 +76,9 @@ function tab({ name, title }, now) {
   return h(
     "a",
     {
-      href: state.href({ page: name, token: null }),
+      ...state.link({ page: name, token: null }),
       testid: `shared-${name}`,
       "aria-current": name === now.page ? "page" : null,
-      onclick: event => {
-        event.preventDefault();
-        state.set({ page: name, token: null });
-      },
     },
     title,
   );

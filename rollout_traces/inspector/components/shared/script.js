@@ -1,6 +1,6 @@
 // A page that was saved as one file: what it holds is shown by the inspector's own pages, and nothing is asked for.
 
-import { h, notice, replace } from "../../lib/dom.js";
+import { h, notice, replace, select } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { catalog, register, setPopulation } from "../../lib/pages.js";
 import * as state from "../../lib/state.js";
@@ -139,22 +139,15 @@ function picker() {
   if (held.rollouts.length < 2) return null;
   const name = ({ metadata: m }) =>
     `step ${number(m.step)} · g${number(m.group)} #${number(m.sample)} · reward ${number(m.reward)}`;
-  const now = found(state.get());
-  return h(
-    "select",
-    {
-      class: "rt-select",
-      "aria-label": "Rollout",
-      testid: "shared-pick",
-      onchange: event =>
-        state.set({ page: "rollouts", id: event.target.value, step: null, group: null, sample: null, token: null }),
-    },
-    state.get().page === "rollouts"
-      ? null
-      : h("option", { value: "", selected: true }, `${held.rollouts.length} rollouts`),
-    held.rollouts.map(rollout =>
-      h("option", { value: rollout.id, selected: state.get().page === "rollouts" && rollout === now }, name(rollout)),
-    ),
+  const reads = state.get().page === "rollouts";
+  return select(
+    [
+      ...(reads ? [] : [["", `${held.rollouts.length} rollouts`]]),
+      ...held.rollouts.map(rollout => [rollout.id, name(rollout)]),
+    ],
+    reads ? found(state.get())?.id : "",
+    id => state.set({ page: "rollouts", id, step: null, group: null, sample: null, token: null }),
+    { "aria-label": "Rollout", testid: "shared-pick" },
   );
 }
 

@@ -1,6 +1,6 @@
 // The frame around the pages: what is looked at (project, run, split), which page, theme, help, liveness.
 
-import { button, h, replace } from "../../lib/dom.js";
+import { button, h, replace, select } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
 import { listenToKeys, showHelp, toggleTheme } from "../../lib/frame.js";
 import { shortcut } from "../../lib/keyboard.js";
@@ -156,17 +156,8 @@ async function showPage() {
 }
 
 function picker(label, value, options, choose, testid) {
-  return h(
-    "select",
-    {
-      class: "rt-select",
-      "aria-label": label,
-      title: `${label}: ${value || ""}`,
-      "data-testid": testid,
-      onchange: event => choose(event.target.value),
-    },
-    options.map(option => h("option", { value: option.value, selected: option.value === value }, option.label)),
-  );
+  const listed = options.map(option => [option.value, option.label]);
+  return select(listed, value, choose, { "aria-label": label, title: `${label}: ${value || ""}`, testid });
 }
 
 function drawPickers() {

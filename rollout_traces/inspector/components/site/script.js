@@ -1,6 +1,6 @@
 // A run as a folder of files: the inspector's own pages over answers that were written down.
 
-import { h } from "../../lib/dom.js";
+import { h, select } from "../../lib/dom.js";
 import { catalog } from "../../lib/pages.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
@@ -41,15 +41,11 @@ async function start() {
 function splits(run) {
   if (run.splits.length < 2) return null;
   const now = state.get();
-  return h(
-    "select",
-    {
-      class: "rt-select",
-      "aria-label": "Split",
-      testid: "split-select",
-      onchange: event => state.set({ split: event.target.value }),
-    },
-    run.splits.map(({ name }) => h("option", { value: name, selected: name === now.split }, inert(name))),
+  return select(
+    run.splits.map(({ name }) => [name, inert(name)]),
+    now.split,
+    split => state.set({ split }),
+    { "aria-label": "Split", testid: "split-select" },
   );
 }
 

@@ -1,6 +1,6 @@
 // The conversation of one rollout, as a person reads it or token for token under an overlay.
 
-import { button, h, replace } from "../../lib/dom.js";
+import { button, h, replace, select } from "../../lib/dom.js";
 import { tokenMarks } from "../../lib/flags.js";
 import { number } from "../../lib/format.js";
 import { Tokens } from "../../lib/tracks.js";
@@ -138,18 +138,11 @@ export class TranscriptView {
         },
         label,
       );
-    const overlaySelect = h(
-      "select",
-      {
-        class: "rt-select",
-        "aria-label": "Token overlay",
-        testid: "overlay-select",
-        onchange: event => change({ overlay: event.target.value || null, view: event.target.value ? null : "tokens" }),
-      },
-      h("option", { value: "" }, "no overlay"),
-      this.overlays.map(overlay =>
-        h("option", { value: overlay.key, selected: overlay.key === look.overlay }, overlay.label),
-      ),
+    const overlaySelect = select(
+      [["", "no overlay"], ...this.overlays.map(overlay => [overlay.key, overlay.label])],
+      look.overlay,
+      key => change({ overlay: key || null, view: key ? null : "tokens" }),
+      { "aria-label": "Token overlay", testid: "overlay-select" },
     );
     replace(
       this.toolbar,

@@ -1,7 +1,7 @@
 // What clipping, masking and staleness rules would have done: over the step from its histogram of loss tokens, and over
 // one kept rollout token for token.
 
-import { button, h, notice, replace, table as tableOf } from "../../lib/dom.js";
+import { button, h, notice, replace, select, table as tableOf } from "../../lib/dom.js";
 import { number, percent, plural } from "../../lib/format.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { populationOfStep, register, setPopulation, splitOf } from "../../lib/pages.js";
@@ -339,21 +339,14 @@ function openRollout() {
 
 function drawRollout(rules) {
   const card = sample();
-  const picker = h(
-    "select",
-    {
-      class: "rt-select",
-      "aria-label": "Rollout",
-      testid: "what-if-sample",
-      onchange: event => openCard(data.samples.find(each => each.id === event.target.value)),
-    },
-    data.samples.map(each =>
-      h(
-        "option",
-        { value: each.id, selected: each.id === card.id },
-        `g${number(each.group)} #${number(each.sample)} · reward ${number(each.reward)}`,
-      ),
-    ),
+  const picker = select(
+    data.samples.map(each => [
+      each.id,
+      `g${number(each.group)} #${number(each.sample)} · reward ${number(each.reward)}`,
+    ]),
+    card.id,
+    id => openCard(data.samples.find(each => each.id === id)),
+    { "aria-label": "Rollout", testid: "what-if-sample" },
   );
   const head = h(
     "div",
