@@ -14,12 +14,11 @@ from rollout_traces.analysis.curves import HEAVIEST, heaviest_curve, logged_seri
 from rollout_traces.analysis.detect import movements, spikes_of_rows
 from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.diagnosis import Diagnosis
-from rollout_traces.analysis.entries import diagnosis_of, first_steps
+from rollout_traces.analysis.entries import diagnosis_of, first_steps, level_queries
 from rollout_traces.analysis.evaluations import with_flips
 from rollout_traces.analysis.faults import fault_entries
 from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS, group_rows
 from rollout_traces.analysis.in_words import series_text
-from rollout_traces.analysis.level_of_entry import level_queries
 from rollout_traces.analysis.panel import Panel, Parting, logged_panels, one_of, stacked
 from rollout_traces.analysis.prompt_changes import prompt_entries
 from rollout_traces.analysis.relations import Relations
