@@ -196,15 +196,15 @@ def _ids(store) -> list[str]:
 
 STOPPED = """
 import os, sys
-import rollout_traces.sources.formats.verl as verl
-inner, seen = verl.json_lines, [0]
+import rollout_traces.sources.base as base
+inner, seen = base.json_lines, [0]
 def lines(*args, **options):
     for line in inner(*args, **options):
         seen[0] += 1
         if seen[0] == int(sys.argv[2]):
             os._exit(9)
         yield line
-verl.json_lines = lines
+base.json_lines = lines
 from rollout_traces.sources.importing import import_rollouts
 import_rollouts(sys.argv[1], "imported")
 """
