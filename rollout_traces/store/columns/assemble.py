@@ -37,16 +37,15 @@ def assemble(ledgers: Sequence[pa.Table], traces: Sequence[Mapping[str, Any]]) -
     alone = np.flatnonzero(target < 0)
     target[alone] = n_ledger + np.arange(len(alone))
     above = _with_flags_of(below, above, target)
-    both = stacked([below, above])
-    lower = both.take(np.concatenate([np.arange(n_ledger), n_ledger + alone]))
+    lower = stacked([below, above.take(alone)])
     traced = np.full(lower.num_rows, -1, np.int64)
-    traced[target] = n_ledger + np.arange(above.num_rows)
-    upper = both.take(pa.array(traced, mask=traced < 0))
-    # a row that a ledger knows keeps the ledger's number
-    found = {
-        name: lower[name] if name == "row" else pc.coalesce(upper[name], lower[name])
-        for name in both.column_names
-    }
+    traced[target] = np.arange(above.num_rows)
+    pick = pa.array(traced, mask=traced < 0)
+    found = {name: lower[name] for name in lower.column_names}
+    for name in above.column_names:
+        if name != "row":  # a row that a ledger knows keeps the ledger's number
+            over = cast(above[name], kind_of(found[name].type)).take(pick)
+            found[name] = pc.coalesce(over, found[name])
     known = {
         name: column for name, column in found.items() if name in PLACE or column.null_count < len(column)
     }
