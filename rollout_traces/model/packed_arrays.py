@@ -35,6 +35,8 @@ MADE_UP = (
     zlib.error,
 )
 """What reading bytes that are not what they claim to be can raise."""
+_ORDERS = "<>|"
+"""How numpy writes the order of bytes; `np.dtype` reads what begins with another sign as something else."""
 _DTYPES = frozenset("u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8".split())  # noqa: SIM905
 
 
@@ -88,7 +90,7 @@ def unpack(data: bytes, what: str) -> tuple[dict[str, Any], dict[str, np.ndarray
         arrays: dict[str, np.ndarray] = {}
         for entry in head.pop("arrays"):
             name, dtype, n = entry["name"], entry["dtype"], entry["n"]
-            if not isinstance(name, str) or dtype[1:] not in _DTYPES:
+            if not isinstance(name, str) or dtype[0] not in _ORDERS or dtype[1:] not in _DTYPES:
                 raise ValueError(f"array {str(name)[:40]!r} of {str(dtype)[:20]!r}")
             size = np.dtype(dtype).itemsize * check_count(n, len(raw))
             arrays[name] = _from_planes(raw[at : at + size], np.dtype(dtype), n)

@@ -163,6 +163,13 @@ class TestDamage:
         with pytest.raises(StoreError, match="token track: damaged"):
             unpack_transcript("not base64 at all!", [])
 
+    def test_a_kind_of_number_that_numpy_cannot_read_is_damage(self):
+        transcript = make_transcript(CHAT)
+        raw = zlib.decompress(base64.b64decode(pack_transcript(transcript, transcript.messages())))
+        made_up = base64.b64encode(zlib.compress(raw.replace(b'"dtype":"<i4"', b'"dtype":",i4"'))).decode()
+        with pytest.raises(StoreError, match="token track: damaged"):
+            unpack_transcript(made_up, transcript.messages())
+
     def test_messages_of_another_trace_are_refused(self):
         transcript = make_transcript(CHAT)
         packed = pack_transcript(transcript, transcript.messages())
