@@ -86,7 +86,7 @@ class TestTrl:
             state=SimpleNamespace(global_step=3),
             _pending_extra_logs={"note": ["a", "b", "c", "d"], "of_other_rows": ["a"]},
         )
-        observer = trl._TrlObserver(trainer, None, {})
+        observer = trl._TrlObserver("trl", trainer, None, {})
         rewards_B_F = torch.stack([torch.arange(8.0), torch.arange(8.0) * 10], dim=1)
         texts = [f"p{rank}-{i}" for i in range(4)]
         calculate = observer.remember_rewards(lambda inputs, prompts, completions, ids: rewards_B_F)

@@ -195,7 +195,9 @@ class TestAreal:
 class TestTrl:
     def said(self, **trainer) -> dict:
         defaults = {"_tokenizer": tokenizer_with(None), "args": SimpleNamespace()}
-        return trl._TrlObserver(SimpleNamespace(**{**defaults, **trainer}), None, {})._said_by_trainer()
+        return trl._TrlObserver(
+            "trl", SimpleNamespace(**{**defaults, **trainer}), None, {}
+        )._said_by_trainer()
 
     def test_the_configs_arguments_are_the_decoders(self):
         assert self.said(chat_template_kwargs=PLAIN)["chat_template_kwargs"] == PLAIN
