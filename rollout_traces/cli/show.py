@@ -198,8 +198,10 @@ def _offer() -> None:
 
 
 def _need_the_extra() -> None:
+    from rollout_traces.inspector.gradio_import import import_gradio
+
     with extra("inspector", "the inspector"):
-        import gradio  # noqa: F401
+        import_gradio()
         import uvicorn  # noqa: F401
 
 

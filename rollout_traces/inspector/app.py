@@ -14,7 +14,7 @@ import os
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gradio as gr
 from starlette.responses import Response
@@ -27,12 +27,6 @@ from rollout_traces.inspector.viewers import installed_viewers
 from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.store import QueryError
 from rollout_traces.store.time_limit import time_limit
-
-if TYPE_CHECKING:
-    import gradio as gr
-
-    from rollout_traces.inspector.workspace import Workspace
-
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from rollout_traces.errors import ConfigError
 from rollout_traces.inspector.access import Access, Visitor, who_asks
 from rollout_traces.inspector.assets import Asset, bundle, trackio_images
+from rollout_traces.inspector.gradio_import import import_gradio
 from rollout_traces.inspector.guard import Guard, GuardOptions
 from rollout_traces.inspector.origins import HostPolicy, Proxies
 from rollout_traces.inspector.response_headers import checked_ancestors, script_hashes
@@ -96,7 +97,7 @@ def build_server(workspace: Workspace, options: ServerOptions | None = None) -> 
     Raises:
         ConfigError: a proxy or a frame ancestor cannot be understood.
     """
-    import gradio as gr
+    gr = import_gradio()
     from fastapi import FastAPI
 
     from rollout_traces.inspector.api.http import PREFIX, api_app
