@@ -100,7 +100,7 @@ class HandOver:
         return captured
 
     def _can_be_taken(self, capture: Capture, batch: RolloutBatch, details: Mapping[str, Any]) -> bool:
-        """Whether a part can be captured by itself; where not, that is counted and its siblings go on."""
+        """Tells whether a part can be captured by itself; where not, that is counted and its siblings go on."""
         try:
             capture.take([batch], **details)
         except Exception as error:  # noqa: BLE001  counted and warned

@@ -18,7 +18,7 @@ from rollout_traces.model.batch import ROW_FLOATS, TOKEN_KEYS, ListElement, Roll
 from rollout_traces.model.batch_checks import UNPACK
 
 MaskSource = Literal["given", "versions", "loss_mask"]
-"""How it is known which tokens the policy sampled."""
+"""The evidence of which tokens the policy sampled."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ MAX_BODY = 1 << 31
 KEY_BYTES = 32
 BACKLOG = 64
 FAILURES = (OSError, EOFError, ValueError, AssertionError, multiprocessing.AuthenticationError)
-"""What `multiprocessing.connection` raises for a broken connection, a wrong key or a wrong message."""
+"""Errors that `multiprocessing.connection` raises for a broken connection, a wrong key or a wrong message."""
 
 
 class NodeConnectionError(Exception):
@@ -35,7 +35,7 @@ class NodeConnectionError(Exception):
 
 @dataclass(frozen=True)
 class NodeAddress:
-    """Where rank 0 listens, and the key that opens it.
+    """The address at which rank 0 listens, and the key that opens it.
 
     Attributes:
         host: address of this machine that the job's nodes use.

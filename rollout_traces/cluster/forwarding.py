@@ -205,7 +205,7 @@ class NodeClock:
 
     @property
     def said(self) -> str:
-        """What a step says whose spans were put right."""
+        """The note of a step whose spans were put right."""
         way = "behind" if self.behind > 0 else "ahead of"
         return (
             f"{OF_TIME} of node {self._node}: its clock is {abs(self.behind):.1f} s {way} rank 0's; "

@@ -26,7 +26,7 @@ class Piece(NamedTuple):
 
 
 class LiveTail:
-    """What a folder's live files have more since the last look.
+    """The lines that were added to a folder's live files since the last look.
 
     Args:
         folder: a node's own; it need not exist.

@@ -51,7 +51,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Announcement:
-    """Which run rank 0 logs.
+    """The run that rank 0 logs, as it tells the other nodes.
 
     Attributes:
         node: the name of its node.
@@ -109,7 +109,7 @@ def own_store(store: Any) -> Any | None:
 
 
 def host_and_port(store: Any) -> tuple[str, int] | None:
-    """Where a job's store is; None where it is on no network, as a `FileStore`."""
+    """Finds the host and port of a job's store; None where it is on no network, as a `FileStore`."""
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     host, port = getattr(store, "host", None), getattr(store, "port", None)
@@ -117,7 +117,7 @@ def host_and_port(store: Any) -> tuple[str, int] | None:
 
 
 class NodeMeeting:
-    """Where rank 0 and the other nodes of a job exchange an address and a key: the job's store.
+    """The meeting of rank 0 and the other nodes of a job, which exchange an address and a key through the job's store.
 
     Args:
         store: `own_store`.
@@ -129,7 +129,7 @@ class NodeMeeting:
         self._key = key
 
     def n_asked(self) -> int:
-        """How many nodes asked for rank 0's address."""
+        """Counts the nodes that asked for rank 0's address."""
         return int(self._store.add(f"{self._key}/nodes", 0))
 
     def ask(self) -> int:
@@ -159,7 +159,7 @@ class NodeMeeting:
         self._store.set(f"{self._key}/address", address.as_json())
 
     def wait_for_address(self, patience: float = PATIENCE) -> NodeAddress:
-        """Where rank 0 listens.
+        """Waits until rank 0 says where it listens.
 
         Args:
             patience: seconds to wait.
@@ -237,5 +237,5 @@ def rank_spool(rank: int, unique: str) -> str:
 
 
 def first_group_of(rank: int) -> int:
-    """Where a rank begins to number the groups that it makes up, so that ranks' groups differ."""
+    """Gives the number from which a rank counts the groups that it makes up, so that ranks' groups differ."""
     return rank << 32

@@ -1,4 +1,4 @@
-"""What a caller hands to the decoder, made into numpy arrays of one length."""
+"""The decoder's input: a caller's tokens and tracks, made into numpy arrays of one length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person reads of a turn: content, thinking, tool calls, the tool's result."""
+"""The parts of a turn that a person reads: content, thinking, tool calls, the tool's result."""
 
 from __future__ import annotations
 

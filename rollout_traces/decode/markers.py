@@ -109,7 +109,7 @@ class Pattern:
                 yield found
 
     def ends_at(self, row: Row, stop: int, start: int) -> int:
-        """Where the marker begins that ends at `stop` and begins no earlier than `start`; -1 if none does."""
+        """Finds the beginning of the marker that ends at `stop` and begins no earlier than `start`; -1 if none does."""
         at = stop - len(self.core)
         if not row.data.endswith(self.core, start, stop):
             return -1

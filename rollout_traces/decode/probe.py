@@ -132,19 +132,19 @@ def _header(user_opener: str) -> tuple[str, str]:
 
 
 def _preludes(renderer: Renderer, head: str, user_opener: str, header: tuple[str, str]) -> tuple[str, ...]:
-    """What stands before the first opener of any role, and the begin-of-sequence token."""
+    """Collects the texts before the first opener of any role, and the begin-of-sequence token."""
     first = header_pattern(header).search(head) if header[0] else None
     written = head[: first.start()] if first else head.partition(user_opener)[0]
     return tuple(text for text in dict.fromkeys((written, renderer.bos)) if text.strip())
 
 
 def _has_words(prelude: str) -> bool:
-    """Whether a prelude holds text for a reader besides tags."""
+    """Tells whether a prelude holds text for a reader besides tags."""
     return bool(re.search(r"\w", re.sub(r"<[^<>\s]*>|\[[^\[\]\s]*\]|〈[^〈〉]*〉|\]~!b\[", "", prelude)))
 
 
 def _shortest_opener(openings: list[str], header: tuple[str, str]) -> str:
-    """What all assistant openings begin with, less any thinking scaffold; empty when it is only blank."""
+    """Finds the common beginning of all assistant openings, less any thinking scaffold; empty when it is only blank."""
     opener = common_prefix(*openings)
     if not opener.strip():
         return ""

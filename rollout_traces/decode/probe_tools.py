@@ -82,7 +82,7 @@ def _learn_joined_results(dialect: TemplateMarkers, before: str, closer: Closer)
 
 
 def _outer_opener(text: str, dialect: TemplateMarkers) -> str:
-    """What opens a group of tool results: the last header, else what follows the last closer."""
+    """Finds the opener of a group of tool results: the last header, else the text after the last closer."""
     if (header := last_header(text, dialect.header)) and text.endswith(header):
         return header
     rest = after_closers(text, dialect).lstrip() or text.lstrip()

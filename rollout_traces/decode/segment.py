@@ -68,7 +68,7 @@ def segment(row: Row, markers: Markers) -> list[Segment]:
 
 
 def _closed_inside(ends: Sequence[int], one: Segment) -> bool:
-    """Whether one of the row's end markers, ascending, stands inside a body that goes on after it."""
+    """Tells whether one of the row's end markers, ascending, stands inside a body that goes on after it."""
     if one.body_stop < one.stop or one.role == "tool":
         return False
     first = bisect_left(ends, one.body_start)
@@ -76,7 +76,7 @@ def _closed_inside(ends: Sequence[int], one: Segment) -> bool:
 
 
 def _is_stop_sign(row: Row, markers: Markers, before: Segment, found: FoundMarker, stop: int) -> bool:
-    """Whether an opener with nothing after it only ends the assistant's turn, as GLM's `<|user|>` does."""
+    """Tells whether an opener with nothing after it only ends the assistant's turn, as GLM's `<|user|>` does."""
     return (
         stop == len(row.data)
         and before.role == "assistant"
@@ -129,7 +129,7 @@ def _results_alone(row: Row, markers: Markers, openers: Sequence[FoundMarker]) -
 
 
 def _ends_turn(row: Row, markers: Markers, before: FoundMarker, at: int) -> bool:
-    """Whether the assistant's end marker stands directly in front of a position."""
+    """Tells whether the assistant's end marker stands directly in front of a position."""
     at = skip_back(row.data, at, before.stop)
     return any(pattern.ends_at(row, at, before.stop) >= 0 for pattern in markers.closers["assistant"])
 
@@ -159,7 +159,7 @@ def _cut_opener(row: Row, markers: Markers) -> FoundMarker | None:
 
 
 def _follows_marker(row: Row, markers: Markers, at: int) -> bool:
-    """Whether only whitespace stands between a position and the row's start, or a marker before it."""
+    """Tells whether only whitespace stands between a position and the row's start, or a marker before it."""
     at = skip_back(row.data, at, 0)
     if at == 0 or row.data[:at] in markers.preludes:
         return True
@@ -170,7 +170,7 @@ def _follows_marker(row: Row, markers: Markers, at: int) -> bool:
 
 
 def _joins(row: Row, markers: Markers, before: FoundMarker, found: FoundMarker) -> bool:
-    """Whether an assistant opener goes on with the assistant's turn in another channel."""
+    """Tells whether an assistant opener goes on with the assistant's turn in another channel."""
     return (
         found.role == before.role == "assistant"
         and bool(markers.joiners)
@@ -188,7 +188,7 @@ def _unknown_header(row: Row, markers: Markers, at: int, token: int) -> FoundMar
 
 
 def _leading(row: Row, markers: Markers, stop: int) -> list[Segment]:
-    """What stands before the first opener, as a turn; nothing when that is only scaffolding."""
+    """Makes a turn of the text before the first opener; nothing when that is only scaffolding."""
     at = 0
     while at < stop:
         if prelude := next((p for p in markers.preludes if row.data.startswith(p, at, stop)), b""):

@@ -1,4 +1,4 @@
-"""What a run's rollouts are decoded with beside the tokenizer: its trainer's template, or a dialect."""
+"""The settings, beside the tokenizer, by which a run's rollouts are decoded: its trainer's template, or a dialect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """How a chat template is read.
+    """Settings for reading a chat template.
 
     Attributes:
         dialect: used instead of what is learned from the template.

@@ -77,7 +77,7 @@ def on_token_edges(segments: Sequence[Segment], starts: np.ndarray) -> list[Span
 
 @dataclass(frozen=True, eq=False)
 class Provenance:
-    """Which tokens of a row were sampled, in which call, and by which policy version.
+    """The origin of a row's tokens: which were sampled, in which call, and by which policy version.
 
     Attributes:
         sampled: bool [n].
@@ -247,7 +247,7 @@ def _by_mask(
 
 
 def _is_scaffold(piece: Span, before: Span, row: Row) -> bool:
-    """Whether an unsampled piece is only an end marker, or whitespace after one."""
+    """Tells whether an unsampled piece is only an end marker, or whitespace after one."""
     blank = not row.data[piece.first_byte : piece.last_byte].strip()
     return blank and (piece.body_stop < piece.stop or before.body_stop < before.stop)
 
@@ -295,7 +295,7 @@ def _split_answered(
 
 
 def _is_answer(span: Span, first: int, last: int, row: Row, markers: Markers) -> bool:
-    """Whether bytes that were sampled inside another role's turn stand behind its end marker."""
+    """Tells whether bytes that were sampled inside another role's turn stand behind its end marker."""
     stop = skip_back(row.data, first, span.first_byte)
     closed = any(pattern.ends_at(row, stop, span.first_byte) >= 0 for pattern in markers.closers[span.role])
     text = row.data[first:last].strip()
@@ -303,7 +303,7 @@ def _is_answer(span: Span, first: int, last: int, row: Row, markers: Markers) ->
 
 
 def _ends_another(text: bytes, role: Role, markers: Markers) -> bool:
-    """Whether a text is nothing but an end marker that the role has and the assistant has not."""
+    """Tells whether a text is nothing but an end marker that the role has and the assistant has not."""
     return text in markers.closer_cores[role] and text not in markers.closer_cores["assistant"]
 
 

@@ -1,4 +1,4 @@
-"""What a chat template's markers look like: plain data, put together piece by piece by probing, or given by hand."""
+"""The markers of a chat template as plain data, put together piece by piece by probing, or given by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROLE_NAME = r"[\w.-]+"
 
 @dataclass(frozen=True)
 class Opener:
-    """What begins a turn.
+    """The text that begins a turn.
 
     Attributes:
         role: who speaks after it.
@@ -39,7 +39,7 @@ class Opener:
 
 @dataclass(frozen=True)
 class Closer:
-    """What ends a turn's body.
+    """The text that ends a turn's body.
 
     Attributes:
         text: its text; whitespace at either end may be missing.
@@ -144,7 +144,7 @@ def last_header(text: str, header: tuple[str, str]) -> str:
 
 
 def after_closers(text: str, dialect: TemplateMarkers) -> str:
-    """What follows the last end marker in a text; the whole text when there is none."""
+    """Cuts a text behind its last end marker and gives the rest; the whole text when there is none."""
     cores = [closer.text.strip() for closer in dialect.closers if closer.text.strip()]
     return text[max((text.rfind(core) + len(core) for core in cores if core in text), default=0) :]
 

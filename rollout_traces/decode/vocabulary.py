@@ -26,7 +26,7 @@ _FEW_OF = 20
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a tokenizer's ids stand for.
+    """The bytes behind a tokenizer's ids.
 
     Attributes:
         kind: `tiktoken` (the tokenizer tells its bytes), `byte-level`, `sentencepiece`, `pieces` (each token decoded alone), or `tokenizer` when
@@ -198,7 +198,7 @@ _TIKTOKEN_PATHS = (
     "instruct_tokenizer.tokenizer",
     "tokenizer",
 )
-"""Where wrappers of tiktoken (Kimi's tokenizer, mistral-common's tekken) keep what knows the bytes."""
+"""Attributes under which wrappers of tiktoken (Kimi's tokenizer, mistral-common's tekken) keep the table of bytes."""
 
 
 def _read_tiktoken(tokenizer: Any, added: dict[int, str]) -> list[bytes | None] | None:

@@ -1,4 +1,4 @@
-"""What a check is, and the registry of checks.
+"""The interface of a check, and the registry of checks.
 
 A check is one function of a file in this folder, registered by name.
 """
@@ -32,7 +32,7 @@ class CheckFinding:
 
 @dataclass(frozen=True)
 class Examination:
-    """What the checks are asked about.
+    """The subject of an examination, as the checks are given it.
 
     Attributes:
         project: a Trackio project, or None for what holds for all of them.

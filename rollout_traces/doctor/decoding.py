@@ -1,4 +1,4 @@
-"""What the decoder learned from a tokenizer, shown on a sample conversation."""
+"""The decoder's knowledge of a tokenizer, shown on a sample conversation."""
 
 from __future__ import annotations
 

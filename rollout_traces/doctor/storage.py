@@ -72,7 +72,7 @@ def storage(examination: Examination) -> Iterator[CheckFinding]:
 
 @dataclass(frozen=True)
 class Open:
-    """What is open to others.
+    """Files and folders that are open to others.
 
     Attributes:
         paths: folders and files whose mode lets others in, the folder itself first.
@@ -197,13 +197,13 @@ ADVICE = {
 
 @check("Flags")
 def flags(examination: Examination) -> Iterator[CheckFinding]:
-    """What the step summary of each run's latest step says of flags that are off."""
+    """Reports the flags that are off, as the step summary of each run's latest step says them."""
     yield from _findings(examination, "flags", "flags_off")
 
 
 @check("Metrics")
 def metrics(examination: Examination) -> Iterator[CheckFinding]:
-    """What the step summary of each run's latest step says of metrics that are off."""
+    """Reports the metrics that are off, as the step summary of each run's latest step says them."""
     yield from _findings(examination, "metrics", "metrics_off")
 
 

@@ -1,4 +1,4 @@
-"""Which trainers are installed and whether the hooks would bind, and the versions of the packages."""
+"""The installed trainers, whether the hooks would bind to them, and the versions of the packages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def trainers(examination: Examination) -> Iterator[CheckFinding]:
 
 
 def started_by_verl(config: Path | None) -> CheckFinding:
-    """Which of verl's trainers its installed version starts, and by what.
+    """Says which of verl's trainers its installed version starts, and by what.
 
     Args:
         config: the run's config, whose `trainer.use_v1` wins over verl's own default.
@@ -91,7 +91,7 @@ def _use_v1(config: Path) -> bool | None:
 
 @check("Config")
 def config(examination: Examination) -> Iterator[CheckFinding]:
-    """What a trainer's YAML config and the environment would log."""
+    """Says what a trainer's YAML config and the environment would log."""
     from rollout_traces.integrations.settings import HookSettings
     from rollout_traces.settings.environment import variable_of
     from rollout_traces.settings.logger_options import secret_names

@@ -1,4 +1,4 @@
-"""What an exported file is: where it came from, which question it answers, how much it holds."""
+"""The manifest of an exported file: where it came from, which question it answers, how much it holds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKENIZER_KEYS = ("tokenizer", "tokenizer_name", "tokenizer_path", "tokenizer_na
 
 @dataclass(frozen=True)
 class ExportManifest:
-    """What stands beside an exported file.
+    """The manifest that is written beside an exported file.
 
     Attributes:
         schema: version of these fields.

@@ -125,7 +125,7 @@ def _with_texts(store: Store, table: Any, texts: Sequence[str]) -> Iterator[Any]
 
 
 def _write_about(store: Store, folder: Path, runs: Sequence[str] | None) -> None:
-    """What is no column: the runs, their configurations, attempts and logged scalars."""
+    """Writes all that is no column: the runs, their configurations, attempts and logged scalars."""
     import pyarrow as pa
 
     from rollout_traces import __version__

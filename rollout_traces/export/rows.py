@@ -1,4 +1,4 @@
-"""What is exported: the rows of any query, page by page, each as one plain record."""
+"""The content of an export: the rows of any query, page by page, each as one plain record."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOKENS = ("input_ids", "loss_mask", "response_mask")
 
 @dataclass(frozen=True)
 class ExportQuery:
-    """Which rollouts to export.
+    """The choice of rollouts to export.
 
     Attributes:
         run: id or name of the run; all when None.
@@ -62,7 +62,7 @@ def empty_folder(folder: Path | str) -> Path:
 
 
 def matched(store: Store, query: ExportQuery) -> int:
-    """How many rows match, whatever the limit."""
+    """Counts the rows that match, whatever the limit."""
     return store.count(
         query.run, text=query.text, split=query.split, where=query.where, steps=query.steps, rows=query.rows
     )

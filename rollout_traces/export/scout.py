@@ -28,7 +28,7 @@ _RESERVED = frozenset({
 })  # fmt: skip
 """Names of Scout's columns that a column of ours may not have."""
 _UNPARSED = "Error parsing the following tool call arguments:\n\n{}\n\nError details: {}"
-"""How Inspect says that a call's arguments are no JSON."""
+"""Inspect's sentence that a call's arguments are no JSON."""
 _ROLES = {"system": "system", "developer": "system", "assistant": "assistant", "tool": "tool"}
 """Roles that Scout knows, beside the user's."""
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
 
 _PLAIN = ("flag", "inputs")
-"""What needs no flag to be registered."""
+"""Modules that need no flag to be registered."""
 _REGISTERED = ("mask", "text", "policy", "rendering", "group", "registry", "detect")
 """The families, which register their flags, and what speaks of all of them."""
 

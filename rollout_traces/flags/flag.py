@@ -1,4 +1,4 @@
-"""What a flag is, and what an alert is."""
+"""A flag of a rollout, and an alert of a step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Alert:
-    """What the sink raises in Trackio.
+    """An alert that the sink raises in Trackio.
 
     Attributes:
         title: a few words, the flag's name among them.

@@ -231,7 +231,7 @@ def _on_the_group(
 
 
 def _opening_rows(population: Population) -> list[bool]:
-    """Whether a row opens its rollout: the first of its episode or trajectory, and no branch of another row."""
+    """Marks the rows that open their rollout: the first of its episode or trajectory, and no branch of another row."""
     ledger, batch = population.ledger, population.batch
     parents, episodes, groups = (ledger.get(name).tolist() for name in ("parent", "episode", "group"))
     later = {row for rows in trajectories(batch, ledger.get("group")) for row in rows[1:]}
@@ -246,7 +246,7 @@ def _opening_rows(population: Population) -> list[bool]:
 
 
 def _all_begin_alike(batch: PackedBatch, rows: list[int], lengths: np.ndarray) -> bool:
-    """Whether every row begins with the shortest prompt among them; prompts have `lengths` [B] tokens."""
+    """Tells whether every row begins with the shortest prompt among them; prompts have `lengths` [B] tokens."""
     shortest = min(rows, key=lambda row: int(lengths[row]))
     n = int(lengths[shortest])
     prompt = batch.input_ids[batch.row(shortest)][:n]
@@ -254,7 +254,7 @@ def _all_begin_alike(batch: PackedBatch, rows: list[int], lengths: np.ndarray) -
 
 
 def _tie_text(rows: np.ndarray, rewards: np.ndarray, cause: str) -> str:
-    """What a tied group has in common; rewards are NaN where the reward function failed."""
+    """Says what a tied group has in common; rewards are NaN where the reward function failed."""
     known = rewards[np.isfinite(rewards)]
     common = "" if cause == "other" else f", {cause.replace('_', ' ')}"
     if not len(known):

@@ -1,4 +1,4 @@
-"""What the detectors see: a whole population without text, or one decoded rollout."""
+"""The inputs of the detectors: a whole population without text, or one decoded rollout."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Runs:
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """What a population detector sees: all rows of a hand-over, no text.
+    """The input of a population detector: all rows of a hand-over, no text.
 
     Attributes:
         batch: the rollouts.
@@ -124,7 +124,7 @@ class Population:
 
 @dataclass(frozen=True, eq=False)
 class TracedRow:
-    """What a row detector sees: one decoded rollout.
+    """The input of a row detector: one decoded rollout.
 
     Attributes:
         transcript: the decoded rollout.
@@ -147,12 +147,12 @@ class TracedRow:
         return None if reason is None else normalise_stop_reason(reason)
 
     def is_written_by_policy(self, turn: Turn) -> bool:
-        """Whether the policy wrote a turn: tokens of it were sampled; of a row without tokens, every assistant turn."""
+        """Tells whether the policy wrote a turn: tokens of it were sampled; of a row without tokens, every assistant turn."""
         return bool(turn.n_sampled) or (turn.role == "assistant" and not len(self.transcript.tokens))
 
     @property
     def sampling_known(self) -> bool:
-        """Whether the response mask is more than the loss mask by another name."""
+        """True when the response mask is more than the loss mask by another name."""
         assumed = self.batch.not_given.get(ASSUMED_MASK)
         if assumed is not None:
             return not assumed[self.row]

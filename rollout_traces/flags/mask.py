@@ -220,7 +220,7 @@ def mask_shifted(
 
 @dataclass(frozen=True)
 class _Edges:
-    """Where an assistant turn's markers are, and its loss tokens.
+    """The places of an assistant turn's markers, and its loss tokens.
 
     Attributes:
         index: number of the turn.

@@ -69,7 +69,7 @@ class Detector:
 
 @dataclass(frozen=True, eq=False)
 class FlagSpec:
-    """What is known of a flag, in one place.
+    """The one description of a flag.
 
     Attributes:
         name: snake case.

@@ -35,7 +35,7 @@ _SPEAKERS = ("system", "user", "assistant", "tool")
 def template_drift(
     row: TracedRow, *, n_turns: Annotated[int, "first turns of the row that are rendered and compared"] = 32
 ) -> Iterator[Flag]:
-    """What stands between two turns' bodies, and whether thinking stays in history, against the template.
+    """Compares the scaffolding between turns' bodies, and whether thinking stays in history, with what the template writes.
 
     The template renders the row's roles and calls with sentinel contents, so that contents cannot differ.
     Compared is what stands before and after the assistant's turns, from the first special token to the last.
@@ -89,7 +89,7 @@ def retokenized(
 
 
 def _meeting(ids: np.ndarray, again: np.ndarray, start: int) -> tuple[int, int]:
-    """Where two token sequences that part at `start` first have four equal tokens again; else their ends."""
+    """Finds where two token sequences that part at `start` first have four equal tokens again; else their ends."""
     tail = 4
     for reach in range(1, 64):
         for left in range(reach + 1):
@@ -169,7 +169,7 @@ def _render_shapes(tokenizer: Any, template: str, shapes: tuple[_Shape, ...]) ->
 
 
 class _Rendering:
-    """What the template made of a conversation of sentinels.
+    """The template's rendering of a conversation of sentinels.
 
     Attributes:
         text: the whole rendering.
@@ -186,7 +186,7 @@ class _Rendering:
         self.places = {index: spans[0] for index, spans in seen.items() if len(spans) == 1}
 
     def between(self, index: int, called: str | None = None) -> str | None:
-        """What stands between a turn's sentinel and the next; None when one was moved, repeated or left out.
+        """Cuts out the text between a turn's sentinel and the next; None when one was moved, repeated or left out.
 
         Args:
             index: the turn.
@@ -238,7 +238,7 @@ def _other_scaffolding(
 
 
 def _scaffolding(transcript: Transcript, raw: str, index: int) -> str:
-    """What stands between the bodies of a turn and the next, from the first to the last special token.
+    """Cuts out the text between the bodies of a turn and the next, from the first to the last special token.
 
     Tokens at the edges may hold parts of a body; empty where there is no special token.
     """
@@ -363,7 +363,7 @@ def _header_stop(row: TracedRow, turn: Turn, n_characters: int) -> int:
 
 @lru_cache(maxsize=16)
 def _generation_prompt(tokenizer: Any, template: str) -> str:
-    """What the template writes to open the assistant's turn; empty where it is not known.
+    """Finds the text by which the template opens the assistant's turn; empty where it is not known.
 
     Args:
         tokenizer: it renders.
@@ -375,7 +375,7 @@ def _generation_prompt(tokenizer: Any, template: str) -> str:
 
 @lru_cache(maxsize=16)
 def _writes_bos(tokenizer: Any, template: str) -> bool:
-    """Whether the template's rendering begins with the beginning token; arguments as above."""
+    """Tells whether the template's rendering begins with the beginning token; arguments as above."""
     token = getattr(tokenizer, "bos_token", None)
     return bool(token) and _rendered(tokenizer, add_generation_prompt=False).startswith(str(token))
 

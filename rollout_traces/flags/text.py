@@ -300,7 +300,7 @@ def token_at(transcript: Transcript, index: int, character: int) -> int:
 
 
 def _unclosed_thinking(turn: Turn) -> int | None:
-    """Where in the raw text the block opens that the decoder found unclosed; None when there is none."""
+    """Finds where in the raw text the block opens that the decoder found unclosed; None when there is none."""
     if not any(warning.startswith(THINKING_UNCLOSED) for warning in turn.warnings):
         return None
     openings = []

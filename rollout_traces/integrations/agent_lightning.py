@@ -197,7 +197,7 @@ def _discard_reasons(processed: Processed) -> list[str | None] | None:
 
 
 def _identities(data: Any) -> Iterator[tuple[Any, ...]]:
-    """What distinguishes a row from others: its rollout, its turn and its tokens."""
+    """Gives what distinguishes each row from the others: its rollout, its turn and its tokens."""
     others = data.non_tensor_batch
     turns = others.get("turn_index_list", [None] * len(others["rollout_id_list"]))
     ids = data.batch["input_ids"].cpu().numpy()

@@ -70,12 +70,12 @@ ADDED_FIELDS = {**CONFIG_FIELDS, JOIN_ADVANTAGES: (bool, False)}
 """Fields that `TrackioConfig` gets where upstream's does not have them, with type and default."""
 
 TEMPLATE_NAMES = ("tokenizer", "enable_thinking", "chat_template_kwargs")
-"""What a workflow says, as an attribute or an argument, of how it renders prompts."""
+"""Attributes or arguments by which a workflow says how it renders prompts."""
 
 
 @dataclass(frozen=True)
 class ArealSettings:
-    """What AReaL's hook alone takes; `ROLLOUT_TRACES_JOIN_ADVANTAGES` or a key of `stats_logger.trackio`.
+    """Settings of AReaL's hook alone; `ROLLOUT_TRACES_JOIN_ADVANTAGES` or a key of `stats_logger.trackio`.
 
     Attributes:
         join_advantages: whether `advantages` and `prox_logp` are fetched from `compute_advantages`.
@@ -183,7 +183,7 @@ def extend_config() -> None:
 
 @dataclass
 class _Steps:
-    """Which step AReaL will commit next.
+    """The step that AReaL will commit next.
 
     AReaL logs at `max(global_step, last commit + 1)`; rollouts come before their commit.
 

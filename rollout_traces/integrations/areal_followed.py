@@ -33,7 +33,7 @@ MOST_ALIKE = 64
 
 @dataclass(frozen=True)
 class Noted:
-    """What was noted of a row: its spans, and its id while it was in flight."""
+    """A row's spans, and its id while it was in flight, as they were noted."""
 
     spans: Sequence[Span]
     live: str
@@ -62,7 +62,7 @@ def install() -> None:
 
 
 def noted_of(trajectory: Mapping[str, Any]) -> list[Noted | None]:
-    """What was noted of the rows of a dict with local tensors, each once."""
+    """Takes out what was noted of the rows of a dict with local tensors, each once."""
     found: list[Noted | None] = []
     for row in range(len(trajectory["input_ids"])):
         key = _key(trajectory, row)
@@ -184,7 +184,7 @@ def _prompt(data: Any) -> str | None:
 
 
 def _key(trajectory: Mapping[str, Any], row: int) -> bytes:
-    """What tells a row from others: the end of its tokens and of their logprobs."""
+    """Makes the key that tells a row from others: the end of its tokens and of their logprobs."""
     present = trajectory["attention_mask"][row].bool()
     digest = hashlib.blake2b(digest_size=16)
     for name in ("input_ids", "logprobs", "versions"):

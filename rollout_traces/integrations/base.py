@@ -1,4 +1,4 @@
-"""What an adapter and an integration are, and the list of them.
+"""The interfaces of an adapter and of an integration, and the list of integrations.
 
 An adapter turns what a trainer calls a batch into canonical ones; it is a plain function in the trainer's
 file. An integration says where that function is hooked in, by name, so that it can be looked for without
@@ -65,7 +65,7 @@ class Integration:
             return False
 
     def missing_hook_points(self) -> list[str]:
-        """What the installed version does not have, or why it cannot be imported; imports the trainer."""
+        """Lists what the installed version does not have, or why it cannot be imported; imports the trainer."""
         missing = []
         for module, points in _by_module(self.hook_points).items():
             try:
@@ -313,7 +313,7 @@ def warn_if_unsupported(integration: Integration) -> None:
 
 
 def binds(integration: Integration, trainer: Any) -> bool:
-    """Whether a built trainer has all that a hook needs; says once, with the version, what it lacks.
+    """Tells whether a built trainer has all that a hook needs; warns once, with the version, of what it lacks.
 
     Nothing may be replaced on a trainer before this says yes.
     """
@@ -333,7 +333,7 @@ def binds(integration: Integration, trainer: Any) -> bool:
 
 
 def has_hook_points(integration: Integration, module: str) -> bool:
-    """Whether an imported module of the trainer still has the hook points in it; says once, with the version, if not."""
+    """Tells whether an imported module of the trainer still has its hook points; warns once, with the version, if not."""
     moved = [
         point for point in integration.hook_points if point.startswith(f"{module}:") and not _exists(point)
     ]

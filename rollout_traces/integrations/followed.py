@@ -111,7 +111,7 @@ def last_words(tokenizer: Any, ids: Sequence[int]) -> str | None:
 
 
 def prompt_text(prompt: Any) -> str | None:
-    """What a prompt asks: a text, or the last text of a list of messages."""
+    """Reads the text of a prompt: the prompt itself, or the last text of a list of messages."""
     if isinstance(prompt, str):
         return prompt
     if not isinstance(prompt, Sequence):
@@ -132,7 +132,7 @@ PAUSE = 1.0
 
 @dataclass
 class _Announced:
-    """What this process knows: the trainer's logger, or the writer of one that samples beside it."""
+    """The trainer's logger that this process knows, or the writer of a process that samples beside it."""
 
     logger: weakref.ref[RolloutLogger] | None = None
     writer: LiveWriter | None = None

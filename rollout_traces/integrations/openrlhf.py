@@ -91,7 +91,7 @@ def _groups(experience: Any, group_size: int | None) -> list[Any] | None:
 
 
 def _metrics(experience: Any, n_rows: int) -> dict[str, Any]:
-    """What `info` has of each row, its reward apart."""
+    """Picks what `info` has of each row, its reward apart."""
     info = _get(experience, "info") or {}
     return {
         str(name): values

@@ -185,6 +185,6 @@ class PrimeRlLive:
 
 
 def _words(delta: Mapping[str, Any]) -> str | None:
-    """What the assistant wrote last, of the messages that are new."""
+    """Picks the assistant's last text from the messages that are new."""
     said = [node["message"] for node in delta.get("nodes") or () if node.get("message")]
     return prompt_text([message for message in said if message.get("role") == "assistant"])

@@ -1,4 +1,4 @@
-"""What `rollout-traces run` says when the script ends: what was hooked, what was logged, or why nothing.
+"""The report of `rollout-traces run` when the script ends: what was hooked, what was logged, or why nothing.
 
 A trainer may run in another process of the node than the script (verl's does). Every process that hooks one writes
 a small JSON file into a folder that `rollout-traces run` made; the script's own process reads them all when it ends.
@@ -41,7 +41,7 @@ HOOKED = ("areal", "trl", "verl")
 
 @dataclass
 class HookReport:
-    """What one integration saw in one process.
+    """One integration's report from one process.
 
     Attributes:
         integration: its name.
@@ -120,7 +120,7 @@ def imported() -> tuple[str, ...]:
 
 
 def lines(reports: list[HookReport], modules: tuple[str, ...]) -> list[str]:
-    """What is said of a run.
+    """Writes the report of a run, a line for each integration.
 
     Args:
         reports: one an integration and process.
@@ -148,7 +148,7 @@ def lines(reports: list[HookReport], modules: tuple[str, ...]) -> list[str]:
 
 
 def _cost(reports: list[HookReport]) -> str:
-    """What the hooks took of the training thread a step, against the step; empty where no step was timed."""
+    """Says how much of a step the hooks took of the training thread; empty where no step was timed."""
     n_steps = sum(report.timed_steps for report in reports)
     step = sum(report.timed_seconds for report in reports)
     hooks = sum(report.timed_hook_seconds for report in reports)

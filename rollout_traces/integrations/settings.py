@@ -1,4 +1,4 @@
-"""What a hooked trainer logs, from arguments and environment variables."""
+"""The settings of a hooked trainer's logging, from arguments and environment variables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HookOptions(LoggerOptions):
 
 
 class HookSettings:
-    """Those of `HookOptions` that were given; each can be an environment variable, `ROLLOUT_TRACES_` and its name.
+    """The options of `HookOptions` that were given; each can be an environment variable, `ROLLOUT_TRACES_` and its name.
 
     Args:
         **given: fields of `HookOptions`; None leaves the trainer's own or the default.

@@ -153,7 +153,7 @@ def _versions(samples: Sequence[Any], response_mask: np.ndarray) -> np.ndarray |
 
 
 def _extras(samples: Sequence[Any], texts: list[dict[str, str]] | None) -> list[dict[str, Any]] | None:
-    """What rewards held beside numbers, the sample's own metadata, and its versions where there are several."""
+    """Collects what rewards held beside numbers, the sample's own metadata, and its versions where there are several."""
     found: list[dict[str, Any]] = []
     for at, sample in enumerate(samples):
         metadata = getattr(sample, "metadata", None)

@@ -90,7 +90,7 @@ class _Generated:
 
 @dataclass(frozen=True)
 class _Rewarded:
-    """What `_calculate_rewards` was given and returned, for this rank's B rows.
+    """The arguments and the result of `_calculate_rewards`, for this rank's B rows.
 
     Attributes:
         names: F reward functions' names, made unique.
@@ -109,7 +109,7 @@ class _Rewarded:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where the rows of a call belong: the step and split that they are logged at, and a group number each."""
+    """The step and split that the rows of a call are logged at, and a group number for each."""
 
     step: int
     split: str
@@ -225,7 +225,7 @@ class _TrlObserver(TrlCallback):
         self.rows.begin(rows)
 
     def _place_of(self, n_rows: int) -> _Place:
-        """Where a call's rows belong: step, split, and a group each."""
+        """Finds the step and split that a call's rows are logged at, and a group for each."""
         trainer = self.trainer
         at, training = int(trainer.state.global_step), trainer.model.training
         step, split = (at + 1, "rollout") if training else (at, "eval-rollout")
@@ -337,7 +337,7 @@ def _unique(names: Sequence[str]) -> list[str]:
 
 
 def _are_masks(values: Any) -> bool:
-    """Whether it is lists of 0 and 1, as `GRPOTrainer` gives where tools are used; `RLOOTrainer` gives texts there."""
+    """Tells whether it is lists of 0 and 1, as `GRPOTrainer` gives where tools are used; `RLOOTrainer` gives texts there."""
     return isinstance(values, Sequence) and all(
         isinstance(row, Sequence) and all(value in (0, 1) for value in row) for row in values
     )

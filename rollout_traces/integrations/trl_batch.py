@@ -1,4 +1,4 @@
-"""What TRL's hooks share: a batch, left-padded prompts and right-padded completions, as a canonical one; steps, scalars and tables."""
+"""The common part of TRL's hooks: a batch, left-padded prompts and right-padded completions, as a canonical one; steps, scalars and tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GROUND_TRUTH_COLUMNS = ("answer", "ground_truth", "solution", "target")
 
 @dataclass(frozen=True)
 class ScoredCompletions:
-    """What one call of `_generate_and_score_completions` leaves behind, for this rank's B rows.
+    """The result of one call of `_generate_and_score_completions`, for this rank's B rows.
 
     Attributes:
         output: the tensors it returned.

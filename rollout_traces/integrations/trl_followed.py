@@ -16,7 +16,7 @@ from rollout_traces.integrations.followed import Followed
 from rollout_traces.model.spans import Span, Spans
 
 TOOLS = ("_sync_tool_dicts", "_async_tool_dicts")
-"""Where TRL has the tools of each row, name -> function, while it samples."""
+"""Attributes in which TRL has the tools of each row, name -> function, while it samples."""
 
 
 class TrlRows:
@@ -182,5 +182,5 @@ def _around(function: Callable[..., Any], inside: Callable[[], Any]) -> Callable
 
 
 def _are_ids(result: Any) -> bool:
-    """Whether a call returned the sampled ids alone, as `RLOOTrainer`'s does."""
+    """Tells whether a call returned the sampled ids alone, as `RLOOTrainer`'s does."""
     return bool(len(result)) and bool(len(result[0])) and isinstance(result[0][0], int)

@@ -1,4 +1,4 @@
-"""What the hooks of verl's trainers share: the dump, the validation, the fit, and a `DataProto` as a canonical batch."""
+"""The common part of the hooks of verl's trainers: the dump, the validation, the fit, and a `DataProto` as a canonical batch."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def _versions(response_mask: Any, steps: Mapping[str, np.ndarray]) -> Any:
 
 
 def ground_truths_of(reward_models: Sequence[Any] | None) -> list[Any] | None:
-    """What the reward model was given to compare with, a value a row."""
+    """Picks the ground truths that the reward model was given, a value a row."""
     if reward_models is None:
         return None
     return [item.get("ground_truth") if isinstance(item, Mapping) else None for item in reward_models]

@@ -1,4 +1,4 @@
-"""What verl loads as a plugin: waits for its trainer to be imported, when a cap is set.
+"""The plugin that verl loads: waits for its trainer to be imported, when a cap is set.
 
 verl imports this through the entry point group `verl.plugins`, or by name through
 `VERL_USE_EXTERNAL_MODULES=rollout_traces.integrations.verl_plugin`.

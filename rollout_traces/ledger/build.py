@@ -27,7 +27,7 @@ STOP_REASONS = {
     "stop_sequence": "stop",
     "stop_token": "stop",
 }
-"""What engines call the same thing; other reasons keep their name in lower case."""
+"""Engines' names of one and the same stop reason; other reasons keep their name in lower case."""
 
 
 FROM_TRANSCRIPTS = ("n_turns", "n_thinking", "n_tool_calls", "n_tool_errors")
@@ -172,7 +172,7 @@ def positions_in_group(group: np.ndarray) -> np.ndarray:
 
 
 def equal_to(sampled: MaskedTokens, group: np.ndarray, position: np.ndarray) -> np.ndarray:
-    """Which rollouts of a group sampled the very same tokens.
+    """Finds, for each rollout, the first of its group that sampled the very same tokens.
 
     Args:
         sampled: the sampled tokens of B rows.

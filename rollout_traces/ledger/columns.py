@@ -24,7 +24,7 @@ MOST_ROWS = 2**20
 MOST_CELLS = 2**25
 """Rollouts of one step, times columns."""
 NULL_INT = np.iinfo(np.int64).min
-"""What stands for an unknown integer inside a column; it leaves this module as None."""
+"""The number that stands for an unknown integer inside a column; it leaves this module as None."""
 _EXACT = 2**53
 """Whole numbers up to which a float holds every one."""
 
@@ -125,7 +125,7 @@ _KINDS: dict[str, Kind] = {"run": "text", **{column.name: column.kind for column
 
 
 def is_column(name: str) -> bool:
-    """Whether a ledger may have a column of this name."""
+    """Tells whether a ledger may have a column of this name."""
     prefix, slash, _ = name.partition("/")
     return name in _KINDS if not slash else f"{prefix}/*" in _KINDS
 
@@ -213,7 +213,7 @@ class Ledger:
 
 
 def any_known(name: str, column: np.ndarray) -> bool:
-    """Whether a column knows any row; mostly it knows the first one."""
+    """Tells whether a column knows any row; mostly it knows the first one."""
     if not len(column):
         return False
     kind, first = kind_of(name, column), column.item(0)

@@ -1,4 +1,4 @@
-"""What the trainer says of a row beside its tokens and rewards, as columns: engine, answers, extras, timings."""
+"""Columns of what the trainer says of a row beside its tokens and rewards: engine, answers, extras, timings."""
 
 from __future__ import annotations
 
@@ -122,12 +122,12 @@ def _whole(values: Sequence[int | None]) -> np.ndarray:
 
 
 def _needs_int(value: float) -> bool:
-    """Whether a number is a whole one that a float does not hold."""
+    """Tells whether a number is a whole one that a float does not hold."""
     return isinstance(value, int) and int(float(value)) != value
 
 
 def _fits(value: float) -> bool:
-    """Whether a number is a whole one of 64 bits."""
+    """Tells whether a number is a whole one of 64 bits."""
     return isinstance(value, int) and NULL_INT < value < 2**63
 
 

@@ -104,7 +104,7 @@ def known_rewards(ledger: Ledger) -> np.ndarray:
 
 
 def tied_groups(groups: GroupIndex, rewards: np.ndarray, failed: np.ndarray) -> np.ndarray:
-    """Which groups teach nothing, their rewards being equal.
+    """Marks the groups that teach nothing, their rewards being equal.
 
     A group of two or more is tied when all of its rewards are equal within 1e-6 x max(1, |reward|). Rows whose
     reward function failed are left out of the comparison, which takes two known rewards; a group in which it

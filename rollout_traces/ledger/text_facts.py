@@ -1,4 +1,4 @@
-"""What a decoded rollout's text adds to its ledger row: failed tool calls, thinking tokens.
+"""Facts that a decoded rollout's text adds to its ledger row: failed tool calls, thinking tokens.
 
 Of failures, precision before recall: a result that merely speaks of errors (a log search, a list of error rates, a
 document) is not a failure. What counts is how the result opens, or what its own fields say.
@@ -50,12 +50,12 @@ JSON_LIMIT = 200_000
 
 
 def tool_failed(turn: Turn) -> bool:
-    """Whether a turn is a tool result whose record or text says that the call failed."""
+    """Tells whether a turn is a tool result whose record or text says that the call failed."""
     return turn.role == "tool" and (turn.failed or result_failed(turn.content))
 
 
 def result_failed(content: str) -> bool:
-    """Whether the text of a tool result says that the call failed.
+    """Tells whether the text of a tool result says that the call failed.
 
     A JSON object speaks through its fields: an error field that holds something, a false `success` or
     `ok`, a status that names a failure or is an HTTP code from 400 on, a non-zero exit code. Other text
@@ -110,7 +110,7 @@ def _is_failed_status(status: Any) -> bool:
 
 
 _BETWEEN = "\n\n"
-"""What the blocks of a turn's thinking are joined with; it may stand inside a block too."""
+"""The text that joins the blocks of a turn's thinking; it may stand inside a block too."""
 
 
 def thinking_tokens(transcript: Transcript) -> int:
@@ -129,7 +129,7 @@ def thinking_tokens(transcript: Transcript) -> int:
 
 
 def blocks(raw: str, thinking: str) -> list[tuple[int, int]]:
-    """Where a turn's thinking stands in its raw text.
+    """Finds a turn's thinking in its raw text.
 
     Args:
         raw: the turn as it was written.

@@ -66,7 +66,7 @@ class MaskedTokens:
         return values
 
     def given(self, *names: str) -> np.ndarray | None:
-        """Which tokens are of rows that came with all of these tracks.
+        """Marks the tokens of rows that came with all of these tracks.
 
         What a row came without is not a NaN: parts of a step may have columns that others lack.
 
@@ -231,7 +231,7 @@ def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
 
 
 def update_shares(in_loss: MaskedTokens, discard_reason: np.ndarray) -> np.ndarray:
-    """How much of the step's update each row carries.
+    """Computes the share of the step's update that each row carries.
 
     `u_t = |A_t| * w_t * (1 - p_t)` summed over the row's loss tokens and divided by the batch's sum.
     w is the loss weight times the importance weight e^d, each where the row came with it. p is the
@@ -285,7 +285,7 @@ def _lacks_all(batch: PackedBatch, *columns: tuple[str, str]) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Clipping:
-    """What PPO's clipping does to M loss tokens.
+    """The effect of PPO's clipping on M loss tokens.
 
     Attributes:
         low: bool [M]; clipped below.
@@ -299,7 +299,7 @@ class Clipping:
 
 
 def clipped(in_loss: MaskedTokens, settings: RunSettings) -> Clipping | None:
-    """Which loss tokens PPO's clipping cuts off.
+    """Marks the loss tokens that PPO's clipping cuts off.
 
     ratio = e^(new - prox). Below `1 - clip_low` it is clipped where the advantage is negative, above
     `1 + clip_high` where it is positive; elsewhere the unclipped term is the smaller one.

@@ -22,9 +22,9 @@ from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.selection import policy_named
 
 RESUMES = ("allow", "must", "never")
-"""Whether a new run may, must or must not continue one of its name."""
+"""Answers to whether a new run may, must or must not continue one of its name."""
 WORKERS = ("process", "thread")
-"""Where hand-overs are turned into traces: in a separate process, or in a thread of the trainer."""
+"""Places in which hand-overs are turned into traces: a separate process, or a thread of the trainer."""
 
 
 def check_cap(cap: Any) -> None:

@@ -293,7 +293,7 @@ def remove_oldest(folder: Path, most: int) -> None:
 
 
 def _plain(values: Mapping[str, Any], says_texts: bool) -> dict[str, Any]:
-    """What was given as JSON holds it; None where it was not given."""
+    """Makes a line for JSON of the values that were given, long texts cut; those that are None are left out."""
     stage = values["stage"]
     if stage not in STAGES:
         raise ValueError(f"stage: seen {stage!r:.80}. Expected one of {', '.join(STAGES)}.")
@@ -333,7 +333,7 @@ def _pieces(lines: Sequence[bytes]) -> list[bytes]:
 
 
 def _close_at_exit(writer: LiveWriter) -> None:
-    """What was said last is written also where a script ends without `finish`."""
+    """Sees to it that what was said last is written also where a script ends without `finish`."""
     known = weakref.ref(writer)
 
     def close() -> None:

@@ -120,7 +120,7 @@ class LoggerPipeline(SpoolClient):
 
     @property
     def kind(self) -> str:
-        """Where the worker runs: `process` or `thread`."""
+        """The worker's place: `process` or `thread`."""
         return self._worker.kind
 
     @property

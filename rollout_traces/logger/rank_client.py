@@ -1,4 +1,4 @@
-"""How a rank other than 0 writes to rank 0's run: into its run folder, or on its own node to be sent there."""
+"""The client by which a rank other than 0 writes to rank 0's run: into its run folder, or on its own node to be sent there."""
 
 from __future__ import annotations
 

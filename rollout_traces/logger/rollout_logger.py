@@ -160,7 +160,7 @@ class RolloutLogger:
 
     @property
     def worker(self) -> str:
-        """Where the worker runs: `process` or `thread`."""
+        """The worker's place: `process` or `thread`."""
         return self._pipeline.kind
 
     @property
@@ -257,7 +257,7 @@ class RolloutLogger:
             return NOT_LIVE
 
     def live_place(self) -> tuple[LivePlace, bool]:
-        """Where what is said of rollouts in flight goes, and whether their texts may: for processes beside this one."""
+        """Gives the place of the live files, and whether they may hold rollouts' texts: for processes beside this one."""
         self._announce()
         return self._pipeline.live_place, self._says_texts
 
@@ -426,14 +426,14 @@ class RolloutLogger:
 
 
 def _place(asked: LoggerOptions) -> str:
-    """Where a project is opened, in words."""
+    """Says in words where a project is opened."""
     if asked.server_url:
         return "on the server (server_url)"
     return "in the Space (space_id)" if asked.space_id else "in Trackio's folder (TRACKIO_DIR)"
 
 
 def _run_config(options: StepOptions, tokenizer: Any) -> dict[str, Any]:
-    """What this package adds to the run's config: settings, thresholds of flags, and which tokenizer wrote the rollouts."""
+    """Makes this package's part of the run's config: settings, thresholds of flags, and which tokenizer wrote the rollouts."""
     name = getattr(tokenizer, "name_or_path", None)
     address = options.inspector_url and page_address(
         options.inspector_url, project=options.project, run=options.name

@@ -1,4 +1,4 @@
-"""Where a logger hands over: its spool, and how it learns that what it handed over is stored."""
+"""The client of a logger's spool, which also learns that what was handed over is stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WATCH_EVERY = 0.5
 
 
 class SpoolClient:
-    """Where a logger hands over, and how it learns that it was stored.
+    """The spool that a logger hands over to, with news of what was stored.
 
     Args:
         spool: what is written to.
@@ -70,7 +70,7 @@ class SpoolClient:
         return isinstance(self._spool, SpoolWriter)
 
     def account_of_damage(self) -> Account | None:
-        """What became of what was handed over to the run on this node; None where nothing of it is damaged."""
+        """Reads the account of what was handed over to the run on this node; None where nothing of it is damaged."""
         return None if self.folder is None or not self._damage().is_hurt else account_of(self.folder)
 
     def _damage(self) -> Account:

@@ -1,4 +1,4 @@
-"""Where the rollouts of a run can be opened, said once when it begins."""
+"""The sentence that says where the rollouts of a run can be opened, printed once when it begins."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def step_view(
 
 
 class WantedMetrics:
-    """Which metrics were asked for; arguments as of `wanted_metrics`."""
+    """The metrics that were asked for; arguments as of `wanted_metrics`."""
 
     def __init__(self, keys: Sequence[str], families: Sequence[Family]) -> None:
         names = [_without_split(name) for name in keys] or [FULL]
@@ -218,7 +218,7 @@ def _may_name(asked: str, glob: str) -> bool:
 
 @lru_cache(16)
 def _wanted(keys: tuple[str, ...], families: tuple[Family, ...]) -> WantedMetrics:
-    """What was asked for is the same at every step of a run."""
+    """Remembers what was asked for, which is the same at every step of a run."""
     return WantedMetrics(keys, families)
 
 

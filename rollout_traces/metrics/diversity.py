@@ -1,4 +1,4 @@
-"""How different the completions of a group are, on the first sampled tokens of each."""
+"""Differences between the completions of a group, on the first sampled tokens of each."""
 
 from __future__ import annotations
 

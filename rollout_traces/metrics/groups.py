@@ -23,7 +23,7 @@ TIE_CAUSES = (
     "all_worst",
     "other",
 )
-"""What a tied group has in common; a group counts under the first that holds."""
+"""Causes for which a group is tied; a group counts under the first that holds."""
 
 
 def tie_causes(view: StepView) -> np.ndarray:

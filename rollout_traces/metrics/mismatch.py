@@ -1,4 +1,4 @@
-"""How far the training engine's logprobs are from the rollout engine's: d = prox - rollout logprob, clamped to +-20."""
+"""Distances of the training engine's logprobs from the rollout engine's: d = prox - rollout logprob, clamped to +-20."""
 
 from __future__ import annotations
 

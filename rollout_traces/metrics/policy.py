@@ -1,4 +1,4 @@
-"""Which weights sampled the tokens, how certain they were, and how far they are from the reference."""
+"""The weights that sampled the tokens, how certain they were, and how far they are from the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a metric family is, and the registry of families.
+"""The interface of a metric family, and the registry of families.
 
 Adding a metric is one function under `@family` in a file of this folder (or of the user's own), with its
 keys declared beside it, and a test against a value computed by hand.

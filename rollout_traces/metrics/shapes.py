@@ -176,7 +176,7 @@ def bounded(counts: Counter[str]) -> dict[str, int]:
 
 
 RANDOM = "_of_random"
-"""What keys end in that speak of the rollouts that chance selected."""
+"""The ending of keys that speak of the rollouts that chance selected."""
 
 
 @family(

@@ -1,4 +1,4 @@
-"""What the loss is taken over, how the update is weighted, clipped and concentrated, and how far it moved the policy."""
+"""The tokens that the loss is taken over, how the update is weighted, clipped and concentrated, and how far it moved the policy."""
 
 from __future__ import annotations
 

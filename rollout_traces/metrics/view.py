@@ -93,7 +93,7 @@ class StepView:
     whole: StepView | None = None
 
     def has(self, name: str) -> bool:
-        """Whether a ledger column, a track, a batch value or a setting is known.
+        """Tells whether a ledger column, a track, a batch value or a setting is known.
 
         `group_ids` are where some group has two rollouts.
         """
@@ -178,7 +178,7 @@ class StepView:
 
     @cached_property
     def groups(self) -> GroupIndex:
-        """Which rows belong together."""
+        """The index of which rows belong together."""
         return GroupIndex.of(self.ledger.get("group"))
 
     @cached_property
@@ -239,5 +239,5 @@ class StepView:
 
 
 def _prefixes(column: str) -> tuple[str, ...]:
-    """What stands before each slash of a column's name."""
+    """Lists the beginnings of a column's name, up to each slash in it."""
     return tuple(column[:at] for at, character in enumerate(column) if character == "/")

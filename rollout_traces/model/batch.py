@@ -424,7 +424,7 @@ def join_prompt_response(
 
 
 def _is_one_a_row(key: str, values: Any) -> bool:
-    """Whether `advantages` are given one a row and not one a token."""
+    """Tells whether `advantages` are given one a row and not one a token."""
     return key == "advantages" and not any(hasattr(row, "__len__") for row in values if row is not None)
 
 

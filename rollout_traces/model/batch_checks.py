@@ -1,4 +1,4 @@
-"""What a batch is refused for: values that are no numbers, shapes that disagree, sequences packed into one row."""
+"""Reasons to refuse a batch: values that are no numbers, shapes that disagree, sequences packed into one row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollout_traces.errors import BatchError
 
 ROW_FLOATS = ("rewards", "raw_rewards")
 PACKED_KEYS = ("cu_seqlens", "cu_seqlens_q", "cu_seq_lens_q", "cu_seqlens_padded", "cu_seq_lens")
-"""Where packed batches say at which token each sequence begins."""
+"""Keys in which packed batches say at which token each sequence begins."""
 UNPACK = (
     "The sequences are packed. Expected one row a rollout, [B, T]: unpack them before they are handed over, "
     "`torch.nn.utils.rnn.pad_sequence(input_ids.split(lengths), batch_first=True)`, and so for every key of a token."

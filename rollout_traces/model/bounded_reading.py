@@ -40,7 +40,7 @@ STATED_PIECE = 8 << 20
 MOST_FOOTER = 32 << 20
 """Bytes of a footer."""
 MOST_RATIO = 200
-"""What a file's footer says that it unpacks to, in sizes of the file, above which it is taken for a bomb."""
+"""Sizes of a file above which, where its footer says that it unpacks to as much, it is taken for a bomb."""
 FREE = 64 << 20
 """Bytes that a file may unpack to whatever its size is."""
 _LENGTH = struct.Struct("<q")
@@ -242,7 +242,7 @@ def _end_idle() -> None:
 
 
 def main() -> None:
-    """What the child does: reads questions, bounds itself, decodes, writes pieces."""
+    """Runs the child: reads questions, bounds itself, decodes, writes pieces."""
     leave_pandas_out()  # it would be imported within the bound
     out = sys.stdout.buffer
     for line in sys.stdin.buffer:

@@ -54,7 +54,7 @@ def live_folder(trackio_folder: Path, project: str, run_id: str) -> Path:
 
 @dataclass(frozen=True)
 class LivePlace:
-    """Where the live files of a process go.
+    """The folder for the live files of a process, and what they belong to.
 
     Attributes:
         folder: the run's, or the node's own where its files are sent on.
@@ -165,7 +165,7 @@ class InFlight:
 
 
 class LiveFile:
-    """What the lines of one file say, however they are cut into pieces; nothing that it holds raises.
+    """The rollouts that the lines of one file tell of, however they are cut into pieces; nothing that it holds raises.
 
     Args:
         stages_kept: stages of one rollout that are remembered, the newest ones.

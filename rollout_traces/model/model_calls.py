@@ -78,7 +78,7 @@ class MergedRow:
         self.advantages += [_UNKNOWN] * len(between) + _one_a_token(call.advantages, n)
 
     def is_continued_by(self, call: ModelCall) -> bool:
-        """Whether the call's prompt begins with all that the row holds."""
+        """Tells whether the call's prompt begins with all that the row holds."""
         n, seen = len(self.prompt_ids), call.prompt_ids
         behind = seen[n : n + len(self.response_ids)]
         return list(seen[:n]) == self.prompt_ids and list(behind) == self.response_ids

@@ -34,9 +34,9 @@ MADE_UP = (
     ValueError,
     zlib.error,
 )
-"""What reading bytes that are not what they claim to be can raise."""
+"""Errors that reading bytes can raise which are not what they claim to be."""
 _ORDERS = "<>|"
-"""How numpy writes the order of bytes; `np.dtype` reads what begins with another sign as something else."""
+"""The signs by which numpy writes the order of bytes; `np.dtype` reads what begins with another sign as something else."""
 _DTYPES = frozenset("u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8".split())  # noqa: SIM905
 
 

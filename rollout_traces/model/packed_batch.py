@@ -18,7 +18,7 @@ from rollout_traces.model.transcript import INT_TRACKS
 
 SCHEMA_VERSION = 1
 FLOAT_KINDS = ("row_floats", "reward_components", "sample_metrics")
-"""What a batch has a float a row of, by name."""
+"""Names under which a batch has a float a row."""
 PARTLY_GIVEN = ("parsed_answers", "successes")
 """Row lists in which None is an answer of its own: not the same as a row that came without the list."""
 ASSUMED_MASK = "response_mask"
@@ -26,7 +26,7 @@ ASSUMED_MASK = "response_mask"
 
 
 class StepKey(NamedTuple):
-    """Which step of a run.
+    """The identity of a step in a run.
 
     Attributes:
         attempt: the id of the attempt.

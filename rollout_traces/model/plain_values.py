@@ -17,7 +17,7 @@ MAX_DEPTH = 20
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 """The whole numbers that a database can hold."""
 INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
-"""How an infinite number is written where JSON is, which has none: as Trackio writes it. Null is unknown."""
+"""Texts for infinite numbers where JSON is, which has none: as Trackio writes them. Null is unknown."""
 
 
 def plain(value: Any, depth: int = 0) -> Any:
@@ -73,7 +73,7 @@ def _key(key: Any) -> str:
 
 
 def _not_finite(value: float) -> str | None:
-    """What JSON holds of a number that it cannot."""
+    """Gives what JSON holds in place of a number that it cannot hold."""
     if math.isnan(value):
         return None
     return "Infinity" if value > 0 else "-Infinity"

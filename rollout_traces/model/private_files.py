@@ -121,14 +121,14 @@ def why_replaceable(folder: Path) -> str | None:
 
 
 def _others_may_write(found: os.stat_result) -> bool:
-    """Whether anybody but the owner may write: the group that only this user is in does not count."""
+    """Tells whether anybody but the owner may write: the group that only this user is in does not count."""
     if found.st_mode & stat.S_IWOTH:
         return True
     return bool(found.st_mode & stat.S_IWGRP) and not _is_own_group(found.st_gid)
 
 
 def _is_own_group(gid: int) -> bool:
-    """Whether a group is a user's private one: of his name, with nobody else in it. Root's counts too."""
+    """Tells whether a group is a user's private one: of his name, with nobody else in it. Root's counts too."""
     try:
         group, user = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
     except KeyError:

@@ -19,7 +19,7 @@ import orjson
 from rollout_traces.model.text import encodable
 
 KINDS = ("queue", "prefill", "generate", "tool", "score")
-"""What a span can be; its place here stands for it where spans are packed."""
+"""The kinds of a span; where spans are packed, a kind's place here stands for it."""
 MOST_OF_A_ROW = 10_000
 """Spans of a rollout that are kept with its trace, the longest ones."""
 MOST_OF_A_STEP = 200_000
@@ -38,7 +38,7 @@ TEXTS = ("name", "engine", "error")
 """Texts of a packed span, places in `texts`."""
 UNKNOWN = -1
 OF_TIME = "Spans of time"
-"""How a note of a step begins that is about them."""
+"""The beginning of a step's notes about spans."""
 Span = dict[str, Any]
 
 
@@ -134,7 +134,7 @@ def longest(spans: Sequence[Span], most: int) -> Sequence[Span]:
 
 
 def as_seconds(spans: Iterable[Span]) -> dict[str, float]:
-    """What spans add up to: seconds by kind, and `start`, when the first began."""
+    """Adds spans up: seconds by kind, and `start`, when the first began."""
     found: dict[str, float] = {}
     starts = []
     for span in spans:
@@ -162,7 +162,7 @@ def _call(span: Span) -> tuple[str, float, float]:
 
 
 def most_of_a_row(n_rows: int) -> int:
-    """How many spans of each of so many rollouts a ledger holds."""
+    """Shares a ledger's room among its rows: spans of each that it holds, of a step of so many rollouts."""
     return max(FEWEST_OF_A_ROW, min(MOST_OF_A_ROW, MOST_OF_A_STEP // max(n_rows, 1)))
 
 
@@ -189,7 +189,7 @@ def packed(spans: Sequence[Span], most: int) -> str | None:
 
 @dataclass(frozen=True)
 class Packed:
-    """What `packed` made of S spans.
+    """The packed form of S spans, as `packed` makes it.
 
     Attributes:
         start: when the first span began, seconds since the epoch.
@@ -205,12 +205,12 @@ class Packed:
 
     @property
     def n_held(self) -> int:
-        """How many spans are held, S."""
+        """The number of spans that are held, S."""
         return len(self.columns["kind"])
 
 
 def unpacked(text: str | None) -> Packed:
-    """What `packed` made; no spans where it is something else."""
+    """Reads what `packed` made; no spans where it is something else."""
     try:
         found = orjson.loads(text or "{}")
         nothing = [UNKNOWN] * len(found["kind"])

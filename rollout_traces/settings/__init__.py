@@ -1,1 +1,1 @@
-"""What a run declares, and how values are read from text and environment variables."""
+"""Settings that a run declares, and the reading of values from text and environment variables."""

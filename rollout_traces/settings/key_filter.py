@@ -1,4 +1,4 @@
-"""Which keys were asked for: the one reader of `full`, names of several patterns, patterns and `!` patterns."""
+"""The filter of keys that were asked for: the one reader of `full`, names of several patterns, patterns and `!` patterns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class KeyFilter:
         self._kept = tuple(pattern for pattern in patterns if not pattern.startswith("!")) or ("*",)
 
     def __call__(self, key: str) -> bool:
-        """Whether a key is kept."""
+        """Tells whether a key is kept."""
         if any(fnmatchcase(key, pattern) for pattern in self._denied):
             return False
         return any(pattern == "*" or fnmatchcase(key, pattern) for pattern in self._kept)

@@ -1,4 +1,4 @@
-"""What a run declares once: its name and project's, clip bounds, what counts as solved, ranges for display."""
+"""Settings that a run declares once: its name and project's, clip bounds, what counts as solved, ranges for display."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONFIG_KEY = "rollout_traces"
 FLAG_PARAMETERS = "flag_parameters"
 """The key of the flags' thresholds among them, so that a reader judges as the run did."""
 WRITTEN_BESIDE = (FLAG_PARAMETERS, "tokenizer")
-"""What the logger writes among the settings that is none."""
+"""Keys that the logger writes among the settings and that are none."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Range:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What a run declares about itself.
+    """The settings that a run declares about itself.
 
     Attributes:
         reward_range: range of the reward; None = take the observed minimum and maximum.

@@ -155,7 +155,7 @@ def stored_config(config: Mapping[str, Any], allowed: Collection[str] = ()) -> d
 
 
 def names_a_secret(name: str, text: str) -> bool:
-    """Whether a text under a name is a secret by that name.
+    """Tells whether a text under a name is a secret by that name.
 
     Args:
         name: the innermost name: `api_key`, `hfToken`, `WANDB_API_KEY`.
@@ -196,7 +196,7 @@ def _kept(value: Any, names: tuple[str, ...], allowed: frozenset[str], masked: l
 
 
 def _assigned(found: re.Match[str]) -> str:
-    """What stands where a text gives a name a value: behind a blank only where the name is an option's."""
+    """Masks a value that a text gives to a name: behind a blank only where the name is an option's."""
     dashes, name, sign, quote, value = found.groups()
     if (sign == " " and not dashes) or value == MASK or not names_a_secret(name, value):
         return found[0]

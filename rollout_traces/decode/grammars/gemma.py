@@ -39,7 +39,7 @@ class GemmaCalls:
         return re.escape(self.opening)
 
     def in_template(self, chat_template: str) -> bool:
-        """Whether the template knows the opening marker."""
+        """Tells whether the template knows the opening marker."""
         return self.opening in chat_template
 
     def read(self, scan: Scan, at: int) -> Region | Malformed | None:

@@ -1,4 +1,4 @@
-"""What a grammar is, the text that it reads, and the plain data that reading an assistant body gives."""
+"""The interface of a grammar, the text that it reads, and the plain data that reading an assistant body gives."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ParsedBody:
 
 @dataclass(frozen=True)
 class Region:
-    """What a grammar made of the text at an opener.
+    """A grammar's reading of the text at an opener.
 
     Attributes:
         spans: partition `[at, stop)` where `at` is the opener's position.
@@ -145,7 +145,7 @@ class Grammar(Protocol):
     def closers(self) -> tuple[str, ...]: ...
 
     def in_template(self, chat_template: str) -> bool:
-        """Whether the family's markers stand in a chat template."""
+        """Tells whether the family's markers stand in a chat template."""
         ...
 
     def read(self, scan: Scan, at: int) -> Region | Malformed | None:
@@ -177,7 +177,7 @@ class ShownByTexts:
     closers: tuple[str, ...] = ()
 
     def in_template(self, chat_template: str) -> bool:
-        """Whether all of `needs` and none of `excludes` stand in the template."""
+        """Tells whether all of `needs` and none of `excludes` stand in the template."""
         return all(text in chat_template for text in self.needs) and not any(
             text in chat_template for text in self.excludes
         )
@@ -268,11 +268,11 @@ class Scan:
         return self.text[at : at + 1]
 
     def begins_text(self, at: int) -> bool:
-        """Whether nothing but white space stands between `fresh` and `at`."""
+        """Tells whether nothing but white space stands between `fresh` and `at`."""
         return at >= self.fresh and self.skip_space(self.fresh) >= at
 
     def begins_line(self, at: int) -> bool:
-        """Whether nothing but blanks stands between a line break, or `fresh`, and `at`."""
+        """Tells whether nothing but blanks stands between a line break, or `fresh`, and `at`."""
         start = at
         while start > self.fresh and self.text[start - 1] in " \t":
             start -= 1

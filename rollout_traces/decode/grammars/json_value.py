@@ -48,7 +48,7 @@ class JsonError:
 
     @property
     def why(self) -> str:
-        """What a person is told."""
+        """The reason, as a person is told it."""
         return "cut off before it ended" if self.cut else self.reason
 
 

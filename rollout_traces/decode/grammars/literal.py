@@ -27,7 +27,7 @@ _NON_FINITE = ("NaN", "nan", "Infinity", "inf")
 
 @dataclass(frozen=True)
 class Notation:
-    """How a family writes values.
+    """A family's way of writing values.
 
     Attributes:
         raw_quotes: markers that both open and close a string in which nothing is escaped.

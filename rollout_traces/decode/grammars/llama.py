@@ -37,7 +37,7 @@ class BareJson(ShownByTexts):
     opener = _BARE.pattern
 
     def in_template(self, chat_template: str) -> bool:
-        """Whether the template writes `"parameters": ` beside a name, or knows `<|python_tag|>`."""
+        """Tells whether the template writes `"parameters": ` beside a name, or knows `<|python_tag|>`."""
         return _PYTHON_TAG in chat_template or '{"name": function name, "parameters"' in chat_template
 
     def read(self, scan: Scan, at: int) -> Region | Malformed | None:
@@ -62,7 +62,7 @@ class BareJson(ShownByTexts):
 
 
 class PythonTag(ShownByTexts):
-    """What follows `<|python_tag|>`: a JSON call, a built-in tool's call, or code for the interpreter."""
+    """The text after `<|python_tag|>`: a JSON call, a built-in tool's call, or code for the interpreter."""
 
     name = "llama_python_tag"
     opener = re.escape(_PYTHON_TAG)
@@ -102,7 +102,7 @@ class FunctionTag(ShownByTexts):
     opener = _FUNCTION.pattern
 
     def in_template(self, chat_template: str) -> bool:
-        """Whether the template knows the tag, or is Llama 3's, whose models also write it."""
+        """Tells whether the template knows the tag, or is Llama 3's, whose models also write it."""
         return (
             "<function=" in chat_template and "<parameter=" not in chat_template
         ) or _PYTHON_TAG in chat_template
@@ -119,7 +119,7 @@ class FunctionTag(ShownByTexts):
 
 
 def _is_call(value: dict[str, object]) -> bool:
-    """Whether an object says a call and nothing else: a tool's definition also has name and parameters."""
+    """Tells whether an object says a call and nothing else: a tool's definition also has name and parameters."""
     inner = value.get("function")
     holder = inner if isinstance(inner, dict) else value
     named = isinstance(holder.get("name"), str) and any(key in holder for key in ARGUMENT_KEYS)

@@ -169,7 +169,7 @@ class _Pieces:
         return Region((TextSpan("marker", at, at + len(marker)),)) if marker else None
 
     def _mentioned(self, at: int, closer: str) -> bool:
-        """Whether a closing marker is spoken of: in backticks, or behind its opening one on the same line."""
+        """Tells whether a closing marker is only spoken of: in backticks, or behind its opening one on the same line."""
         text = self.scan.text
         if text[at - 1 : at] == "`" == text[at + len(closer) : at + len(closer) + 1]:
             return True

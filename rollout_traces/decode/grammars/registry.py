@@ -1,4 +1,4 @@
-"""Which grammars a chat template calls for."""
+"""The choice of grammars that a chat template calls for."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class ThinkingTags:
         return (self.closing,)
 
     def in_template(self, chat_template: str) -> bool:
-        """Whether either marker stands in the template, escapes of its string literals undone."""
+        """Tells whether either marker stands in the template, escapes of its string literals undone."""
         return self.opening in chat_template or self.closing in chat_template
 
     def read(self, scan: Scan, at: int) -> Region | Malformed | None:

@@ -13,7 +13,7 @@ MOST_COMPARED = 256
 
 
 class Duplicates:
-    """Which completions were kept.
+    """The completions that were kept so far, by which duplicates are known.
 
     Args:
         share: of the five-word runs of two completions together, how many both have, from which on the later one
@@ -25,7 +25,7 @@ class Duplicates:
         self._kept: dict[str, list[frozenset[int]]] = {}
 
     def is_new(self, key: str, completion: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether a completion is none of those before it under the same key; then it is one of them.
+        """Tells whether a completion is none of those before it under the same key, and keeps it as one of them.
 
         Args:
             key: the prompt's.

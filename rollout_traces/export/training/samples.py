@@ -26,7 +26,7 @@ THINKING = ("content", "reasoning_content", "drop")
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How training data is made.
+    """Options of making training data.
 
     Attributes:
         format: `sft` (chat), `dpo` (pairs), `reward` (scored completions) `hub` (Pi's sessions, which its viewer shows) or
@@ -69,7 +69,7 @@ class TrainingOptions:
 EVALUATION = "eval-rollout"
 GROUP_KEYS = ("run_id", "split", "step", "group", "attempt")
 HIDDEN = "█"
-"""What a run's `redact` hook left of what it hid."""
+"""The mark that a run's `redact` hook left in place of what it hid."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ def _tools_beside(
 
 
 def _words(tool: Mapping[str, Any]) -> list[str]:
-    """What any description of a tool holds: its name, what it says of itself, its parameters."""
+    """Collects the words of a tool's description, whatever its form: its name, what it says of itself, its parameters."""
     inner = tool.get("function")
     function = inner if isinstance(inner, Mapping) else tool
     parameters = function.get("parameters")

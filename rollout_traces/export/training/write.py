@@ -32,7 +32,7 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class TrainingManifest:
-    """What training data was made of, and how.
+    """The manifest of training data: what it was made of, and how.
 
     Attributes:
         made_from: as of any export; file, rows, size and checksum are those of the file `train`, of sessions those of
