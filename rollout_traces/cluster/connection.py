@@ -194,7 +194,6 @@ def address_in_job(host: str, port: int) -> str:
 
     Args:
         host: where the job's store is, a name or an address.
-        port: its port.
 
     Returns:
         The address of one interface: loopback where the store is on loopback.

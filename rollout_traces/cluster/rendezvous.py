@@ -37,7 +37,6 @@ class Ranks:
     """This process among those of a training job.
 
     Attributes:
-        rank: its rank.
         n_ranks: how many there are.
         store: the process group's store.
         node: the name of this process's node.

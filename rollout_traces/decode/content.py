@@ -49,7 +49,6 @@ class Reader:
     """Reads bodies in one dialect.
 
     Attributes:
-        dialect: the markers' dialect.
         grammars: what is looked for in assistant turns. Thinking that none of them reads is cut out at
             the markers that the probe saw.
     """
@@ -80,7 +79,6 @@ class Reader:
         """Reads one turn's body.
 
         Args:
-            span: the turn.
             index: its position among the turns.
             data: the row's bytes.
             starts: int64 [n + 1] byte positions of the row's tokens.

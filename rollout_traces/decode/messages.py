@@ -57,8 +57,7 @@ def row_from_messages(batch: PackedBatch, row: int) -> Transcript:
     """The transcript of a row's messages; where its tokens are known, a warning says why they are not shown.
 
     Args:
-        batch: the hand-over.
-        row: which of its rows.
+        row: a row of the hand-over.
     """
     reasons = (NO_TOKENIZER,) if batch.has_tokens[row] else ()
     tools = batch.row_value("tools", row)

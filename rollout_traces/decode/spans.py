@@ -66,12 +66,9 @@ def on_token_edges(segments: Sequence[Segment], starts: np.ndarray) -> list[Span
             continue
         body_start = min(max(body_start, start), stop)
         body_stop = min(max(body_stop, body_start), stop)
-        spans.append(
-            Span(
-                one.role, start, body_start, body_stop, stop, one.body_start, one.body_stop, one.name, one.call_id,
-                [one.warning] if one.warning else [],
-            )
-        )  # fmt: skip
+        tokens, text = (start, body_start, body_stop, stop), (one.body_start, one.body_stop)
+        warnings = [one.warning] if one.warning else []
+        spans.append(Span(one.role, *tokens, *text, one.name, one.call_id, warnings))
     return spans
 
 

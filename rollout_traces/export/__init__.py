@@ -51,7 +51,6 @@ def export(
 
     Args:
         store: where from.
-        path: the file.
         query: which rollouts.
         file_format: `jsonl` or `parquet`; by default what the file's name ends in.
         tokens: add each traced rollout's token track: ids, masks and every further track as lists.

@@ -28,7 +28,6 @@ def write_parquet(path: Path, records: Iterable[Mapping[str, Any]]) -> int:
     The types are known only at the end, so the records wait in a temporary file.
 
     Args:
-        path: the file.
         records: plain values.
 
     Returns:
@@ -132,7 +131,6 @@ def write_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> int:
     """Writes records.
 
     Args:
-        path: the file.
         records: plain values.
 
     Returns:

@@ -63,11 +63,9 @@ def describe(
     """The manifest of a file that has just been written.
 
     Args:
-        store: where its rows came from.
+        store: where the rows came from.
         query: which rows.
-        path: the file.
-        file_format: its format.
-        rows: records in it.
+        rows: records in the file.
         matched: rows of the query, before a limit.
     """
     from rollout_traces import __version__

@@ -13,6 +13,7 @@ import orjson
 
 from rollout_traces.export.formats import write_parquet
 from rollout_traces.export.rows import ExportQuery, empty_folder, records
+from rollout_traces.model.text import words
 from rollout_traces.trace.conversion import with_thinking_apart
 
 if TYPE_CHECKING:
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 FILE = "transcripts.parquet"
 _OURS = ("messages", "id", "uid", "schema", "kind", "status", "run_id", "traced", "superseded", "success")
 """Columns that Scout's own columns say, or that tell it nothing."""
-_RESERVED = frozenset({
-    "transcript_id", "source_type", "source_id", "source_uri", "date", "task_set", "task_id", "task_repeat", "agent",
-    "agent_args", "model", "model_options", "score", "score_explanation", "message_count", "total_time",
-    "total_tokens", "error", "limit", "trust_content", "events", "timelines", "events_data", "filename",
-})  # fmt: skip
+_RESERVED = words(
+    "transcript_id source_type source_id source_uri date task_set task_id task_repeat agent agent_args model "
+    "model_options score score_explanation message_count total_time total_tokens error limit trust_content events "
+    "timelines events_data filename"
+)
 """Names of Scout's columns that a column of ours may not have."""
 _UNPARSED = "Error parsing the following tool call arguments:\n\n{}\n\nError details: {}"
 """Inspect's sentence that a call's arguments are no JSON."""
@@ -69,7 +70,6 @@ def transcript(record: Mapping[str, Any], project: str) -> dict[str, Any]:
 
     Args:
         record: the rollout as it is exported, with `messages`.
-        project: its project.
     """
     identity = str(record.get("uid") or record["id"])
     success, score = record.get("success"), record.get("reward")

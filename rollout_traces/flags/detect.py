@@ -155,7 +155,6 @@ def combine(
     Args:
         population_flags: what `flag_population` gave for the row.
         row_flags: what `flag_row` gave.
-        transcript: the decoded row.
     """
     of_rows = {flag.name for flag in row_flags}
     kept = [flag for flag in population_flags if flag.name not in of_rows]
@@ -174,7 +173,6 @@ def off_flags(
     """Names the flags that cannot be looked for, and what each of them lacks.
 
     Args:
-        batch: the hand-over.
         only: names to look for; None as in `wanted`.
         parameters: thresholds by `<flag>.<parameter>`.
         tokenizer: the run's tokenizer.

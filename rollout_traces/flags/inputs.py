@@ -82,7 +82,6 @@ class Population:
     """The input of a population detector: all rows of a hand-over, no text.
 
     Attributes:
-        batch: the rollouts.
         ledger: their ledger, before flags.
         parameters: thresholds by `<flag>.<parameter>`, over the detectors' defaults.
         settings: what the run declares; the reward range is read.
@@ -127,7 +126,6 @@ class TracedRow:
     """The input of a row detector: one decoded rollout.
 
     Attributes:
-        transcript: the decoded rollout.
         batch: the hand-over it came from.
         row: its row there.
         parameters: thresholds by `<flag>.<parameter>`, over the detectors' defaults.

@@ -224,7 +224,6 @@ class _Edges:
 
     Attributes:
         index: number of the turn.
-        turn: the turn.
         marker_stop: one past the end marker's tokens; None when it has no special one.
         loss: first and one past the last loss token, looked for from one token before the body to one
             after the turn; None when there is none.
@@ -320,8 +319,7 @@ def foreign_turns(transcript: Transcript, marked: np.ndarray) -> Iterator[tuple[
     """The turns of a system, user or tool.
 
     Args:
-        transcript: the rollout.
-        marked: bool [n]; its tokens that are in the loss.
+        marked: bool [n]; the rollout's tokens that are in the loss.
 
     Yields:
         The turn's index, the turn, and whether the policy may have written it: it follows an assistant turn that no end

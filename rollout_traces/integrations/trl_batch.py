@@ -162,7 +162,6 @@ class TrlCallback(TrainerCallback):
 
     Args:
         name: the integration's name.
-        trainer: the trainer.
         logger: where to log; None: one is made when the first rollouts come.
         options: arguments of that `RolloutLogger`.
     """

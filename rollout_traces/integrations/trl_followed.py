@@ -23,9 +23,6 @@ class TrlRows:
     """Follows the rows of one call of `_generate_and_score_completions`.
 
     What a reward model takes is unobserved: it is no function.
-
-    Args:
-        trainer: the trainer.
     """
 
     def __init__(self, trainer: Any) -> None:

@@ -105,7 +105,6 @@ def complete_from_transcripts(ledger: Ledger, transcripts: Mapping[int, Transcri
 
     Args:
         ledger: B rows.
-        transcripts: row -> its transcript.
 
     Returns:
         The ledger with `n_turns` replaced and `n_thinking`, `n_tool_calls`, `n_tool_errors` filled for

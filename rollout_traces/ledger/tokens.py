@@ -240,7 +240,6 @@ def update_shares(in_loss: MaskedTokens, discard_reason: np.ndarray) -> np.ndarr
     Tokens whose update is not finite count as nothing, and so do discarded rows.
 
     Args:
-        in_loss: the loss tokens.
         discard_reason: object [B], None = used.
 
     Returns:

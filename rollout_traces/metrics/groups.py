@@ -233,7 +233,6 @@ def pooled_correlation(view: StepView, values: np.ndarray) -> tuple[float, float
     group that are equal by the rule for ties deviate by 0: a mean of equal numbers may be off by rounding.
 
     Args:
-        view: the step.
         values: float64 [B].
 
     Returns:

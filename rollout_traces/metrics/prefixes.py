@@ -60,7 +60,6 @@ def broken_prefixes(batch: PackedBatch, rows: list[int]) -> Iterator[BrokenPrefi
     """The calls of one trajectory whose prompt does not begin with all tokens of the call before.
 
     Args:
-        batch: the rollouts.
         rows: the trajectory's rows, in order.
     """
     stops = batch.prompt_stops

@@ -120,7 +120,6 @@ def component_weights(
     when the rows determine them: more rows than unknowns, and no component that is a combination of the others.
 
     Args:
-        view: the step.
         components: name -> float64 [B].
         usable: bool [B]; rows where all of them and the reward are finite.
     """

@@ -50,9 +50,6 @@ _MAGIC = b"PAR1"
 def check_footer(path: Path) -> None:
     """Refuses a file by what its footer says, before anything of its rows is read.
 
-    Args:
-        path: the file.
-
     Raises:
         FileRefused: it is no parquet file, or says that it unpacks to more than its size accounts for.
         OSError: it cannot be read.
@@ -77,7 +74,6 @@ def batches(
     """The rows of a file, some at a time.
 
     Args:
-        path: the file.
         columns: read these alone, those that it has; all when None.
         rows: most rows at a time; fewer where they are large.
         at: these rows alone, ascending.
@@ -121,7 +117,6 @@ def read(path: Path, columns: Sequence[str] | None = None, at: Sequence[int] | N
     """A whole file, or some of its rows.
 
     Args:
-        path: the file.
         columns: read these alone, those that it has; all when None.
         at: read these rows alone, ascending.
 

@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 
 from rollout_traces.errors import StoreError
+from rollout_traces.model.text import words
 
 SCHEMA_VERSION = 1
 MAX_UNPACKED = 2**30
@@ -37,7 +38,7 @@ MADE_UP = (
 """Errors that reading bytes can raise which are not what they claim to be."""
 _ORDERS = "<>|"
 """The signs by which numpy writes the order of bytes; `np.dtype` reads what begins with another sign as something else."""
-_DTYPES = frozenset("u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8".split())  # noqa: SIM905
+_DTYPES = frozenset(words("u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8"))
 
 
 @contextmanager
@@ -70,7 +71,6 @@ def unpack(data: bytes, what: str) -> tuple[dict[str, Any], dict[str, np.ndarray
     """Unpacks what `pack` made.
 
     Args:
-        data: the bytes.
         what: what they hold, as a message calls it.
 
     Returns:

@@ -42,7 +42,6 @@ def take_folder(folder: Path, top: Path) -> None:
     """Makes a folder for this user alone, and closes those of its own on the way that others may enter.
 
     Args:
-        folder: the folder.
         top: the first folder on the way to it that has to be this user's; what lies above it is not looked at.
 
     Raises:
@@ -71,7 +70,6 @@ def why_not_believed(folder: Path, top: Path, files: Iterable[Path] = ()) -> str
     """Why a folder may hold what another user wrote; None when only this user can have.
 
     Args:
-        folder: the folder.
         top: the first folder on the way to it that has to be this user's.
         files: further files and folders in it to look at; those that are missing are passed over.
 
@@ -140,7 +138,6 @@ def open_file(path: Path, flags: int) -> int:
     """A file descriptor of a file that is made with mode 0600; a link in its place is refused.
 
     Args:
-        path: the file.
         flags: as of `os.open`; `O_CREAT`, `O_NOFOLLOW` and `O_CLOEXEC` are added.
 
     Raises:

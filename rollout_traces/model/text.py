@@ -34,6 +34,11 @@ def one_line(text: str, limit: int) -> str:
     return harmless(cut.replace("\r", "\\r").replace("\n", "\\n").replace("\t", "\\t"))
 
 
+def words(text: str) -> tuple[str, ...]:
+    """Splits a long list of names, written as one text, at its blanks."""
+    return tuple(text.split())
+
+
 def _spelled(char: str) -> str:
     if unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp"):
         return char

@@ -154,7 +154,6 @@ class Transcript:
 
     Attributes:
         turns: in order; their token ranges partition `[0, n)`.
-        tokens: the token track.
         source: where roles and content came from: the row's structured `messages`, the chat
             `template`'s markers, or the `mask` alone.
         warnings: one sentence each for what was odd about the rollout as a whole.

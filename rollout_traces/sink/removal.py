@@ -20,7 +20,6 @@ def remove_runs(project: str, runs: Mapping[str, str]) -> None:
     """Deletes runs with everything that Trackio keeps of them.
 
     Args:
-        project: the project.
         runs: id -> name.
 
     Raises:
@@ -39,7 +38,6 @@ def remove_traces(project: str, traces: Collection[str], ledger_rows: Mapping[st
     What is deleted is overwritten in the database.
 
     Args:
-        project: the project.
         traces: ids of traces.
         ledger_rows: id of a step summary -> uids of the rollouts that leave its ledger.
 

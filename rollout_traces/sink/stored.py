@@ -43,7 +43,7 @@ class StoredRow:
 
 @dataclass(eq=False)
 class Stored:
-    """What is stored of one run.
+    """The stored part of one run: its traces, summaries and scalars.
 
     Attributes:
         query: answers read-only SQL with rows; raises when the store cannot be read now.
@@ -217,7 +217,6 @@ class Stored:
         """Adds scalars to those that `refresh` looks for.
 
         Args:
-            step: their step.
             values: what was logged.
 
         Returns:

@@ -47,7 +47,7 @@ EARLIER_KEPT = 50
 _made_here: weakref.WeakSet[Any] = weakref.WeakSet()
 """Runs that this process created for a logger."""
 Token = str | int
-"""What was logged: a trace's uid, or the signature of scalars."""
+"""The identity of what was logged: a trace's uid, or the signature of scalars."""
 
 
 class TrackioSink:
@@ -222,7 +222,7 @@ class TrackioSink:
             self.webhook.send(alert, step=int(step))
 
     def take_logged(self) -> set[Token]:
-        """What was logged since the last call."""
+        """Takes the tokens of what was logged since the last call."""
         logged, self._logged = self._logged, set()
         return logged
 
@@ -338,7 +338,7 @@ def _each(value: Any) -> Sequence[Any]:
 
 
 def _written(value: Any) -> Any:
-    """What of a trace takes room in the queue; of media their paths do."""
+    """Picks the parts of a trace that take room in the queue; of media their paths do."""
     return (value.messages, value.metadata, value.spans) if hasattr(value, "messages") else None
 
 
@@ -382,7 +382,6 @@ def with_earlier(config: dict[str, Any], project: str, name: str | None) -> dict
 
     Args:
         config: of the attempt that begins.
-        project: the project.
         name: the run that it may resume; None for a new one.
     """
     if name is None:
@@ -406,7 +405,6 @@ def saved_images(images: Sequence[TraceImage], run: Any, step: int) -> list[Any]
     """Images in Trackio's media folder of the run.
 
     Args:
-        images: the images.
         run: a `trackio.Run`.
         step: the step that they are of.
 

@@ -36,7 +36,7 @@ LAST_WAIT = 2.0
 MAX_TEXT = 1900
 """Characters of a message; Discord takes 2000."""
 ENVIRONMENT = "ROLLOUT_TRACES_ALERT_WEBHOOK"
-"""How the address gets to a worker process: it is a secret and never written to disk."""
+"""The variable that takes the address to a worker process: it is a secret and never written to disk."""
 
 
 class AlertWebhook:

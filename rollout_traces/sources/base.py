@@ -35,11 +35,7 @@ _EVAL_WORD = re.compile(
 
 
 class Head:
-    """The beginning of a file, as recognition sees it.
-
-    Args:
-        path: the file.
-    """
+    """The beginning of a file, as recognition sees it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,7 +75,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a format makes of a file.
+    """A format's claim to a file: what it makes of it.
 
     Attributes:
         root: the folder that its run is called after: files of one root are one run.
@@ -100,7 +96,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How files are read.
+    """Options of reading files.
 
     Attributes:
         trust_pickle: load files that can run code when they are loaded.
@@ -116,8 +112,6 @@ class Found:
     """A file that a format claimed.
 
     Attributes:
-        path: the file.
-        format: the format.
         claim: what it makes of the file.
         size: its bytes when it was found.
         mtime_ns: when it had been changed last.
@@ -151,18 +145,14 @@ class Format(abc.ABC):
 
     @abc.abstractmethod
     def claim(self, head: Head) -> Claim | None:
-        """What the format makes of a file; None when it is not its own.
+        """Claims the file where it is of this format; None when it is not.
 
         Args:
             head: the file's beginning. Looking at more of it than this is too slow.
         """
 
     def is_final(self, found: Found) -> bool:
-        """Whether a file that stays as it is has no more to tell: else it is read again from where it ended.
-
-        Args:
-            found: the file.
-        """
+        """Tells whether a file that stays as it is has no more to tell: else it is read again from where it ended."""
         return True
 
     @abc.abstractmethod
@@ -172,7 +162,6 @@ class Format(abc.ABC):
         """Reads the rollouts of a file.
 
         Args:
-            found: the file.
             problems: where everything that cannot be read is noted.
             options: how to read.
             start: byte to begin at, in a format of lines.
@@ -187,9 +176,7 @@ class Fields:
     """One record of a dump, its values under any of the names that writers have for them.
 
     Args:
-        record: the record.
-        path: its file.
-        line: its line or number there.
+        line: the record's line or number in its file.
         problems: where what cannot be understood is noted, with line and key.
     """
 
@@ -235,7 +222,7 @@ class Fields:
         return None if key is None else self.read_messages(key, self.record[key])
 
     def read_messages(self, key: str, given: Any) -> list[dict[str, Any]] | None:
-        """What stands under a key as messages."""
+        """Reads the value of a key as messages."""
         unread: Counter[str] = Counter()
         found = messages_of(given, unread)
         for kind, n in unread.items():
@@ -244,7 +231,7 @@ class Fields:
         return found
 
     def read_number(self, key: str, value: Any) -> float | None:
-        """What stands under a key as a number."""
+        """Reads the value of a key as a number."""
         found = number(value)
         if found is None:
             self._refuse(key, value, "a number")
@@ -277,12 +264,7 @@ class LinesFormat(Format):
 
     @abc.abstractmethod
     def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
-        """Reads the rollouts of a record; what it raises is noted, and the record passed over.
-
-        Args:
-            fields: the record.
-            found: its file.
-        """
+        """Reads the rollouts of a record; what it raises is noted, and the record passed over."""
 
 
 class FileFormat(Format):
@@ -301,14 +283,13 @@ class FileFormat(Format):
         """Reads the rollouts of a file.
 
         Args:
-            found: the file.
             problems: where everything that cannot be read is noted.
             options: how to read.
         """
 
 
 def were_written_within(paths: Iterable[Path], seconds: float) -> bool:
-    """Whether one of some files was changed in the last seconds; files that are not there were not."""
+    """Tells whether one of some files was changed in the last seconds; files that are not there were not."""
     for path in paths:
         with contextlib.suppress(FileNotFoundError):  # sealed or removed by its writer meanwhile
             if time.time() - path.stat().st_mtime < seconds:

@@ -183,7 +183,7 @@ def _result(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _says_failed(result: Mapping[str, Any]) -> bool:
-    """Whether a tool's result says beside its text that the call failed, as Anthropic, Pi and Inspect do."""
+    """Tells whether a tool's result says beside its text that the call failed, as Anthropic, Pi and Inspect do."""
     said = result.get("is_error", result.get("isError"))
     return said in (True, "true") or isinstance(result.get("error"), Mapping)
 

@@ -31,7 +31,7 @@ KEPT_ONLY = "rollouts that its trainer did not keep: how many there were is unkn
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """How rollouts are imported.
+    """Options of an import.
 
     Attributes:
         project: Trackio project.
@@ -60,7 +60,7 @@ class ImportOptions:
 
 @dataclass
 class ImportedRun:
-    """What became of one run.
+    """One run's part of the report of an import.
 
     Attributes:
         name: its name in Trackio.
@@ -95,10 +95,9 @@ class ImportedRun:
 
 @dataclass
 class ImportReport:
-    """What an import did.
+    """The report of an import.
 
     Attributes:
-        project: the project.
         runs: what became of each run.
         problems: everything that was not imported, or not as it was written.
     """
@@ -324,7 +323,7 @@ class _Loggers:
         return self._logger
 
     def state_of(self, name: str) -> ImportState:
-        """What was imported into a run before; this import goes on with the attempt of that one."""
+        """Reads the state of earlier imports into a run, and goes on with the attempt of the last one."""
         run_id = self.named(name).run.id
         if name not in self._states:
             state = self._states[name] = ImportState(_trackio_folder(), self._asked.project, run_id)
@@ -338,7 +337,7 @@ class _Loggers:
             attempts_of(self._logger.run.id).keep(self._attempt)
 
     def import_of(self, name: str) -> RunImport:
-        """What takes the rows of a run."""
+        """Gives the import that takes the rows of a run; the steps of another one before it are closed."""
         if name not in self._imports or self._name != name:
             for earlier in self._imports.values():
                 earlier.close_all()

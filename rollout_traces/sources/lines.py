@@ -52,7 +52,7 @@ _JSON = (".jsonl", ".json", ".ndjson")
 
 
 def is_json_by_name(path: Path) -> bool:
-    """Whether a file's name ends as that of JSON, packed or not."""
+    """Tells whether a file's name ends as that of JSON, packed or not."""
     return path.name.removesuffix(path.suffix if path.suffix in PACKED else "").endswith(_JSON)
 
 
@@ -233,7 +233,7 @@ class TooLong(Exception):
 
 
 def is_no_lines(head: bytes) -> bool:
-    """Whether a text begins with an array, or with an object whose first line is not all of it."""
+    """Tells whether a text begins with an array, or with an object whose first line is not all of it."""
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     first, line_break, _ = text.partition(b"\n")
     return text.startswith(b"[") or bool(line_break and _LOOKS_CUT.fullmatch(first.strip()))
@@ -289,9 +289,8 @@ def read_object(path: Path, problems: Problems, most: int) -> dict[str, Any] | N
     """Reads a file that is one JSON object; None, and a problem noted, where it is too large, cut off or no object.
 
     Args:
-        path: the file.
         problems: where that is noted.
-        most: its bytes above which it is not read.
+        most: bytes of a file above which it is not read.
     """
     try:
         size = path.stat().st_size

@@ -1,4 +1,4 @@
-"""What could not be read, by file and line: said once, counted always, never in the way of the rest."""
+"""Problems of reading, by file and line: said once, counted always, never in the way of the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 NOT_UNDERSTOOD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What reading a record raises whose values are not of the kinds that its writer writes."""
+"""Errors of reading a record whose values are not of the kinds that its writer writes."""
 MAX_KEPT = 200
 """Sentences kept in all; further ones are only counted."""
 MAX_KEPT_PER_KIND = 20
@@ -102,10 +102,10 @@ class Problems:
             self.add(path, kind, text, line)
 
     def summary(self) -> str:
-        """How many there were of each kind, one line; empty when there were none."""
+        """Says in one line how many there were of each kind; empty when there were none."""
         return ", ".join(f"{kind.replace('_', ' ')}: {n}" for kind, n in self.counts.most_common())
 
 
 def said_of(path: Path, error: Exception) -> str:
-    """What an error says of a file, behind the file's name."""
+    """Cuts the file's name off the text of an error about the file."""
     return str(error).removeprefix(f"{path}: ")

@@ -33,7 +33,6 @@ def raw_record(folder: Path, project: str, origin: str) -> bytes:
 
     Args:
         folder: Trackio's folder.
-        project: the project.
         origin: what the ledger's column `origin` says of the rollout: `file:record`.
 
     Returns:

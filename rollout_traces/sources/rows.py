@@ -22,7 +22,7 @@ from rollout_traces.sources.problems import Problems
 
 _DECIMAL = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 RE_ENCODED = "re-encoded"
-"""What `extras["ids_from"]` says of ids that were made from text and may differ from those trained on."""
+"""The value of `extras["ids_from"]` of ids that were made from text and may differ from those trained on."""
 
 
 @dataclass(eq=False)
@@ -43,7 +43,6 @@ class RolloutRow:
         prompt_text: the prompt's text, where the dump has no messages.
         reply_text: what was written after the prompt, where the dump has no messages.
         tools: tool definitions.
-        reward: the reward.
         raw_reward: the reward before shaping or scaling.
         components: rewards by name.
         metrics: the trainer's own numbers of the rollout by name.
@@ -167,20 +166,16 @@ def call_of(prompt: Sequence[int], completion: Sequence[int], logprobs: Any) -> 
 
 
 def identity_of(row: RolloutRow) -> tuple[bytes, bool]:
-    """What a rollout is known by when it is read again, in whatever file: its writer's id, else its content.
-
-    Args:
-        row: the rollout.
+    """Gives the identity of a rollout that is read again, in whatever file: its writer's id, else its content.
 
     Returns:
         A hash, and whether several rollouts of a run may have the same one.
     """
     if row.identity is not None:
         return hashlib.blake2b(row.identity.encode("utf-8", "surrogatepass"), digest_size=12).digest(), False
-    content = [
-        row.step, row.split, row.group, row.sample_id, row.episode, row.reward, row.components,
-        row.messages, row.prompt_text, row.reply_text, row.input_ids,
-    ]  # fmt: skip
+    place = (row.step, row.split, row.group, row.sample_id, row.episode)
+    texts = (row.messages, row.prompt_text, row.reply_text, row.input_ids)
+    content = [*place, row.reward, row.components, *texts]
     try:
         data = orjson.dumps(content, default=str, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
     except (TypeError, ValueError):

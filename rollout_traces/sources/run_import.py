@@ -114,7 +114,7 @@ class StepQueue:
 
 
 class Outcome(Protocol):
-    """What is counted while a run is imported."""
+    """Counters of an import of a run."""
 
     rows: int
     rows_without_tokens: int
@@ -297,7 +297,7 @@ class FileImport:
         self._say_late(found)
 
     def _take_up(self, name: str) -> tuple[str, RunImport]:
-        """What takes the rows of a run; the steps of another one before it are closed."""
+        """Gives the import that takes the rows of a run; the steps of another one before it are closed."""
         if self._current is None or self._current[0] != name:
             before = self._current
             self._current = name, self._import_of(name)
@@ -327,7 +327,7 @@ class FileImport:
 def rows_given(
     item: Any, n: int, problems: Problems
 ) -> Iterator[tuple[int, str, list[RolloutRow], RolloutBatch | None]]:
-    """What one item of an iterator holds.
+    """Reads one item of an iterator.
 
     Args:
         item: a `RolloutRow`; a mapping with `messages`; `(step, batch)` or `(step, split, batch)` with a

@@ -1,4 +1,4 @@
-"""What lies in files and folders: which files are rollouts, of which format, run, step and split."""
+"""The search for rollouts in files and folders: which files they are, of which format, run, step and split."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class FoundRun:
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """What some of its files do not have, each once."""
+        """Parts that some of its files do not have, each once."""
         return tuple(dict.fromkeys(text for found in self.files for text in found.claim.lacks))
 
     @property
@@ -125,7 +125,7 @@ def _say_damaged(unclaimed: Iterable[Path], claimed: Iterable[Sequence[Found]], 
 
 
 def _of_other_encoding(head: Head) -> str | None:
-    """What JSON is that is written in UTF-16 or UTF-32; None of everything else."""
+    """Says of JSON in UTF-16 or UTF-32 that it is; None of everything else."""
     encoding = json.detect_encoding(head.raw)
     text = head.raw[:64].decode(encoding, "ignore").lstrip("\ufeff \t\r\n")
     if encoding.startswith("utf-8") or text[:1] not in ("{", "["):
@@ -135,7 +135,7 @@ def _of_other_encoding(head: Head) -> str | None:
 
 
 def _nothing_in(folder: Path, files: Sequence[Path]) -> str:
-    """What a folder holds in none of whose files a format saw rollouts."""
+    """Says what a folder holds in none of whose files a format saw rollouts."""
     if not files:
         return "is empty"
     first = next((file for file in files if ".json" in file.name), files[0])
@@ -144,7 +144,7 @@ def _nothing_in(folder: Path, files: Sequence[Path]) -> str:
 
 
 def _why_not(head: Head) -> str:
-    """What a file is that no format claims."""
+    """Says what a file is that no format claims."""
     if not head.raw:
         is_cut = head.path.suffix in PACKED and head.path.stat().st_size
         return "cannot be unpacked: it is damaged, or cut off in its beginning" if is_cut else "is empty"
@@ -161,7 +161,7 @@ def _may_be_read(path: Path, asked: Format) -> bool:
 
 
 def _forced(path: Path) -> Claim:
-    """What a file is taken for that a format does not recognise and is to read."""
+    """Makes a claim to a file that a format does not recognise and is to read."""
     step = number_in(r"(?:^|[_\-.])(?:step|iter|iteration)[_\-]?(\d+)", path.stem, path.parent.name)
     return Claim(path.parent, step, split_of(path.name, path.parent.name), order=path.name)
 
@@ -172,10 +172,9 @@ def recognise(
     problems: Problems | None = None,
     info: os.stat_result | None = None,
 ) -> Found | None:
-    """What a file is: the first format that claims it.
+    """Finds the first format that claims a file.
 
     Args:
-        path: the file.
         asked: formats to show it to; all by default.
         problems: where a format's failure is noted.
         info: the file's status, where it is known.

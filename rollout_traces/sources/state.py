@@ -1,4 +1,4 @@
-"""What was imported into a run: how far each file was read, and which rollouts, so that each is there once.
+"""The state of imports into a run: how far each file was read, and which rollouts, so that each is there once.
 
 It is kept beside Trackio's projects and speaks of one Trackio run: when that was deleted, it counts for nothing.
 A step is marked as open before its first rollout is handed over. Where an import was killed, the marks that are
@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS imports (number INTEGER PRIMARY KEY);
 
 @dataclass(frozen=True)
 class FileState:
-    """How far a file was imported.
+    """The part of a file that was imported.
 
     Attributes:
         size: its bytes then.
@@ -55,11 +55,10 @@ class FileState:
 
 
 class ImportState:
-    """What was imported into one run, or several that lie in the same files.
+    """The state of imports into one run, or several that lie in the same files.
 
     Args:
         folder: Trackio's folder.
-        project: the project.
         run_id: Trackio's id of the run.
     """
 
@@ -75,7 +74,7 @@ class ImportState:
             self._import = self._connection.execute("INSERT INTO imports DEFAULT VALUES").lastrowid
 
     def file(self, path: Path) -> FileState | None:
-        """What is known of a file, None when nothing of it was imported."""
+        """Looks up what is known of a file, None when nothing of it was imported."""
         row = self._connection.execute(
             "SELECT size, mtime_ns, stop, line, tail, last_step FROM files WHERE path = ?",
             (str(path.resolve()),),
@@ -86,9 +85,7 @@ class ImportState:
         """Notes that a rollout was read, and tells whether it was imported before.
 
         Args:
-            run: its run.
             identity: what it is known by.
-            step: its step.
             repeats: several rollouts may share the identity, which is their content: as many as an earlier
                 import took are known. Otherwise the second one is the first again.
         """
@@ -169,7 +166,6 @@ def only_import_of(folder: Path, project: str, run: str) -> FolderLock:
 
     Args:
         folder: Trackio's folder.
-        project: the project.
         run: the run's name: a run that is new has no id yet.
 
     Raises:
@@ -191,7 +187,6 @@ def imported_files(folder: Path, project: str) -> frozenset[str]:
 
     Args:
         folder: Trackio's folder.
-        project: the project.
     """
     found: set[str] = set()
     for path in (folder / FOLDER).glob("*.sqlite3"):

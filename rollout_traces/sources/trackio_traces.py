@@ -48,7 +48,6 @@ def writer_of(key: str, metadata: Metadata) -> TraceWriter | None:
 
     Args:
         key: the key it was logged under.
-        metadata: its metadata.
     """
     if metadata.get("kind") in ("rollout", "digest") and "schema" in metadata:
         return None
@@ -63,8 +62,6 @@ def rollout_of(
     Args:
         key: the key it was logged under.
         step: the step it was logged at.
-        messages: its messages.
-        metadata: its metadata.
 
     Returns:
         The rollout; None where its writer is not known or it is no rollout (a single call of an engine).
@@ -80,10 +77,7 @@ def rollout_of(
 
 
 def fields_of(row: RolloutRow) -> dict[str, Any]:
-    """What is known of a rollout under the names of the ledger, with what its text alone shows.
-
-    Args:
-        row: the rollout.
+    """Gives what is known of a rollout under the names of the ledger, with what its text alone shows.
 
     Returns:
         Name -> value, unknown ones left out; `flags` is a list of names.

@@ -183,7 +183,7 @@ class TableReader:
 
 
 def row_metadata(row: RolloutRow, record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row of a table says beside its conversation: its numbers by their own names, and all of it by ours.
+    """Collects what a row of a table says beside its conversation: its numbers by their own names, and all of it by ours.
 
     Args:
         row: the rollout that it shows.

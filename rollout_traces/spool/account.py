@@ -1,4 +1,4 @@
-"""What a worker counted, written down, and what became of what was handed over to a run's spools.
+"""The account of what a worker counted, and of what became of what was handed over to a run's spools.
 
 Stored, waiting, lost in damaged records, or in a newer format: whoever speaks of it says this, so that none says that
 all is stored where another knows of damage.

@@ -102,9 +102,6 @@ def batch_from_record(record: Record) -> PackedBatch:
 def batch_to_record(batch: PackedBatch) -> Record:
     """Packs a batch.
 
-    Args:
-        batch: the batch.
-
     Returns:
         The record.
     """

@@ -249,13 +249,13 @@ class SpoolReader:
             os.close(fd)
 
     def said_by(self, name: str) -> Said | None:
-        """What a waiting record says of itself, without reading it whole."""
+        """Reads a waiting record's prefix, without reading the whole record."""
         frame = self._frame(name)
         path, at = (self._file(name), 0) if frame is None else (frame.segment, frame.at + FRAME_HEAD)
         return _said_in(path, at)
 
     def set_aside_ones(self) -> list[Said | None]:
-        """What the damaged records that were set aside say of themselves; None where nothing can be read."""
+        """Reads the prefixes of the damaged records that were set aside; None where nothing can be read."""
         paths = [self.folder / file for file in self._files() if file.endswith(DAMAGED)]
         return [_said_in(path, 0) or _said_in(path, FRAME_HEAD) for path in paths]
 
@@ -307,7 +307,7 @@ class SpoolReader:
         return self.folder / f"{name}{RECORD}"
 
     def _frame(self, name: str) -> Frame | None:
-        """Where a small record lies; None for what is not waiting in a segment."""
+        """Finds the place of a small record; None for what is not waiting in a segment."""
         frame = self._segments.waiting.get(name)
         if frame is None and not self._file(name).exists():
             self._segments.refresh(self._files())

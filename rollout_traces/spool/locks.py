@@ -1,4 +1,4 @@
-"""Who owns a folder, and who waits for its worker: advisory locks that their holders' deaths release."""
+"""Advisory locks that say who owns a folder and who waits for its worker; their holders' deaths release them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def is_locked(path: Path) -> bool:
 
 
 class Waiters:
-    """Those who wait until a run's records are stored.
+    """The lock of processes that wait until a run's records are stored.
 
     Args:
         path: the lock's file; it is made by the first who waits.

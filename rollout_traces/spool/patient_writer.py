@@ -45,7 +45,7 @@ class RecordWriter(Protocol):
 
 
 class Put(NamedTuple):
-    """What became of a record until its caller went on.
+    """The result of handing over a record: what became of it until its caller went on.
 
     Attributes:
         name: its name in the spool; None where it is not written.

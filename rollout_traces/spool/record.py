@@ -82,9 +82,7 @@ class RecordBuffer:
         """An array of the record, its values not set.
 
         Args:
-            name: its name.
             dtype: numpy dtype.
-            shape: its shape.
         """
         kind = np.dtype(dtype)
         shape = (shape,) if isinstance(shape, int) else tuple(int(side) for side in shape)
@@ -161,7 +159,7 @@ def decode(data: bytes | memoryview) -> Record:
 
 
 class Said(NamedTuple):
-    """What a record's prefix says.
+    """The content of a record's prefix.
 
     Attributes:
         n_rows: rollouts in it.

@@ -96,12 +96,12 @@ log = logging.getLogger("rollout_traces")
 MANIFEST_VERSION = 1
 """Of a run's manifest and of how its folder is laid out."""
 RANK_SPOOL = "from-rank-"
-"""What the names of the spools of a run of several ranks begin with."""
+"""The beginning of the names of the spools of a run of several ranks."""
 
 
 @dataclass(frozen=True)
 class RunManifest:
-    """How to process a run's spools.
+    """Instructions for processing a run's spools.
 
     Attributes:
         project: Trackio project.
@@ -144,11 +144,7 @@ class RunManifest:
 
 
 class RunFolder:
-    """One run's folder.
-
-    Args:
-        path: the folder.
-    """
+    """One run's folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -42,13 +42,13 @@ _HEAD = struct.Struct("<8sQIIB7x")
 FRAME_HEAD = _HEAD.size
 """Bytes before a record."""
 _REMOVED_AT = 24
-"""Where a head says that the record was removed."""
+"""The place in a head that says that the record was removed."""
 SETTLED = 100_000_000
 """Nanoseconds after which a file's time tells all changes: two that are closer may have the same one."""
 
 
 class Frame(NamedTuple):
-    """Where a record lies.
+    """The place of a record.
 
     Attributes:
         segment: the segment's file.
@@ -284,7 +284,7 @@ class _Segment:
                 os.close(fd)
 
     def _waits(self, frame: Frame, data: bytes) -> bool:
-        """Whether a record that waited before was not removed since, be it by another process."""
+        """Tells whether a record that waited before was not removed since, be it by another process."""
         if not frame.is_damaged:
             return not data[frame.at + _REMOVED_AT]
         return not frame.at or self._head_at(data, frame.at) is None

@@ -47,7 +47,7 @@ class StepRule:
         return step
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs; the key is AReaL's."""
+        """Gives what a checkpoint needs; the key is AReaL's."""
         return {"last_commit_step": self._last}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -74,7 +74,7 @@ _NOT_AVERAGED = re.compile(
 
 
 def is_averaged(key: str) -> bool:
-    """Whether a mean of the key's values means anything.
+    """Tells whether a mean of the key's values means anything.
 
     Step counters, counts, minima, maxima and quantiles are recognised by the end of their key (`/max`, `_count`,
     `/p95`, `global_step`); of these the latest value is kept.

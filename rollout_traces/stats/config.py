@@ -120,7 +120,7 @@ class TensorBoardConfig:
 
 @dataclass
 class StatsLoggerConfig:
-    """Where a trainer's statistics go.
+    """Destinations of a trainer's statistics.
 
     Attributes:
         experiment_name: the project where none is given.

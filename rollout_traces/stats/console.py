@@ -76,7 +76,6 @@ def rollout_overview(transcript: Transcript, ledger: Ledger, row: int, *, title:
     """A rollout for the terminal: its turns, tool calls and results, reward, first tokens, loss mask.
 
     Args:
-        transcript: the rollout.
         ledger: the ledger that it is a row of.
         row: its row there.
         title: text in the frame.
@@ -117,7 +116,7 @@ def token_line(transcript: Transcript) -> str:
 
 
 def mask_line(transcript: Transcript) -> str:
-    """How many tokens are trained, and their runs as `start:stop`, the first eight."""
+    """Writes how many tokens are trained, and their runs as `start:stop`, the first eight."""
     mask = transcript.tokens.loss_mask
     edges = (mask[1:] != mask[:-1]).nonzero()[0] + 1
     bounds = [0, *edges.tolist(), len(mask)]

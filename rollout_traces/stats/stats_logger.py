@@ -190,7 +190,7 @@ class StatsLogger:
         log.info("training completes after %.1f s", time.monotonic() - self._started)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs to go on with the steps."""
+        """Gives what a checkpoint needs to go on with the steps."""
         return self._steps.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ ROW_KEYS = {"rewards": "rewards", "original_rewards": "raw_rewards"}
 """AReaL's per-row keys [g] -> ours."""
 MESSAGE_KEYS = ("messages", "conversation")
 JOINED_KEYS = {"advantages": "advantages", "prox_logp": "prox_logprobs"}
-"""What `compute_advantages` adds -> ours."""
+"""Keys that `compute_advantages` adds -> ours."""
 TOKENS_LEFT_OUT = "rollout_traces/tokens_left_out"
 FETCHED = (*TOKEN_KEYS, *ROW_KEYS, *MESSAGE_KEYS, *JOINED_KEYS, "conversation_text", "interactions")
 TOKEN_BYTES = 128 * 2**20
@@ -41,7 +41,7 @@ ONLY_AREAL = ("ref_logp", "original_rewards", "conversation", "conversation_text
 
 
 def canonical(trajectories: Any) -> Any:
-    """What `RolloutLogger.log_rollouts` takes, of what AReaL's own `log_rollout_traces` is given.
+    """Makes the argument of `RolloutLogger.log_rollouts` of what AReaL's own `log_rollout_traces` is given.
 
     AReaL's dicts get our keys, handles fetched, a flat conversation only where the dict has one row; whatever
     else is given comes back as it is.

@@ -22,7 +22,7 @@ LONGEST = 5
 
 
 FILTERED = "filtered"
-"""Where a step summary's details hold what was dropped."""
+"""The key of a step summary's details that holds what was dropped."""
 DECODED = 32
 """Dropped rollouts of a step that are decoded, the longest first, for their messages and their prompt."""
 
@@ -34,9 +34,7 @@ class FilteredTrajectory:
     Attributes:
         uid: its id.
         reason: why it was dropped.
-        n_tokens: its tokens.
         n_messages: turns of any role; None where it was not decoded.
-        n_assistant_turns: assistant turns.
         n_tool_results: tool results; None where it was not decoded.
         prompt_preview: the start of the first user turn, newlines spelled out; None where it was not decoded.
     """
@@ -86,7 +84,6 @@ def filtered_trajectories(
 
     Args:
         batch: B rollouts.
-        ledger: their ledger.
         transcripts: row -> its transcript, where it was decoded.
 
     Returns:
@@ -137,7 +134,6 @@ def filtered_details(batch: PackedBatch, ledger: Ledger, decode: Decode | None) 
 
     Args:
         batch: all rollouts of the step.
-        ledger: their ledger.
         decode: gives transcripts; None where there is no decoder.
 
     Returns:

@@ -51,12 +51,12 @@ from rollout_traces.trace.conversion import TraceRecord, rollout_trace
 
 T = TypeVar("T")
 LOSS_HISTOGRAM = "loss_histogram"
-"""Where a step summary's details hold the histogram of its loss tokens."""
+"""The key of a step summary's details that holds the histogram of its loss tokens."""
 
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """What is to be stored of a step.
+    """The records of a step that are to be stored.
 
     Attributes:
         traces: of the rows that were chosen.
@@ -218,7 +218,7 @@ class Judge:
         return replace(judged, ledger=ledger, random_flags=at_random, tool_use=used), traces
 
     def _address(self, ledger: Ledger, row: int) -> str | None:
-        """Where the inspector shows a rollout, as far as it is known where that is."""
+        """Makes the inspector's address of a rollout, as far as it is known where that is."""
         if self.options.inspector_url is None:
             return None
         known = ledger.row(row)
@@ -253,7 +253,6 @@ class Judge:
 
         Args:
             scalars: by key.
-            step: their step.
             state: the run's state before.
 
         Returns:
@@ -337,7 +336,6 @@ def choose_rows(
     gave up are no candidates, and the others' probabilities say so.
 
     Args:
-        step: the step.
         ledger: its rows, flags included.
         options: the cap and the policy.
         stored: what an earlier worker stored of it.

@@ -83,7 +83,7 @@ class _Part:
 
     @cached_property
     def group_keys(self) -> list[str]:
-        """What each row's priority is drawn from; asked for only where the budget is exceeded."""
+        """The keys that rows' priorities are drawn from, one a row; asked for only where the budget is exceeded."""
         return _group_keys(replace(self.batch))  # a copy: what it keeps of the tokens goes with it
 
 
@@ -133,7 +133,6 @@ class OpenStep:
         """Takes a hand-over.
 
         Args:
-            batch: its rollouts.
             await_join: columns that will be joined.
         """
         missing = set(await_join) - set(batch.tracks) - set(batch.row_floats)

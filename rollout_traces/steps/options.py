@@ -13,7 +13,7 @@ from rollout_traces.steps.selection import SelectionPolicy, default_policy, poli
 
 @dataclass
 class StepOptions(LoggerOptions):
-    """How steps are closed, judged and kept: the logger's options, and what the run declares.
+    """Options of closing, judging and keeping steps: the logger's, and what the run declares.
 
     Attributes:
         settings: what the run declares about itself.

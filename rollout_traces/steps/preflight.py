@@ -1,4 +1,4 @@
-"""What a batch would show if it were logged: masks, frames, versions, groups, rewards, sizes.
+"""A check of what a batch would show if it were logged: masks, frames, versions, groups, rewards, sizes.
 
 Every flag is looked for on every row, and a few things that only a whole batch shows.
 """
@@ -54,7 +54,7 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class CheckReport:
-    """What a batch would show.
+    """The report of what a batch would show.
 
     Attributes:
         n_rows: rollouts, B.
@@ -77,7 +77,7 @@ class CheckReport:
     transcripts: Mapping[int, Transcript]
 
     def failed(self, level: Level = "error") -> bool:
-        """Whether there is a problem of a level, or of a worse one."""
+        """Tells whether there is a problem of a level, or of a worse one."""
         worst = LEVELS[: LEVELS.index(level) + 1]
         return any(problem.level in worst for problem in self.problems)
 
@@ -238,7 +238,7 @@ def _to_show(
 
 
 def load_batch(path: Path) -> Any:
-    """What `check` takes, of a file.
+    """Loads what `check` takes from a file.
 
     Args:
         path: a `.pt` or `.pth` of tensors (loaded with `weights_only=True`), an `.npz` of arrays, or a `.parquet`

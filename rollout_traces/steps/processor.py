@@ -96,7 +96,6 @@ class StepProcessor:
 
         Args:
             key: the step, or the late part of it.
-            batch: its rollouts.
             await_join: columns that will be joined.
         """
         if key not in self._open:
@@ -138,7 +137,6 @@ class StepProcessor:
         """Judges a step and stores its traces, summary and scalars.
 
         Args:
-            key: the step.
             stored: what an earlier worker stored of it.
             again: its records may have been stored before.
         """
@@ -167,7 +165,6 @@ class StepProcessor:
 
         Args:
             scalars: what was stored.
-            step: its step.
         """
         if self._state is None:
             self._state = self._resumed()

@@ -52,9 +52,6 @@ class Redaction:
         A piece that is in a message but not in the raw text of its turn (it was unescaped, say) hides the
         whole turn, and so does a hook that fails.
 
-        Args:
-            transcript: the rollout.
-
         Returns:
             The transcript with hidden characters as `HIDDEN` and their token ids as -1, and a function
             that hides the same pieces in the fields that go with it.
@@ -89,9 +86,6 @@ class Redaction:
         """Hides pieces in the names that rows are labelled and sorted by.
 
         Prompt keys given by the trainer, often the prompts, become step summaries: equal ones stay equal.
-
-        Args:
-            batch: the hand-over.
         """
         lists = dict(batch.row_lists)
         for key in _LABELS:

@@ -173,7 +173,6 @@ def images_of(
 
     Args:
         batch: B rollouts.
-        row: the row.
         counters: `images_left_out`, `images_redacted`, `redact_errors`.
         redact: sees each image as a message of the role `image` whose content is its path, empty for bytes; an image
             for which it names anything, or fails, is left out.

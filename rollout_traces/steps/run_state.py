@@ -1,4 +1,4 @@
-"""What is known when a step is judged: the run's state after the steps before it, and what is stored of the step itself.
+"""Knowledge that a step is judged by: the run's state after the steps before it, and what is stored of the step itself.
 
 The state is stored with every step summary and read after a restart.
 """
@@ -19,14 +19,14 @@ from rollout_traces.sink.stored import StoredRow
 LOGGED = ""
 """In place of a split: what the trainer logged."""
 RUN_STATE = "run_state"
-"""Where a step summary's details hold the run's state after it."""
+"""The key of a step summary's details that holds the run's state after it."""
 FIGURES = "figures"
-"""Where they hold the step's part of the series by which the next steps are judged."""
+"""The key of a step summary's details that holds the step's part of the series by which the next steps are judged."""
 
 
 @dataclass(frozen=True)
 class StoredStep:
-    """What an earlier worker stored of a step before it was stopped.
+    """The part of a step that an earlier worker stored before it was stopped.
 
     Attributes:
         is_summarised: its step summary is stored: only traces may be missing.

@@ -192,7 +192,6 @@ def write_all_rows(folder: str | Path, batch: PackedBatch, ledger: Ledger, decod
     Args:
         folder: of the run.
         batch: all rollouts of the step.
-        ledger: their ledger.
         decode: gives transcripts.
 
     Returns:

@@ -31,7 +31,7 @@ class Selected:
 
 @dataclass(frozen=True, eq=False)
 class SelectionRequest:
-    """What a policy sees.
+    """The question to a policy: the rows it sees, and how many it may choose.
 
     Attributes:
         ledger: every row of the hand-over, flags included.
@@ -335,8 +335,7 @@ def choose(policy: SelectionPolicy, request: SelectionRequest) -> list[Selected]
     """Applies a policy and holds it to its promise.
 
     Args:
-        policy: the policy.
-        request: what it may see. A limit of 0 or less, or no rows, chooses nothing; for `all` the limit
+        request: what the policy may see. A limit of 0 or less, or no rows, chooses nothing; for `all` the limit
             is the number of rows.
 
     Returns:

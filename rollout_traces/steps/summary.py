@@ -52,8 +52,6 @@ class JudgedStep:
     """A closed step with its judged rows: what its metrics and its summary are made from.
 
     Attributes:
-        step: the step.
-        rows: its rows.
         options: what to compute and to keep.
     """
 
@@ -63,7 +61,7 @@ class JudgedStep:
 
     @cached_property
     def view(self) -> StepView:
-        """What metrics see of it."""
+        """The view of it that metrics see."""
         batch, rows = self.step.batch, self.rows
         return step_view(batch, rows.ledger, batch.split, self.options.settings, rows.tool_use, None)
 
@@ -76,9 +74,6 @@ class JudgedStep:
 
 def scalars_of(judged: JudgedStep) -> dict[str, float]:
     """A step's metrics and flag shares over all its rollouts.
-
-    Args:
-        judged: the step.
 
     Returns:
         Values by key, the split in front.
@@ -105,7 +100,6 @@ def step_summary_of(
     """A step summary. It names its hand-overs, so that none is counted twice after a crash.
 
     Args:
-        judged: the step.
         scalars: its metrics; identities that they break are named in the summary.
         details: what only a reader of the whole trace needs.
         over_disk_limit: the project is above its `max_disk_gb`.
@@ -167,7 +161,7 @@ def _selection_counts(rows: Ledger) -> str:
 
 
 def _counts(rows: Ledger, name: str) -> Counter[str]:
-    """How many rows have each value of a column of texts."""
+    """Counts the rows that have each value of a column of texts."""
     if name not in rows.columns:
         return Counter()
     return Counter(value for value in rows.get(name).tolist() if value is not None)

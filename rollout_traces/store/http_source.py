@@ -96,7 +96,6 @@ def with_values(sql: str, parameters: Sequence[SqlValue]) -> str:
 
     Args:
         sql: the statement, with one `?` for each value and none elsewhere.
-        parameters: the values.
     """
     pieces = sql.split("?")
     if len(pieces) != len(parameters) + 1:

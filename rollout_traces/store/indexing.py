@@ -32,7 +32,6 @@ def read_batch(source: Source, after: int) -> list[Reading]:
     writing.
 
     Args:
-        source: the source.
         after: rowid to start behind.
     """
     batch: list[Reading] = []
@@ -48,7 +47,6 @@ class IndexWriter:
     """Adds rows and words to the index on a connection whose transaction the caller holds.
 
     Args:
-        connection: the connection.
         folder: where segments go.
     """
 
@@ -126,7 +124,6 @@ class StepWriter(IndexWriter):
     """Adds traces to the index.
 
     Args:
-        connection: the connection.
         folder: where segments go.
         source: where a step is read from again when more of it comes.
     """
@@ -261,7 +258,6 @@ def refresh_tables(source: Source, segments: Path, reading: Lent, transaction: L
     """Adds the rows of new tables; drops those that were deleted, or of runs that have traces of our own now.
 
     Args:
-        source: the project.
         segments: where segments go.
         reading: lends a connection of the index.
         transaction: begins a transaction of the index.

@@ -39,8 +39,6 @@ class LiveWriterSeen:
     """A process that says what is in flight.
 
     Attributes:
-        node: its node.
-        rank: its rank.
         silent: seconds since it last wrote.
         is_finished: it ended, and said so.
         is_gone: it said nothing for longer than a process that samples does.

@@ -34,11 +34,6 @@ def read_other_tool(
 ) -> OtherTool | None:
     """Reads a trace as the trainer wrote it that its key and fields show.
 
-    Args:
-        stored: the row.
-        messages: its messages.
-        metadata: its metadata.
-
     Returns:
         Its fields with the trainer as `written_by`, and `unreadable` = 1 alone beside that where they are not
         what this trainer writes; None for a trace of an unknown tool, or one that is no rollout.

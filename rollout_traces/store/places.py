@@ -125,7 +125,6 @@ def on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
     """Whether a folder is on a network mount, as far as the system says.
 
     Args:
-        path: the folder.
         mounts: the system's table of mounts.
     """
     try:

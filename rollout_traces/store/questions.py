@@ -102,7 +102,6 @@ def histogram(asking: Asking, scope: Scope, column: str, bins: int) -> Histogram
     Args:
         asking: asks the table.
         scope: which rows.
-        column: the column.
         bins: number of bins.
     """
     if not 1 <= bins <= MOST_BINS:

@@ -91,9 +91,6 @@ class Reading:
 def read_trace(stored: StoredTrace) -> Reading:
     """Reads one trace, ours or another tool's.
 
-    Args:
-        stored: the row.
-
     Returns:
         What the index keeps; damaged JSON is read as an empty conversation with the field `unreadable`. Fields
         of another tool are kept under their own names, and under ours beside these.

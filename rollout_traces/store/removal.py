@@ -33,7 +33,6 @@ class RemovalPlan:
     """What a deletion takes away.
 
     Attributes:
-        project: the project.
         runs: id -> name of runs of which nothing stays: their scalars, configuration and alerts go too.
         traces: ids of the traces that go, step summaries included.
         ledger_rows: id of a step summary that stays -> uids of the rollouts that leave its ledger.

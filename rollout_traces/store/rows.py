@@ -150,7 +150,6 @@ class TraceRow:
         id: the trace's id; None for a rollout of the ledger that was not traced.
         run_id: the run's id.
         run: the run's name.
-        split: the split.
         step: the trainer's step.
         values: every other known column by name; lists of names as tuples.
     """
@@ -250,8 +249,6 @@ class StepGroups:
 
     Attributes:
         run_id: the run's id.
-        split: the split.
-        step: the step.
         groups: the groups, by number.
         n_rollouts: rollouts there were; None without a ledger.
         n_traces: rollouts that were kept as traces.
@@ -274,7 +271,6 @@ class ColumnInfo:
     """A column that a query can name.
 
     Attributes:
-        name: its name.
         kind: `number`, `text`, `tags` (lists of names) or `mixed`.
         meaning: one sentence; empty when it is not ours.
     """

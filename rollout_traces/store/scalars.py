@@ -77,11 +77,7 @@ class Logged:
 
 
 class Scalars:
-    """The scalars of a project's runs; each row is read once.
-
-    Args:
-        source: the project.
-    """
+    """The scalars of a project's runs; each row is read once."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -89,11 +85,7 @@ class Scalars:
         self._lock = threading.Lock()
 
     def of(self, run_id: str) -> Series:
-        """Every number a run has logged so far; a step that a later attempt logged anew has its values.
-
-        Args:
-            run_id: the run.
-        """
+        """Every number a run has logged so far; a step that a later attempt logged anew has its values."""
         with self._lock:
             read = self._read_on(run_id)
             newest = {key: read.newest(key) for key in read.names()}
@@ -105,7 +97,6 @@ class Scalars:
         """The same with the attempt of each number, and the steps that a newer attempt superseded.
 
         Args:
-            run_id: the run.
             attempts: the attempts of its training rollouts.
         """
         with self._lock:

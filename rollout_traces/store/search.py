@@ -51,7 +51,6 @@ def look_up(connection: sqlite3.Connection, expression: str) -> np.ndarray:
     """The documents that a full-text expression finds, int [K].
 
     Args:
-        connection: the index.
         expression: one or several of `match_expression`, joined by AND.
     """
     # one text of all numbers is read in half the time of a row for each
@@ -68,7 +67,6 @@ def scan(
     """Looks for a piece of text or a regular expression in some conversations.
 
     Args:
-        connection: the index.
         source: where the texts are.
         node: what must occur, also inside a word.
         docs: the conversations to look at, int [N].

@@ -70,7 +70,6 @@ class Source(abc.ABC):
 
         Args:
             sql: the statement, with `?` for each parameter.
-            parameters: their values.
 
         Returns:
             The rows.
@@ -315,7 +314,6 @@ class Source(abc.ABC):
         """Rows of a run's logged scalars in order of arrival: id, step, timestamp, JSON text.
 
         Args:
-            run_id: the run.
             after: id to start behind.
             limit: most rows to return.
         """

@@ -22,7 +22,6 @@ def logged_metrics(store: Store, run: str, split: str, keys: Sequence[str]) -> d
     """What a run logged of its steps.
 
     Args:
-        store: the store.
         run: id or name of the run.
         split: `rollout` or `eval-rollout`.
         keys: keys without the split.
@@ -67,7 +66,6 @@ def step_metrics(
     """The metrics of every step, under their own names.
 
     Args:
-        store: the store.
         run: id or name of the run.
         split: `rollout` or `eval-rollout`.
         keys: keys without the split.
@@ -147,8 +145,6 @@ class StepFigures:
 
     Attributes:
         run: the run's name.
-        split: the split.
-        step: the step.
         rollouts: rollouts of the step; the traced ones where it has no ledger.
         traced: rollouts kept as traces.
         metrics: key of `SHOWN` -> its value, where the step has it: as it was logged, else from the ledger.
@@ -176,9 +172,7 @@ def summarise_steps(
     """Every step of a run, or of all runs; rows that a later attempt superseded are left out.
 
     Args:
-        store: the store.
         run: id or name of a run.
-        split: a split.
         steps: first and last step, both included.
     """
     figures = []
@@ -229,7 +223,6 @@ def switched_off(store: Store, what: What, *, runs: int = 5) -> Iterator[Switche
     """Reads the step summary of the latest step of each split.
 
     Args:
-        store: the project.
         what: `flags_off` or `metrics_off`.
         runs: how many of the latest runs are looked at.
     """

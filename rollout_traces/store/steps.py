@@ -74,7 +74,6 @@ def find_trace(connection: sqlite3.Connection, wanted: str) -> str:
     """The id of the trace with an id or uid, or the only one that begins so.
 
     Args:
-        connection: the index.
         wanted: the id, uid, or beginning of either.
 
     Raises:

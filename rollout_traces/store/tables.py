@@ -232,7 +232,6 @@ class StoreTables:
 
         Args:
             runs: ids or names.
-            splits: the splits.
             steps: first and last step, both included; None at an end is open.
         """
         scope = Scope(run_ids=tuple(map(self._run_id, runs)), splits=tuple(splits), steps=steps, rows="all")

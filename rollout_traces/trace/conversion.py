@@ -131,7 +131,6 @@ def rollout_trace(
     """Builds the trace of a decoded rollout.
 
     Args:
-        transcript: the rollout.
         ledger: the ledger of its step, selection columns filled.
         row: its row in the ledger.
         flags: the flags raised on it.
@@ -324,7 +323,6 @@ def spoken(message: Mapping[str, Any], text: str) -> Spoken:
     """Takes a message apart that another tool wrote.
 
     Args:
-        message: the message.
         text: its content as text.
     """
     given = (message.get(name) for name in REASONING)

@@ -34,10 +34,7 @@ class TraceImage:
 
 
 def image_suffix(data: bytes) -> str:
-    """What kind of image some bytes are.
-
-    Args:
-        data: the file.
+    """Finds the kind of an image from its bytes.
 
     Returns:
         A key of `MEDIA_TYPES`.

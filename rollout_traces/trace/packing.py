@@ -35,7 +35,6 @@ def pack_transcript(transcript: Transcript, messages: Sequence[Mapping[str, Any]
     exceeds 65504). Everything else is exact.
 
     Args:
-        transcript: the transcript.
         messages: `transcript.messages()` as they will be stored, sanitised and cut.
 
     Returns:

@@ -27,10 +27,9 @@ class Due(NamedTuple):
 
 
 class Handed(NamedTuple):
-    """What a hand-over says about its step.
+    """A hand-over's word on its step.
 
     Attributes:
-        key: its step.
         spool: the spool it came from.
         n_ranks: ranks that hand over to the run.
         announced: its trainer announces closes.

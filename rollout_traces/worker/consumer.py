@@ -45,7 +45,7 @@ MAX_BACKOFF = 30.0
 CLOSING = ("flush", "finish")
 """Records that close every step of their spool."""
 SUMMARY = "-digest"
-"""What the uid of a step summary ends with."""
+"""The ending of a step summary's uid."""
 
 
 class SpoolConsumer:

@@ -76,8 +76,7 @@ def process_folder(folder: RunFolder, named: NamedTargets) -> int:
     """Processes a run's folder until its writers are gone and nothing waits, then removes it.
 
     Args:
-        folder: the folder.
-        named: where it may be sent in addition to this machine.
+        named: where the run may be sent in addition to this machine.
 
     Raises:
         StoreError: the folder is not this user's, its manifest or tokenizer cannot be read, or it goes to a
@@ -155,7 +154,7 @@ def open_sink(manifest: RunManifest) -> TrackioSink:
 
 
 def webhook_of(manifest: RunManifest, counters: Counter[str]) -> AlertWebhook | None:
-    """Where alerts are sent: an address of the environment alone, never one that the folder names."""
+    """Makes the webhook that alerts are sent to: an address of the environment alone, never one that the folder names."""
     url = os.environ.pop(ENVIRONMENT, "")
     try:
         return AlertWebhook(url, manifest.project, manifest.run_name, counters) if url else None

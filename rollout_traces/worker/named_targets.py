@@ -1,4 +1,4 @@
-"""Where a run's manifest may send data: to this machine, and to targets that this user named.
+"""Destinations to which a run's manifest may send data: this machine, and targets that this user named.
 
 A manifest is a file. It may have come with a project that someone else made, and the environment holds tokens:
 neither goes to a server, a Space or a folder only because a manifest names it.
@@ -18,7 +18,7 @@ from rollout_traces.spool.run_folder import RunManifest
 
 @dataclass(frozen=True)
 class NamedTargets:
-    """What this user named, in a run's own settings or on a command line.
+    """The targets that this user named, in a run's own settings or on a command line.
 
     Attributes:
         remotes: Spaces and servers that runs may be sent to.

@@ -25,7 +25,7 @@ from typing import Protocol
 
 NICENESS = 10
 AUTOGROUP = Path("/proc/self/autogroup")
-"""Where Linux keeps the niceness of a session, where it shares the processor between sessions."""
+"""The file in which Linux keeps the niceness of a session, where it shares the processor between sessions."""
 ASK_AGAIN = 0.02
 """Seconds after which a change that Linux refused as one too many is tried again."""
 PATIENCE = 2.0
@@ -46,7 +46,7 @@ def stay() -> None:
 
 
 class Rounds(Protocol):
-    """What is done in rounds."""
+    """Work that is done in rounds."""
 
     @property
     def is_awaited(self) -> bool: ...
@@ -84,7 +84,6 @@ class TwoPriorities:
         """Runs a loop until it is over; its first rounds on the calling thread, which must not be niced.
 
         Args:
-            loop: the loop.
             is_over: asked after every turn.
             after_turn: called after every turn.
 

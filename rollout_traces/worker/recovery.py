@@ -30,8 +30,7 @@ class Left:
     """A run's folder with records that wait.
 
     Attributes:
-        folder: the folder.
-        manifest: what it says of its run.
+        manifest: what the folder says of its run.
         n_records: records that wait.
         in_use: a trainer or a worker is alive: it is theirs.
     """
@@ -43,7 +42,7 @@ class Left:
 
     @property
     def account(self) -> Account:
-        """What became of what was handed over to it."""
+        """The account of what was handed over to it."""
         return account_of(self.folder)
 
     @property
@@ -163,8 +162,6 @@ def describe(batch: PackedBatch, row: int, tokenizer: Any = None) -> dict[str, A
     """A waiting rollout in a few plain values.
 
     Args:
-        batch: its hand-over.
-        row: its row.
         tokenizer: decodes the end of it, where there is one.
     """
     rewards = batch.row_floats.get("rewards")

@@ -30,7 +30,7 @@ Place = tuple[str, str]
 
 
 class Replay:
-    """Which records are processed again, and what is known of them.
+    """The records that are processed again, and what is known of them.
 
     Args:
         stored: what the store holds.
@@ -64,7 +64,7 @@ class Replay:
         return decided
 
     def n_closed(self, step: StepKey) -> int:
-        """How often a step was closed before, late parts included."""
+        """Counts how often a step was closed before, late parts included."""
         return max(self._closes.n_closed(step), self._stored.n_closed(step))
 
     def record(self, close: Close) -> None:
@@ -83,10 +83,9 @@ class Replay:
         return all(uid in self._stored.uids for uid in self._stored.chosen_in_summary(batch_id))
 
     def stored_step(self, close: Close, *, keeps_summaries: bool, again: bool) -> StoredStep:
-        """What is stored of a step that is closed now.
+        """Looks up what is stored of a step that is closed now.
 
         Args:
-            close: the close.
             keeps_summaries: False where the run keeps none: then its totals show that the step was closed.
             again: all its records are processed again.
         """
@@ -171,7 +170,7 @@ class CloseLog:
         return self._of_part.get(batch_id)
 
     def n_closed(self, key: StepKey) -> int:
-        """How often a step was closed: once, plus once for each late part."""
+        """Counts how often a step was closed: once, plus once for each late part."""
         return self._n_closed.get(key._replace(late=0), 0)
 
     def _take(self, close: Close) -> None:
@@ -223,7 +222,6 @@ class Consumed:
 
     Attributes:
         source: its spool.
-        kind: its kind.
         step: the step that it belongs to and that is still open, or None.
         n_rows: rollouts in it.
         tokens: what was logged for it.

@@ -99,7 +99,6 @@ def read_arguments(
     """Reads one call's arguments as JSON, and the closing marker after them.
 
     Args:
-        scan: the text.
         at: where the JSON may begin.
         start: where to look for the closer of a malformed call.
         name: the tool's name.
@@ -131,7 +130,6 @@ def read_marked_json(scan: Scan, at: int, start: int, closing: str) -> Region | 
     """Reads JSON objects, or lists of them, up to a closing marker.
 
     Args:
-        scan: the text.
         at: where the opening marker stands.
         start: where the JSON may begin, after the opening marker.
         closing: literal closing marker; empty when the family writes none.
@@ -175,7 +173,6 @@ def read_calls(
     """A region `[at, stop)` of calls out of decoded JSON values.
 
     Args:
-        scan: the text.
         at: where the region begins.
         stop: one past its end.
         values: start, stop and value of each JSON value inside; a list holds several calls.

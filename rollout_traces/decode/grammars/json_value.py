@@ -60,7 +60,6 @@ def read_json(scan: Scan, start: int, boundary: str = "") -> JsonValue | JsonErr
     Lone surrogates become U+FFFD.
 
     Args:
-        scan: the text.
         start: first character of the value.
         boundary: a marker that ends the call. It is looked beyond only from inside a JSON string.
 

@@ -61,7 +61,6 @@ def read_literal(text: str, start: int, notation: Notation, depth: int = 0) -> L
     """Reads one value: string, number, word, list, tuple or mapping (keys bare or quoted).
 
     Args:
-        text: the text.
         start: where the value begins; white space before it is skipped.
         notation: how strings are written.
         depth: nesting so far; beyond `MAX_DEPTH` the value is refused.

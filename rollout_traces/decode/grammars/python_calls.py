@@ -86,7 +86,6 @@ def read_python_call(
     """Reads `name(key=value, ...)`; a `print(...)` around it is looked through.
 
     Args:
-        scan: the text.
         start: where the name begins.
         raw_strings: whether a single-quoted argument is taken as written, to the quote that another
             argument or the end of the call follows.

@@ -8,32 +8,37 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rollout_traces.model.text import words
 from rollout_traces.sources.base import Claim, Fields, Found, Head, LinesFormat, number_in, split_of
 from rollout_traces.sources.lines import is_json_by_name
 from rollout_traces.sources.rows import RolloutRow, numbers, scalars
 
 _CHATS = ("messages", "conversations", "conversation", "chat", "dialogue")
 _PROMPTS = ("prompt", "prompts", "question", "query", "instruction", "problem", "input", "prompt_text")
-_REPLIES = (
-    "completion", "completions", "response", "responses", "output", "outputs", "generation", "generations",
-    "generated_text", "model_output", "model_response", "prediction", "reply",
-)  # fmt: skip
+_REPLIES = words(
+    "completion completions response responses output outputs generation generations generated_text model_output "
+    "model_response prediction reply"
+)
 _STEPS = ("step", "global_step", "training_step", "train_step", "iteration")
-_REWARDS = (
-    "reward", "rewards", "score", "scores", "total_reward", "final_reward", "reward_score", "return",
-)  # fmt: skip
-_GROUPS = (
-    "group", "group_id", "prompt_id", "uid", "example_id", "task_id", "id_prompt", "problem_id", "question_id",
-    "prompt_idx",
-)  # fmt: skip
+_REWARDS = words("reward rewards score scores total_reward final_reward reward_score return")
+_GROUPS = words("group group_id prompt_id uid example_id task_id id_prompt problem_id question_id prompt_idx")
 _TRUTHS = ("ground_truth", "answer", "label", "target", "gold", "reference", "expected", "solution")
 _SOURCES = ("source", "data_source", "dataset", "env", "task")
 _STOPS = ("stop_reason", "finish_reason")
 _NESTED = ("metrics", "metadata", "info", "extra_info")
-_KNOWN = frozenset({
-    *_CHATS, *_PROMPTS, *_REPLIES, *_STEPS, *_REWARDS, *_GROUPS, *_TRUTHS, *_SOURCES, *_STOPS, *_NESTED, "system",
-    "tools", "split", "advantage", "advantages", "id", "episode_id", "success", "reward_components",
-})  # fmt: skip
+_OTHERS = (
+    "system",
+    "tools",
+    "split",
+    "advantage",
+    "advantages",
+    "id",
+    "episode_id",
+    "success",
+    "reward_components",
+)
+_OF_ROLLOUT = {*_CHATS, *_PROMPTS, *_REPLIES, *_REWARDS, *_TRUTHS, *_STOPS}
+_KNOWN = {*_OF_ROLLOUT, *_STEPS, *_GROUPS, *_SOURCES, *_NESTED, *_OTHERS}
 _TOTALS = ("reward", "total", "score")
 
 
@@ -70,7 +75,7 @@ class ChatJsonl(LinesFormat):
 
 
 def _is_beside_tensors(head: Head) -> bool:
-    """Whether these are the conversations of miles' tensors, which are read with them."""
+    """Tells whether these are the conversations of miles' tensors, which are read with them."""
     return head.has("sample_index", "messages") and (head.path.parents[1] / "rollout_data").is_dir()
 
 
@@ -78,7 +83,6 @@ def rows_of(fields: Fields, step: int | None, split: str) -> Iterator[RolloutRow
     """The rollouts of a record: one, or as many as its prompt has replies.
 
     Args:
-        fields: the record.
         step: its step where the record does not say one.
         split: its split where the record does not say one.
     """

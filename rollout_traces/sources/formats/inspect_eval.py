@@ -20,7 +20,7 @@ from rollout_traces.sources.rows import RolloutRow, scalars
 MAX_RATIO = 500
 """A sample that unpacks to more than this many times its packed size, and to more than 16 MB, is a bomb."""
 _DAMAGED = (zlib.error, lzma.LZMAError, struct.error, RuntimeError, ValueError)
-"""What an archive makes its reader raise that is damaged, or asks for a password, beside its own errors."""
+"""Errors of reading an archive that is damaged, or asks for a password, beside its reader's own."""
 _NO_SAMPLES = "holds no samples: the evaluation failed before its first, or is still at it."
 _ZSTANDARD = 93
 """Zip's number of it."""
@@ -105,7 +105,6 @@ def unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int = ReadOp
     """A file of an archive, also where it was packed with zstandard, which `zipfile` does not know everywhere.
 
     Args:
-        archive: the archive.
         info: the file; no more than the size that it states is unpacked.
         most: bytes that it may unpack to.
 

@@ -1,4 +1,4 @@
-"""What `rollout-traces export` writes: JSONL and parquet, with or without token tracks."""
+"""The files of `rollout-traces export`: JSONL and parquet, with or without token tracks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class OwnExport(LinesFormat):
 
 
 def is_current(value: Mapping[str, Any], found: Found, problems: Problems, line: int) -> bool:
-    """Whether no later attempt of the run superseded the row; one that is superseded is noted."""
+    """Tells whether no later attempt of the run superseded the row; one that is superseded is noted."""
     if not value.get("superseded"):
         return True
     text = "is of an attempt that a later one superseded; it is passed over."
@@ -78,8 +78,7 @@ def row_of(value: Mapping[str, Any], line: int) -> RolloutRow:
     """A rollout of an exported record.
 
     Args:
-        value: the record.
-        line: its line or row.
+        line: the record's line or row in its file.
     """
     extras = _under(value, "extra/")
     row = RolloutRow(

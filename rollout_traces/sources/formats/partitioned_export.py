@@ -1,4 +1,4 @@
-"""What `rollout-traces export --partition-by` writes: parquet in folders `column=value`, texts as Trackio stored them."""
+"""The files of `rollout-traces export --partition-by`: parquet in folders `column=value`, texts as Trackio stored them."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class PrimeRl(Format):
 
 
 def _goes_on(found: Found) -> bool:
-    """Whether the run may still write: a chunk is not sealed, and there was a word of late."""
+    """Tells whether the run may still write: a chunk is not sealed, and there was a word of late."""
     stream = found.path.parent
     plain = list(stream.glob("*.jsonl"))
     words = [*plain, *stream.parent.glob("annotations/*.index.jsonl")]
@@ -172,7 +172,7 @@ def _merged(old: Any, new: Any) -> Any:
 
 
 class _Annotations:
-    """What producers wrote of traces: where each record lies, read when its trace is."""
+    """The notes that producers wrote on traces: where each record lies, read when its trace is."""
 
     def __init__(self, folder: Path, problems: Problems) -> None:
         self._problems = problems
@@ -216,7 +216,7 @@ class _Annotations:
         return found
 
     def are_whole(self, episode: Mapping[str, Any], rows: Sequence[RolloutRow]) -> bool:
-        """Whether everything is known of an episode: it is too old for more, or each producer spoke of it."""
+        """Tells whether everything is known of an episode: it is too old for more, or each producer spoke of it."""
         if self.newest_step is not None and all(r.step + _WAITS <= self.newest_step for r in rows):
             return True
         return all(row.split == EVAL for row in rows) or all(

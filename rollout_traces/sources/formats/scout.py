@@ -8,6 +8,7 @@ from typing import Any
 
 from rollout_traces.errors import FileRefused
 from rollout_traces.model.bounded_reading import read
+from rollout_traces.model.text import words
 from rollout_traces.sources.base import EVAL, Claim, Fields, FileFormat, Found, Head, ReadOptions
 from rollout_traces.sources.formats.own_export import parquet_columns, parquet_rows, row_of
 from rollout_traces.sources.lines import loads
@@ -17,14 +18,14 @@ from rollout_traces.sources.rows import RolloutRow, number, scalars
 OURS = "rollout_traces"
 """`source_type` of what `rollout-traces export` wrote."""
 _UNPARSED = re.compile(r"arguments:\n\n(.*)\n\nError details: ", re.DOTALL)
-"""Where Inspect's sentence has the arguments that are no JSON."""
+"""The pattern that finds, in Inspect's sentence, the arguments that are no JSON."""
 _GRADES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 """Inspect's grades of a scorer."""
-_COLUMNS = frozenset({
-    "transcript_id", "source_type", "source_id", "source_uri", "date", "task_set", "task_id", "task_repeat",
-    "agent_args", "model_options", "score", "success", "message_count", "total_tokens", "total_time", "error",
-    "limit", "trust_content", "messages", "events", "timelines", "events_data",
-})  # fmt: skip
+_COLUMNS = words(
+    "transcript_id source_type source_id source_uri date task_set task_id task_repeat agent_args model_options "
+    "score success message_count total_tokens total_time error limit trust_content messages events timelines "
+    "events_data"
+)
 
 
 class Scout(FileFormat):
@@ -76,7 +77,7 @@ def _row(fields: Fields, n: int) -> RolloutRow:
     given = value.get("score")
     score = loads(given.encode()) if isinstance(given, str) and given.startswith("{") else given
     times = {} if value.get("total_time") is None else {"total": float(value["total_time"])}
-    beside = {k: v for k, v in scalars(value, tuple(_COLUMNS)).items() if v not in ("", "{}", "[]")}
+    beside = {k: v for k, v in scalars(value, _COLUMNS).items() if v not in ("", "{}", "[]")}
     components = score if isinstance(score, Mapping) else {}
     return RolloutRow(
         step=0,

@@ -137,7 +137,7 @@ def _training_rows(data: Any, step: int) -> Iterator[RolloutRow]:
 
 
 def _groups(metadata: Mapping[str, Any], n: int) -> list[Any]:
-    """What rows of one prompt share; the prompts' boundaries show it where the trainer has let go of their ids."""
+    """Gives rows of one prompt a common group; the prompts' boundaries show it where the trainer has let go of their ids."""
     uids = metadata.get("uids")
     if isinstance(uids, list) and len(uids) == n:
         return uids

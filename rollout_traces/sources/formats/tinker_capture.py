@@ -108,7 +108,7 @@ def _log_of(path: Path) -> Path:
 
 
 def _goes_on(found: Found) -> bool:
-    """Whether a store may still get calls: it is open. Lines do not tell."""
+    """Tells whether a store may still get calls: it is open. Lines do not tell."""
     log = _log_of(found.path)
     with contextlib.suppress(FileNotFoundError):
         return log.stat().st_size > 0 and were_written_within([log], _QUIET_S)
@@ -155,7 +155,7 @@ def _store_of(path: Path, problems: Problems) -> Iterator[sqlite3.Connection]:
 def _calls_of(
     record: Mapping[str, Any], path: Path, line: int, problems: Problems
 ) -> Iterator[dict[str, Any]]:
-    """What the store would keep of a record: a row a sampled sequence."""
+    """Makes the rows that the store would keep of a record: one for each sampled sequence."""
     scope = _mapping_of(record.get("scope"))
     samples = record.get("samples") if record.get("kind") == "sample" else None
     problems.mappings(path, line, "samples", samples)

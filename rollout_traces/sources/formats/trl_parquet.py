@@ -42,9 +42,12 @@ class TrlParquet(FileFormat):
         root = head.path.parent
         root = root.parent if root.name == "completions" else root
         lacks: tuple[str, ...] = (
-            "token ids", "loss mask", "logprobs", "weights of the rewards (their plain sum is the reward)",
+            "token ids",
+            "loss mask",
+            "logprobs",
+            "weights of the rewards (their plain sum is the reward)",
             "groups (equal prompts are one)",
-        )  # fmt: skip
+        )
         if not _logs_of(root).tell_of(step):
             lacks += (_SPLIT,)
         return Claim(root, step, TRAIN, lacks, head.path.name)
@@ -132,7 +135,7 @@ def _plain(value: Any) -> Any:
 def n_repeated(
     before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]], *, whole_only: bool
 ) -> int:
-    """How many rows at the beginning of a table are the last rows of the table before it.
+    """Counts the rows at the beginning of a table that are the last rows of the table before it.
 
     Args:
         before: rows of the table before.
@@ -168,7 +171,7 @@ def _logged(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 @dataclass(frozen=True)
 class _Logs:
-    """What a checkpoint's `trainer_state.json` tells of the logs before it.
+    """The logs before a checkpoint, as its `trainer_state.json` tells of them.
 
     Attributes:
         until: the last step that it tells of; -1 where there is no checkpoint.
@@ -179,12 +182,12 @@ class _Logs:
     evaluated: frozenset[int] = frozenset()
 
     def tell_of(self, step: int) -> bool:
-        """Whether it is known what a step's file was written by."""
+        """Tells whether it is known what a step's file was written by."""
         return step <= self.until
 
 
 def _logs_of(root: Path) -> _Logs:
-    """What the newest checkpoint of a run tells."""
+    """Reads what the newest checkpoint of a run tells."""
     states = [*root.glob("trainer_state.json"), *root.glob("checkpoint-*/trainer_state.json")]
     newest = max(states, key=lambda path: path.stat().st_mtime_ns, default=None)
     return _Logs() if newest is None else _read_logs(newest, newest.stat().st_mtime_ns)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from rollout_traces.model.text import words
 from rollout_traces.sources.base import EVAL, Claim, Fields, Found, Head, LinesFormat
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
 
-_FIELDS = (
-    "example_id", "prompt", "completion", "answer", "info", "reward", "timing", "is_truncated", "stop_condition",
-    "metrics", "tool_defs", "task", "id",
-)  # fmt: skip
+_FIELDS = words(
+    "example_id prompt completion answer info reward timing is_truncated stop_condition metrics tool_defs task id"
+)
 
 
 class VerifiersResults(LinesFormat):

@@ -225,7 +225,7 @@ def _add_tokens(row: RolloutRow, branch: Sequence[Mapping[str, Any]], shared: Se
 
 
 def _weights(node: Mapping[str, Any], mask: Sequence[Any]) -> list[float]:
-    """What each token of a message weighs in the loss, its parts (`rl`, `ce`, `ref_kl`) added up.
+    """Adds up the parts (`rl`, `ce`, `ref_kl`) of each token's weight in the loss, for the tokens of a message.
 
     Without a weight of its own a sampled token weighs 1; prime-rl's `echo` gives weights to what tools answered too.
     """

@@ -14,7 +14,7 @@ COUNT = "__count"
 
 @dataclass(frozen=True)
 class MergeRule:
-    """How an exported key is merged with the same key of another worker.
+    """The rule for merging an exported key with the same key of another worker.
 
     Attributes:
         reduce_type: AVG, SUM, MIN, MAX or SCALAR.
@@ -46,7 +46,7 @@ class Export(dict[str, float]):
 
 
 def export_totals(key: str, total: Totals) -> Export:
-    """What a key's totals are exported as; empty when there was nothing under its mask."""
+    """Makes a key's totals into what is exported; empty when there was nothing under its mask."""
     kind = total.reduce_type
     mean = total.sum / total.count if total.count else None
     least, largest = (total.min, total.max) if total.count else (None, None)

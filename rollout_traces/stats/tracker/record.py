@@ -10,7 +10,7 @@ from typing import Any
 
 
 class ReduceType(Enum):
-    """How the values recorded under a key become what is exported."""
+    """The ways in which values recorded under a key become what is exported."""
 
     AVG_MIN_MAX = auto()
     """`key/avg`, `key/min` and `key/max` over the tokens of the denominator."""

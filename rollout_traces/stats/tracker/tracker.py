@@ -139,7 +139,7 @@ class StatsTracker:
         reset: bool = True,
         key_sync_group: Any = None,
     ) -> Export:
-        """What was recorded since the last export.
+        """Exports what was recorded since the last export.
 
         Args:
             key: one key, in the current scope; None for all.

@@ -149,7 +149,6 @@ class State:
         """The living rows of a segment, with the columns of `stored`.
 
         Args:
-            segment: the segment.
             scan: what stands behind FROM to read its file.
         """
         columns = [

@@ -27,7 +27,6 @@ class SegmentFile:
 
     Attributes:
         number: its number in the manifest.
-        path: the file.
         n_rows: rows in it.
         kinds: the kind of each of its columns.
         checksum: CRC-32 of its bytes.
@@ -46,7 +45,6 @@ class DamagedSegment(StoreError):
     """A segment's file cannot be read, or is not what was written.
 
     Args:
-        segment: the segment.
         why: what went wrong.
     """
 

@@ -35,7 +35,6 @@ class ExportIndex(Index):
     """An index of an export.
 
     Args:
-        source: the export.
         folder: the index's folder; by default in the user's cache.
     """
 
@@ -242,7 +241,6 @@ def read_file(data: bytes, name: str) -> pa.Table:
     """Reads a file of an export.
 
     Args:
-        data: the file.
         name: its path below the address; folders `column=value` are columns.
 
     Returns:

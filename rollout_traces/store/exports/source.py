@@ -303,7 +303,7 @@ class ExportSource(Source):
             return {}
         with damage_said(f"{self.label}: {METRICS}"):
             table = pa.ipc.open_file(io.BytesIO(data)).read_all()
-        columns = (table[name].to_pylist() for name in ("run_id", "id", "step", "timestamp", "metrics"))
+            columns = [table[name].to_pylist() for name in ("run_id", "id", "step", "timestamp", "metrics")]
         found: dict[str, list[tuple[int, int, str, str | bytes]]] = {}
         for run, *row in zip(*columns, strict=True):
             found.setdefault(run, []).append(tuple(row))
@@ -344,7 +344,6 @@ def _read_texts(data: bytes, rows: Sequence[int]) -> list[dict[str, str | None]]
     """The JSON texts of some rows of a file, by column name.
 
     Args:
-        data: the file.
         rows: which rows.
     """
     asked = sorted({int(row) for row in rows})

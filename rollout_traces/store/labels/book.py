@@ -205,11 +205,7 @@ class Labelled:
 
 
 class LabelBook:
-    """The labels and notes of a project.
-
-    Args:
-        path: their file.
-    """
+    """The labels and notes of a project."""
 
     def __init__(self, path: Path) -> None:
         self.log = LabelLog(path)

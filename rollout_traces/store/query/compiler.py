@@ -58,7 +58,6 @@ class Sql:
 
     Attributes:
         text: the SQL, with `?` for each parameter.
-        parameters: their values.
     """
 
     text: str

@@ -51,7 +51,6 @@ class QueryColumn:
     """A column that a query can name.
 
     Attributes:
-        name: its name.
         kind: what its values are.
         sql: the SQL that reads it.
         reads: columns of the table that it needs; a figure of the group by its name in a query.

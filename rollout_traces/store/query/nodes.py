@@ -28,7 +28,6 @@ class Name:
     """A column, a flag, or an unquoted text: which of them, only the columns say.
 
     Attributes:
-        name: the name.
         span: where it stands.
         quoted: it stands in backquotes, so it is a column.
     """

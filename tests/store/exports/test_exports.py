@@ -12,6 +12,7 @@ import pytest
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.export import export_partitioned
 from rollout_traces.store import Store, open_store
+from rollout_traces.store.exports import METRICS
 from tests.store.projects import PROJECT, RUN
 
 
@@ -147,6 +148,14 @@ class TestWhatChanges:
         file.write_bytes(file.read_bytes()[:200])
         assert open_store(str(exported)).count() == 6
         assert "step=2/part-0.parquet: is no whole parquet file" in caplog.text
+
+    def test_logged_numbers_without_a_column_are_damage(self, exported: Path) -> None:
+        file = exported / METRICS
+        table = pa.ipc.open_file(file.read_bytes()).read_all().drop_columns("step")
+        with pa.OSFile(str(file), "wb") as opened_file, pa.ipc.new_file(opened_file, table.schema) as writer:
+            writer.write_table(table)
+        with pytest.raises(StoreError, match=r"metrics\.arrow: damaged .*step"):
+            open_store(str(exported)).metrics(RUN)
 
     def test_a_damaged_segment_is_built_again(self, opened: Store) -> None:
         for segment in (opened.index_path / "segments").iterdir():
