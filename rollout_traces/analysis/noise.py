@@ -126,27 +126,19 @@ def fits_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> Fits:
     shape = len(values), len(OF_GROUPS)
     likely, left, prior = (np.full(shape, -np.inf) for _ in range(3))
     between, memory = np.zeros(shape), np.zeros(shape)
-    per = max(1, AT_ONCE // (len(OF_GROUPS) * values.shape[1] * (basis.shape[1] + 1)))
     for members, grid in ((np.flatnonzero(known), OF_GROUPS), (np.flatnonzero(~known), OF_LOGGED)):
         is_free = grid is OF_LOGGED
         alone, spread, slow = np.asarray(grid).T[..., None]
-        for start in range(0, len(members), per):
-            at = members[start : start + per]
+        for start in range(0, len(members), AT_ONCE):
+            at = members[start : start + AT_ONCE]
             scale = np.ones(len(at)) if is_free else level[at]
             shared, own_of = spread * scale, alone * scale
-            error = np.nan_to_num(errors[at])[None] + own_of[..., None]
-            again = (len(grid), 1, 1)
             fits = _fit(
-                np.tile(first.clipped[at], again[:2]),
-                error.reshape(-1, values.shape[1]),
-                shared.ravel(),
-                np.broadcast_to(slow, shared.shape).ravel(),
-                np.tile(basis[at], again),
-                is_free,
+                first.clipped[at], np.nan_to_num(errors[at]), own_of, shared, slow, basis[at], is_free
             )
             whole = shared + (own_of if is_free else own[at])
             here = at, slice(len(grid))
-            likely[here], left[here], squares = (each.reshape(len(grid), len(at)).T for each in fits)
+            likely[here], left[here], squares = (each.T for each in fits)
             between[here] = squares * (whole if is_free else shared).T
             memory[here] = (slow * shared / whole).T
             prior[here] = -np.log(len(grid))
@@ -213,8 +205,8 @@ SHARED = (0.5, 1.0)
 OF_GROUPS = [(0.0, spread, m) for spread in SPREADS for m in (MEMORIES if spread else MEMORIES[:1])]
 OF_LOGGED = [(1 - part, part, m) for part in SHARED for m in (MEMORIES if part == 1 else MEMORIES[1:])]
 """Noises that are weighed: variance of a value alone beside its groups', variance of what steps differ by, its memory."""
-AT_ONCE = 1 << 21
-"""Values [R, K, T] that are filtered at once, which bounds memory."""
+AT_ONCE = 1 << 7
+"""Series that are filtered at once, so that what is in between stays in the processor's cache."""
 RIDGE = 1e-9
 """Part of a basis that is added to its own squares, so that what is nearly the same twice can be solved."""
 
@@ -222,69 +214,71 @@ RIDGE = 1e-9
 def _fit(
     y: np.ndarray,
     error: np.ndarray,
+    alone: np.ndarray,
     between: np.ndarray,
     memory: np.ndarray,
     basis: np.ndarray,
     is_free: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of R series, each under one noise: log likelihood, that of what the basis leaves, and the scale of the noise.
+    """Of S series under each of G noises, float [G, S]: log likelihood, that of what the basis leaves, and the scale of the noise.
 
     Args:
-        y: float [R, T], NaN where there is none.
-        error: float [R, T], variance of each value that its neighbours do not share.
-        between: float [R], variance of what steps differ by.
-        memory: float [R], correlation of it from one step to the next.
-        basis: float [R, K, T].
+        y: float [S, T], NaN where there is none.
+        error: float [S, T], variance of each value by its groups.
+        alone: float [G, S], further variance that neighbours do not share.
+        between: float [G, S], variance of what steps differ by.
+        memory: float [G, 1], correlation of it from one step to the next.
+        basis: float [S, K, T].
         is_free: whether the scale of the variance is free.
     """
     there = np.isfinite(y)
-    white, logs = _innovations(
-        np.concatenate([basis, np.where(there, y, 0.0)[:, None]], axis=1), there, error, between, memory
-    )
-    gram = white @ np.swapaxes(white, 1, 2)
-    own, right, total = gram[:, :-1, :-1], gram[:, :-1, -1:], gram[:, -1, -1]
-    size = np.maximum(np.trace(own, axis1=1, axis2=2), TINY)
-    own = own + RIDGE * size[:, None, None] * np.eye(own.shape[1])
-    squares = np.maximum(total - (right * np.linalg.solve(own, right)).sum(axis=(1, 2)), TINY)
+    values = np.concatenate([basis, np.where(there, y, 0.0)[:, None]], axis=1)
+    gram, logs = _innovations(values, there, error, alone, between, memory)
+    own, right, total = gram[..., :-1, :-1], gram[..., :-1, -1:], gram[..., -1, -1]
+    size = np.maximum(np.trace(own, axis1=-2, axis2=-1), TINY)
+    own = own + RIDGE * size[..., None, None] * np.eye(own.shape[-1])
+    squares = np.maximum(total - (right * np.linalg.solve(own, right)).sum(axis=(-2, -1)), TINY)
     n = there.sum(axis=1)
     left = np.maximum(n - basis.shape[1], 1)
     volume = np.linalg.slogdet(own)[1] / 2
     if is_free:
         scale = squares / left
         return logs - n / 2 * np.log(squares), logs - left / 2 * np.log(squares) - volume, scale
-    return logs - squares / 2, logs - squares / 2 - volume, np.ones(len(y))
+    return logs - squares / 2, logs - squares / 2 - volume, np.ones_like(logs)
 
 
 def _innovations(
-    values: np.ndarray, there: np.ndarray, error: np.ndarray, between: np.ndarray, memory: np.ndarray
+    values: np.ndarray,
+    there: np.ndarray,
+    error: np.ndarray,
+    alone: np.ndarray,
+    between: np.ndarray,
+    memory: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What each step has that those before it do not tell, of size 1 (Kalman 1960), and half the log of the precisions, summed.
+    """Products, over all steps, of what each step has that those before it do not tell, of size 1 (Kalman 1960), and half the log of the precisions, summed.
 
     Args:
-        values: float [R, K, T].
-        there: bool [R, T], where there are values.
-        error, between, memory: as for `_fit`.
+        values: float [S, K, T].
+        there: bool [S, T], where there are values.
+        error, alone, between, memory: as for `_fit`.
 
     Returns:
-        float [R, K, T], 0 where there is none; float [R].
+        float [G, S, K, K]; float [G, S].
     """
-    n_series, n_columns, n = values.shape
-    steps = np.ascontiguousarray(np.moveaxis(values, 2, 0))
-    weight = np.where(there, 1.0, 0.0).T
-    own = np.ascontiguousarray(np.where(there, error, 1.0).T)
-    white = np.empty_like(steps)
-    expected, spread = np.zeros((n_series, n_columns)), between
-    fresh = between * (1 - memory**2)
-    logs = np.zeros(n_series)
-    for t in range(n):
-        precision = weight[t] / np.maximum(spread + own[t], TINY)
+    steps = np.ascontiguousarray(np.moveaxis(values, 2, 0).swapaxes(1, 2))[:, :, None]
+    weight, own = there.T.astype(float), np.ascontiguousarray(error.T)
+    n_columns, shape = steps.shape[1], between.shape
+    expected, spread, fresh = np.zeros((n_columns, *shape)), between, between * (1 - memory**2)
+    products, logs = np.zeros((n_columns, n_columns, *shape)), np.zeros(shape)
+    for t in range(len(steps)):
+        precision = weight[t] / np.maximum(spread + own[t] + alone, TINY)
         gain = spread * precision
         off = steps[t] - expected
-        white[t] = np.sqrt(precision)[:, None] * off
-        expected = memory[:, None] * (expected + gain[:, None] * off)
+        products += (precision * off)[:, None] * off
+        expected = memory * (expected + gain * off)
         spread = memory**2 * spread * (1 - gain) + fresh
         logs += np.log(np.where(precision > 0, precision, 1.0)) / 2
-    return np.moveaxis(white, 0, 2), logs
+    return np.moveaxis(products, (0, 1), (2, 3)), logs
 
 
 def _variance(values: np.ndarray, errors: np.ndarray, own: np.ndarray, between: np.ndarray) -> np.ndarray:
@@ -318,7 +312,10 @@ def in_a_row(values: np.ndarray) -> np.ndarray:
     Args:
         values: float [S, T], NaN where there is none: a source that comes every third step has its own neighbours.
     """
-    return np.argsort(~np.isfinite(values), axis=1, kind="stable")
+    there = np.isfinite(values)
+    if there.all():
+        return np.broadcast_to(np.arange(values.shape[1]), values.shape)
+    return np.argsort(~there, axis=1, kind="stable")
 
 
 def clipped(values: np.ndarray, variance: np.ndarray) -> np.ndarray:

@@ -283,7 +283,7 @@ class Parting:
         """Whether nearly every step asks the same prompts, as an evaluation does: how prompts differ is no error then."""
         rows = self.rows
         cells = np.unique(rows.prompt * len(rows.steps) + rows.at)
-        return len(cells) > ASKED * len(np.unique(rows.prompt)) * len(rows.steps)
+        return len(cells) > ASKED * (int(rows.prompt.max()) + 1) * len(rows.steps)
 
 
 def _is_constant(values: np.ndarray, least: np.ndarray) -> bool:

@@ -240,13 +240,17 @@ def screened(panel: Panel, noise: Noise, learned: np.ndarray) -> tuple[np.ndarra
         here = np.arange(first, min(first + per, len(panel.values)))
         part, own = one_of(panel, here.tolist()), noise.at(here)
         plain, w = scan(part, own, polynomials(n, 0))
-        log_p = plain.log_p
-        if n >= FEWEST_EVALUATIONS:
-            smooth, v = scan(part, own, polynomials(n, DRIFT_DEGREE))
-            drift = drift_evidence(w, v, n, freedom_of(part))
-            drifts[here] = (drift > plain.evidence) & learned[here]
-            log_p = np.where(drifts[here], smooth.log_p, log_p)
-        chance[here] = log_p
+        chance[here] = plain.log_p
+        if n < FEWEST_EVALUATIONS:
+            continue
+        smooth = np.broadcast_to(polynomials(n, DRIFT_DEGREE), (len(here), DRIFT_DEGREE + 1, n))
+        drift = drift_evidence(w, whitened(own.clipped, own, smooth), n, freedom_of(part))
+        slow = here[(drift > plain.evidence) & learned[here]]
+        drifts[slow] = True
+        if len(slow):
+            chance[slow] = scan(one_of(panel, slow.tolist()), noise.at(slow), polynomials(n, DRIFT_DEGREE))[
+                0
+            ].log_p
     return chance, drifts
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from rollout_traces.analysis.run_rows import RunRows
+from rollout_traces.analysis.run_rows import RunRows, distinct
 from rollout_traces.analysis.step_series import Part
 
 SMOOTHED = 0.2
@@ -69,11 +69,12 @@ class StepCells:
             part if self.known is None else part[self.known] for part in (rows.at, rows.unit, codes)
         )
         key = unit * self.n_values + codes
-        distinct, first, self.unit = np.unique(key, return_index=True, return_inverse=True)
-        self.n_units = len(distinct)
-        self.value, self.at = codes[first], at[first]
+        units, self.unit = distinct(key)
+        self.n_units = len(units)
+        self.value, self.at = units % self.n_values, np.empty(self.n_units, np.int64)
+        self.at[self.unit] = at
         self.cell = self.value * self.n_steps + self.at
-        self.whole = np.cumsum(np.diff(distinct // self.n_values, prepend=-1) > 0) - 1
+        self.whole = np.cumsum(np.diff(units // self.n_values, prepend=-1) > 0) - 1
 
     def sums(
         self, values: np.ndarray, weight: np.ndarray | None, within: float = 0.0, between: float = 0.0
