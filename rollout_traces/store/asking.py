@@ -143,7 +143,7 @@ class Asking:
         return Compiler(self.names, name, _no_text).column(name, QuerySpan(0, len(name)))
 
     def relation(self, columns: Collection[str]) -> str:
-        """What stands behind FROM where these columns are read, figures of groups among them."""
+        """Writes the relation behind FROM where these columns are read, figures of groups among them."""
         relation = self.state.relation([*columns])
         figures = [name for name in GROUP if name in columns]
         if not figures:

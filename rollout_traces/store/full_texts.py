@@ -1,4 +1,4 @@
-"""What kept rollouts hold in full: written text, prompt, system prompt, tools, ground truth; from the traces themselves."""
+"""Texts of kept rollouts in full: written text, prompt, system prompt, tools, ground truth; from the traces themselves."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _content(message: Mapping[str, Any]) -> str:
 
 
 def _all_of(message: Mapping[str, Any]) -> str:
-    """What an assistant message says, its thinking first."""
+    """Joins all that an assistant message says, its thinking first."""
     from rollout_traces.store.reading import message_texts
 
     thinking = message_texts({"content": message.get("reasoning_content")})

@@ -164,7 +164,7 @@ class _Api:
         return known
 
     def call(self, name: str, **arguments: Any) -> Any:
-        """What a function of the server answers.
+        """Calls a function of the server and gives its answer.
 
         Raises:
             StoreError: nothing answers, or something that is no answer, too long, or too late.

@@ -157,7 +157,7 @@ class Index:
         return state
 
     def side_folder(self) -> Path:
-        """Where the side tables are read from."""
+        """Gives the folder that the side tables are read from."""
         return self._side_folder
 
     def refresh(self, progress: Progress | None = None) -> int:
@@ -433,7 +433,7 @@ def _say_hidden(state: State) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """What distinguishes a file from another of the same name; None when there is none."""
+    """Gives what distinguishes a file from another of the same name; None when there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -320,7 +320,7 @@ def _forget(connection: sqlite3.Connection, source: Source, segments: Path, *, c
 
 
 def _runs_of_ours(connection: sqlite3.Connection, run_ids: set[str]) -> set[str]:
-    """Those of some runs of which a rollout was logged by this package."""
+    """Finds, among some runs, those of which a rollout was logged by this package."""
     return {
         run_id
         for run_id in run_ids
@@ -356,5 +356,5 @@ def _document(reading: Reading, place: int) -> tuple[int, str, str | None, int, 
 
 
 def _belongs_to_a_ledger(reading: Reading) -> bool:
-    """Whether a trace may be of a rollout that the table has already, or is a step summary."""
+    """Tells whether a trace may be of a rollout that the table has already, or is a step summary."""
     return reading.kind == DIGEST or "uid" in reading.fields

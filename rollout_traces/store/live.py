@@ -31,7 +31,7 @@ MOST_FILES = 1000
 """Files of one run that are followed, the newest ones."""
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 Fate = Literal["running", "lost", "done", "aborted"]
-"""What became of a rollout; `lost` was running when its writer was last seen."""
+"""The fate of a rollout; `lost` was running when its writer was last seen."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class LiveRuns:
         self._lock = threading.Lock()
 
     def look(self, run: str | None = None) -> LiveLook | None:
-        """What is in flight now.
+        """Looks at what is in flight now.
 
         Args:
             run: a run's name or id; the one that was seen last when None.
@@ -136,7 +136,7 @@ class LiveRuns:
         return None
 
     def knows(self, run_id: str) -> bool:
-        """Whether anything was ever said of what a run has in flight."""
+        """Tells whether anything was ever said of what a run has in flight."""
         return self._of(run_id) is not None
 
     def forget(self, run_ids: Collection[str]) -> None:
@@ -233,7 +233,7 @@ class _FollowedFile:
             self.written = os.fstat(fd).st_mtime
 
     def head(self) -> dict[str, object]:
-        """What the file says of its writer, without reading the rest."""
+        """Reads what the file says of its writer, and not the rest."""
         with contextlib.suppress(OSError), os.fdopen(os.open(self._path, _FLAGS), "rb") as file:
             first = LiveFile()
             first.feed(file.readline(MAX_LINE))

@@ -94,7 +94,7 @@ class LocalSource(Source):
         return found
 
     def media_folder(self) -> Path:
-        """Where Trackio keeps the project's media files; it may be missing."""
+        """Finds the folder in which Trackio keeps the project's media files; it may be missing."""
         return self.path.parent / "media" / self.path.stem
 
     def media(self, path: str) -> bytes:

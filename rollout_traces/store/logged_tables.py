@@ -28,7 +28,7 @@ KEPT = 8
 
 
 def is_row_of_table(trace_id: str) -> bool:
-    """Whether an id is that of a table's row and of no trace."""
+    """Tells whether an id is that of a table's row and of no trace."""
     return _place(trace_id) is not None
 
 

@@ -98,7 +98,7 @@ def set_meta(connection: sqlite3.Connection, name: str, value: int | str) -> Non
 
 
 def stamp(connection: sqlite3.Connection) -> tuple[int, ...]:
-    """What changes whenever rows came or went, or the index was built anew."""
+    """Reads numbers that change whenever rows came or went, or the index was built anew."""
     return tuple(int(meta(connection, name, 0)) for name in ("built", "changes"))
 
 
@@ -108,7 +108,7 @@ def changed(connection: sqlite3.Connection) -> None:
 
 
 def state(connection: sqlite3.Connection, folder: Path) -> State:
-    """What the table is now.
+    """Reads the state of the table.
 
     Args:
         connection: a connection inside a snapshot.

@@ -26,7 +26,7 @@ thousand groups share one less than once in 10^8 steps."""
 
 
 OtherTool = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]
-"""What a trace of a known trainer says: name of the ledger -> value, `flags` as a tuple; and its messages."""
+"""The content of a known trainer's trace: name of the ledger -> value, `flags` as a tuple; and its messages."""
 
 
 def read_other_tool(

@@ -1,4 +1,4 @@
-"""Where Trackio keeps its projects and where their indexes go, without importing Trackio; and where an export lies."""
+"""Places of Trackio's projects and of their indexes, found without importing Trackio; and of an export."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIDE_FOLDER = "rollout-columns"
 MARKS_FOLDER = "rollout-marks"
 """Beside the projects: what readers said of each project's incidents."""
 NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "fuse.")
-"""How the names of file systems begin that are reached over a network."""
+"""Beginnings of the names of file systems that are reached over a network."""
 
 
 def trackio_dir() -> Path:
@@ -107,22 +107,22 @@ def cached_marks_path(index: Path) -> Path:
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is the address of an export and no name of a project."""
+    """Tells whether a text is the address of an export and no name of a project."""
     return isinstance(text, str) and ("://" in text or text.startswith((".", "~")) or os.sep in text)
 
 
 def holds_export(folder: Path) -> bool:
-    """Whether a folder of this machine holds parquet files, at any depth."""
+    """Tells whether a folder of this machine holds parquet files, at any depth."""
     return folder.is_dir() and next(folder.rglob("*.parquet"), None) is not None
 
 
 def is_own(path: Path) -> bool:
-    """Whether a folder belongs to this user."""
+    """Tells whether a folder belongs to this user."""
     return not hasattr(os, "geteuid") or path.stat().st_uid == os.geteuid()
 
 
 def on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
-    """Whether a folder is on a network mount, as far as the system says.
+    """Tells whether a folder is on a network mount, as far as the system says.
 
     Args:
         mounts: the system's table of mounts.

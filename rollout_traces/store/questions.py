@@ -74,7 +74,7 @@ def page(
 
 
 def count(asking: Asking, scope: Scope) -> int:
-    """How many rows there are."""
+    """Counts the rows of a scope."""
     return _count(asking, asking.asked(scope))
 
 
@@ -272,7 +272,7 @@ class Measure:
 
     @property
     def name(self) -> str:
-        """What its column is called."""
+        """The name of its column."""
         return f"{self.statistic}({self.column})"
 
 

@@ -32,12 +32,12 @@ MAX_DEPTH = 3
 """Nested metadata is flattened this deep, names joined by `/`."""
 
 DIGEST = "digest"
-"""What the metadata of a step summary calls it."""
+"""The name of a step summary in its metadata."""
 SIGNS = "{}[]()<>=+*/\\_^$#@|&%~`"
 """Signs that the index keeps as words of their own; other marks only separate words."""
 
 THINKING_BEGINS, THINKING_ENDS = "<think>", "</think>"
-"""What stands around the thinking inside an assistant's content."""
+"""Marks around the thinking inside an assistant's content."""
 _THINKING = "think>"
 """Part of both."""
 SIGNED = 4000
@@ -56,12 +56,12 @@ _VARIES = (
     (re.compile(r"\b(?:0x)?[0-9a-f]{8,}\b", re.IGNORECASE), "<hash>"),
     (re.compile(r"\d+(?:\.\d+)?"), "<n>"),
 )
-"""What differs between two occurrences of one error."""
+"""Patterns of what differs between two occurrences of one error, and what replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the index keeps of one trace.
+    """The part of one trace that the index keeps.
 
     Attributes:
         stored: the trace, its texts let go.
@@ -287,7 +287,7 @@ def _split_of(key: str) -> str:
 
 
 def answer_of(text: str) -> str:
-    """What an assistant's text says after its thinking; the thinking where nothing follows."""
+    """Cuts the thinking off an assistant's text; gives the thinking where nothing follows."""
     if text.rfind(_THINKING) < 0:
         return text
     before, mark, after = text.rpartition(THINKING_ENDS)

@@ -1,4 +1,4 @@
-"""What was handed over: a step's kept rows as the `RolloutBatch` that was logged, and the record that a rollout was imported from."""
+"""The batch that was handed over: a step's kept rows as the `RolloutBatch` that was logged, and the record that a rollout was imported from."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def raw_record_of(store: Any, trace_id: str) -> str:
 
 
 def _origin_of(store: Any, trace_id: str) -> Any:
-    """Where a rollout was read from: its trace says it, and its row, also where it has no trace."""
+    """Looks up the place a rollout was read from: its trace says it, and its row, also where it has no trace."""
     try:
         return store.record(trace_id).metadata.get("origin")
     except StoreError:

@@ -1,4 +1,4 @@
-"""What goes when rollouts are deleted: worked out before anything is touched."""
+"""The plan of a deletion: what goes with rollouts, worked out before anything is touched."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Ids = tuple[str | None, str | None]
 """Uid and trace id of a rollout."""
 _ASKED = ("run_id", "split", "step", "uid", "id")
 PATH_KEY = "file_path"
-"""What Trackio calls a file's path below its media folder, inside a stored image, table or recording."""
+"""Trackio's key of a file's path below its media folder, inside a stored image, table or recording."""
 _CHUNK = 500
 
 
 @dataclass(frozen=True)
 class RemovalPlan:
-    """What a deletion takes away.
+    """The plan of what a deletion takes away.
 
     Attributes:
         runs: id -> name of runs of which nothing stays: their scalars, configuration and alerts go too.
@@ -59,7 +59,7 @@ class RemovalPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing goes."""
+        """True when nothing goes."""
         return not (self.runs or self.traces or self.ledger_rows)
 
 
@@ -70,7 +70,7 @@ def plan_removal(
     splits: Sequence[str] | None = None,
     steps: Steps = EVERYTHING,
 ) -> RemovalPlan:
-    """What goes when every rollout of a filter is deleted, traced or not, of every attempt.
+    """Plans the deletion of every rollout of a filter, traced or not, of every attempt.
 
     Args:
         store: a project of this machine.
@@ -95,7 +95,7 @@ def plan_removal(
 def plan_retention(
     store: Store, older_than: timedelta | None = None, most_bytes: int | None = None
 ) -> RemovalPlan:
-    """What goes so that nothing older stays, and the project's traces take no more than so many bytes.
+    """Plans a deletion after which nothing older stays, and the project's traces take no more than so many bytes.
 
     Whole steps go, the oldest first by when they were last written.
 
@@ -186,7 +186,7 @@ def _planned(
 
 
 def _labels(store: Store, going: Sequence[Ids]) -> dict[str, int]:
-    """How many labels and notes go with some rollouts; none where a rollout of the same uid stays."""
+    """Counts the labels and notes that go with some rollouts; none where a rollout of the same uid stays."""
     entries = store.labels.now().entries
     if not entries:
         return {}
@@ -211,7 +211,7 @@ def _refuse_rows_of_tables(wanted: Mapping[Place, Sequence[Ids]], whole_runs: Ma
 
 
 def _rows_of(store: Store) -> dict[Place, int]:
-    """How many rollouts each place has."""
+    """Counts the rollouts of each place."""
     counted = (
         "SELECT run_id, split, step, sum(n_rows) FROM parts JOIN places USING (place) JOIN runs USING (run)"
     )
@@ -283,7 +283,7 @@ _NAMED = (
 
 
 def _files_of_run(own: Path, name: str) -> Iterator[Path]:
-    """What Trackio saved for a run: a folder for each step."""
+    """Lists the files that Trackio saved for a run: a folder for each step."""
     folder = _inside(own, own / name)
     if folder is None or folder == own:
         return

@@ -25,7 +25,7 @@ ROW_TABLE = (
     "snippet",
     "prompt",
 )
-"""What a table of runs, and one of rollouts, shows."""
+"""Columns that a table of runs, and one of rollouts, shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class RunInfo:
         return tuple(step for _, step in self.attempts[1:])
 
     def is_superseded(self, attempt: str | None, step: int) -> bool:
-        """Whether a later attempt trained a step, or one before it; what knows no attempt is older than all."""
+        """Tells whether a later attempt trained a step, or one before it; what knows no attempt is older than all."""
         return any(first <= step for name, first in self.attempts if name > (attempt or ""))
 
 

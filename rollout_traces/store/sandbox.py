@@ -96,7 +96,7 @@ def _answer(folder: Path, done: subprocess.CompletedProcess[bytes]) -> pa.Table:
 
 
 def main(folder: Path) -> None:
-    """What the process does: opens relations, bounds itself, runs the statement, writes the answer."""
+    """Runs the process: opens relations, bounds itself, runs the statement, writes the answer."""
     leave_pandas_out()
     import pyarrow.dataset as ds
 

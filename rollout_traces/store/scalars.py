@@ -25,7 +25,7 @@ Attempts = Sequence[tuple[str, int]]
 UNKNOWN = ""
 """The attempt of what carries none: the trainer logged it to Trackio itself."""
 PLOTTED = "reward/mean"
-"""What is drawn where nothing is named, of every split."""
+"""The number that is drawn where nothing is named, of every split."""
 
 _LOG = logging.getLogger("rollout_traces")
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
@@ -33,7 +33,7 @@ _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 @dataclass
 class _Read:
-    """What was read of one run: attempt -> key -> step -> its newest value, and the id of the last row."""
+    """The numbers that were read of one run: attempt -> key -> step -> its newest value, and the id of the last row."""
 
     values: dict[str, dict[str, dict[int, float]]] = field(default_factory=dict)
     last_id: int = 0

@@ -1,4 +1,4 @@
-"""Which rows a question is about: run, split, steps, a filter and a search."""
+"""The rows that a question is about: run, split, steps, a filter and a search."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERYTHING: Steps = (None, None)
 
 @dataclass(frozen=True)
 class Scope:
-    """Which rows are meant.
+    """The rows that are meant.
 
     Attributes:
         run_id: of this run alone.
@@ -60,7 +60,7 @@ class Scope:
         return [*parts, Sql("doc IS NOT NULL")] if self.rows == "traces" else parts
 
     def parsed(self) -> Query:
-        """What the filter says.
+        """Parses the filter.
 
         Raises:
             QueryError: it cannot be understood.
@@ -68,7 +68,7 @@ class Scope:
         return parse_query(self.where)
 
     def searches(self) -> list[Text]:
-        """What is searched for.
+        """Parses the search.
 
         Raises:
             QueryError: there is too much of it.
@@ -76,7 +76,7 @@ class Scope:
         return parse_search(self.text)
 
     def looked_for(self) -> list[Text | TextScan]:
-        """What conversations must or may hold: the words of the search, and what the filter looks for in texts.
+        """Lists the texts that conversations must or may hold: the words of the search, and what the filter looks for in them.
 
         Raises:
             QueryError: filter or search cannot be understood.
@@ -103,7 +103,7 @@ def conjuncts(node: Node | None) -> list[Node]:
 
 
 def holds_text(node: Node) -> bool:
-    """Whether some part of a filter looks into conversations."""
+    """Tells whether some part of a filter looks into conversations."""
     if isinstance(node, All | Any):
         return any(map(holds_text, node.parts))
     return holds_text(node.part) if isinstance(node, Not) else isinstance(node, Text | TextScan)

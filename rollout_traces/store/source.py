@@ -1,4 +1,4 @@
-"""Where traces are read from: one set of read-only SQL over Trackio's tables, whatever carries it.
+"""The source that traces are read from: one set of read-only SQL over Trackio's tables, whatever carries it.
 
 A local project and a Trackio server differ only in how a SELECT travels, so a source is one method,
 `select`, and everything else is written once here. Nothing here imports Trackio.
@@ -80,22 +80,22 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def index_path(self) -> Path:
-        """Where this source's index file belongs."""
+        """Says where this source's index file belongs."""
 
     def marks_path(self) -> Path:
         """The file of what readers said of the project's incidents."""
         return cached_marks_path(self.index_path())
 
     def labels_path(self) -> Path:
-        """Where the file of people's labels on its rollouts belongs: with this user, where it is not beside them."""
+        """Says where the file of people's labels on its rollouts belongs: with this user, where it is not beside them."""
         return own_labels_path(self.label)
 
     @abc.abstractmethod
     def side_folder(self) -> str:
-        """Where this source's side tables belong: a folder of this machine, or an address."""
+        """Says where this source's side tables belong: a folder of this machine, or an address."""
 
     def live_folder(self) -> Path | None:
-        """Where loggers say what is in flight; None where that is on another machine."""
+        """Finds the folder in which loggers say what is in flight; None where that is on another machine."""
         return None
 
     def media(self, path: str) -> bytes:
@@ -119,7 +119,7 @@ class Source(abc.ABC):
         return int(rows[0][0] or 0) if rows else 0
 
     def count(self, up_to: int | None = None) -> int:
-        """How many traces there are.
+        """Counts the traces.
 
         Args:
             up_to: count only those of at most this rowid.
@@ -170,12 +170,12 @@ class Source(abc.ABC):
         return int(rows[0][0] or 0) if rows else 0
 
     def count_metrics(self, up_to: int) -> int:
-        """How many rows of logged scalars there are up to an id."""
+        """Counts the rows of logged scalars up to an id."""
         rows = self._of("metrics", "SELECT count(*) FROM metrics WHERE id <= ?", (up_to,))
         return int(rows[0][0]) if rows else 0
 
     def metrics_ids(self, wanted: Sequence[int]) -> set[int]:
-        """Those of some ids that are still rows of logged scalars."""
+        """Finds, among some ids, those that are still rows of logged scalars."""
         return {
             number
             for chunk in self._pages(wanted)

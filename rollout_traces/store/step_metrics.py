@@ -19,7 +19,7 @@ Metrics = dict[str, float]
 
 
 def logged_metrics(store: Store, run: str, split: str, keys: Sequence[str]) -> dict[int, Metrics]:
-    """What a run logged of its steps.
+    """Reads what a run logged of its steps.
 
     Args:
         run: id or name of the run.
@@ -205,7 +205,7 @@ def _counts(store: Store, run: str, split: str, steps: Steps) -> dict[int, tuple
 
 @dataclass(frozen=True)
 class SwitchedOff:
-    """What is off in one split of a run.
+    """The names that are off in one split of a run.
 
     Attributes:
         run: the run's name.
@@ -232,13 +232,13 @@ def switched_off(store: Store, what: What, *, runs: int = 5) -> Iterator[Switche
 
 
 def off_in(store: Store, run: str, split: str, what: What) -> str | None:
-    """What is off in one split; None when no step summary can say."""
+    """Says what is off in one split; None when no step summary can say."""
     digests = [step.digest_id for step in store.steps(run, split) if step.digest_id]
     return (store.record(digests[-1]).metadata.get(what) or "") if digests else None
 
 
 def notes_in(store: Store, run: str, split: str, step: int) -> list[str]:
-    """What a step's summary notes of what was put right, or could not be understood."""
+    """Reads a step summary's notes on what was put right, or could not be understood."""
     digest = next((info.digest_id for info in store.steps(run, split) if info.step == step), None)
     found = store.record(digest).metadata.get("notes") if digest else None
     return [note for note in found if isinstance(note, str)] if isinstance(found, list) else []

@@ -157,7 +157,7 @@ def list_groups(asking: Asking, place: Place) -> StepGroups:
 
 
 def _ties(groups: Sequence[Sequence[TraceRow]]) -> list[bool]:
-    """Which groups' rewards are tied."""
+    """Tells of each group whether its rewards are tied."""
     known = [row.values for rows in groups for row in rows]
     rewards = np.array([_number(row.get("reward")) for row in known], np.float64)
     failed = np.array([row.get("reward_status", "ok") != "ok" for row in known], bool)

@@ -192,7 +192,7 @@ class Store(StoreTraces):
 
     @property
     def side_folder(self) -> str:
-        """Where side tables of this project belong, see `store.columns.side`: a folder, or an address."""
+        """The place of this project's side tables, see `store.columns.side`: a folder, or an address."""
         return self.source.side_folder()
 
     def forget_answers(self) -> None:
@@ -313,7 +313,7 @@ class Store(StoreTraces):
         return RowPage(rows, page.total, page.next)
 
     def count(self, run: str | None = None, split: str | None = None, **which: Unpack[FilterAndText]) -> int:
-        """How many rollouts satisfy a filter; arguments as for `query`."""
+        """Counts the rollouts that satisfy a filter; arguments as for `query`."""
         scope = self._scope(run, split, **which)
         return self.ask(lambda asking: questions.count(asking, scope))
 

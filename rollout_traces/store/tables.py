@@ -1,4 +1,4 @@
-"""What a store gives as whole tables: Arrow, ledgers, SQL, logged numbers."""
+"""A store's rows as whole tables: Arrow, ledgers, SQL, logged numbers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Table:
 
     @property
     def n_rows(self) -> int:
-        """How many rollouts there are in it."""
+        """The number of rollouts in it."""
         return self.ask(lambda asking: questions.count(asking, self.scope))
 
     def sql(self, query: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> pa.Table:
@@ -76,7 +76,7 @@ class Table:
         return self.ask(answer)
 
     def texts(self, uids: Sequence[str]) -> pa.Table:
-        """What some kept rollouts hold in full, from their traces.
+        """Reads the texts of some kept rollouts in full, from their traces.
 
         Args:
             uids: uids, or trace ids of rollouts that have none.
@@ -112,7 +112,7 @@ class Table:
 
 
 def reads_metrics(asking: Asking, query: str) -> bool:
-    """Whether a statement reads the relation `metrics`, as DuckDB parses it."""
+    """Tells whether a statement reads the relation `metrics`, as DuckDB parses it."""
     said = asking.run("SELECT json_serialize_sql(?) AS said", [query])["said"][0].as_py().lower()
     return '"table_name":"metrics"' in said or '"error":true' in said
 

@@ -19,7 +19,7 @@ STEPS_BETWEEN_LOOKS = 100_000
 
 @dataclass
 class TimeLimit:
-    """How long a question may take: its statements by the clock, what lies between them by the processor time of its thread.
+    """The limit on a question's time: its statements by the clock, what lies between them by the processor time of its thread.
 
     A thread that waits for the processor, as one of many on a busy machine does, is not what takes long.
 
@@ -58,7 +58,7 @@ class TimeLimit:
         return time.monotonic() - time.thread_time()
 
     def error(self) -> StoreError:
-        """What is said of a question that was stopped."""
+        """Makes the error of a question that was stopped."""
         return StoreError(
             f"This took longer than {self.seconds:g} seconds and was stopped. Ask for less (one run, fewer steps, "
             "a filter before a search for text), or start `rollout-traces show --query-seconds` with more."
@@ -97,7 +97,7 @@ def stepping_aside(step_aside: StepAside) -> Iterator[None]:
 
 @contextmanager
 def waiting_for_another() -> Iterator[None]:
-    """What this thread waits for within the block is computed by another one."""
+    """Marks a block within which this thread waits for what another one computes."""
     with _STEP_ASIDE.get()():
         yield
 

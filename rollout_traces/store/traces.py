@@ -1,4 +1,4 @@
-"""What a store gives of one kept rollout: its trace, transcript, details, images, conversation."""
+"""A store's answers on one kept rollout: its trace, transcript, details, images, conversation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StoreTraces(StoreTables):
     """The kept rollouts of one project, by trace id or uid."""
 
     def uid(self, trace_id: str) -> str:
-        """What a rollout's labels are kept under: its uid; its trace id where it has none."""
+        """Looks up the id that a rollout's labels are kept under: its uid; its trace id where it has none."""
         return str(self.record(trace_id).metadata.get("uid") or trace_id)
 
     def find(self, wanted: str) -> str:
@@ -59,7 +59,7 @@ class StoreTraces(StoreTables):
             return shown_record(stored, TraceRecord(list(messages), dict(metadata), spans))
 
     def _stored(self, wanted: str) -> StoredTrace:
-        """What lies under an id; else under the id that a uid, or the beginning of either, means."""
+        """Reads the trace of an id; else of the id that a uid, or the beginning of either, means."""
         try:
             return self.source.trace(wanted)
         except StoreError:
@@ -84,7 +84,7 @@ class StoreTraces(StoreTables):
             return read_transcript(record)
 
     def details(self, trace_id: str) -> dict[str, Any]:
-        """What is kept beside a trace: flags with their sentences, warnings, timings.
+        """Reads what is kept beside a trace: flags with their sentences, warnings, timings.
 
         Args:
             trace_id: its id or uid, or the beginning of one.

@@ -47,7 +47,7 @@ First = Mapping[tuple[int, str, str], int]
 CONDENSED_TOGETHER = 122_880
 """Rows after which a table that is kept condensed is condensed again, while it is loaded and later: a row group of DuckDB's."""
 LABEL_KEY, SIDE_KEY = "__labelled", "__side"
-"""What labels and side tables are joined by; names that no column of a run has."""
+"""Columns by which labels and side tables are joined; names that no column of a run has."""
 
 Lent = TypeVar("Lent")
 Loaded = dict[str, tuple[int, frozenset[int]]]
@@ -56,7 +56,7 @@ Loaded = dict[str, tuple[int, frozenset[int]]]
 
 @dataclass(frozen=True)
 class State:
-    """What the manifest says at one moment.
+    """The manifest's state at one moment.
 
     Attributes:
         stamp: changes with every change of the index.
@@ -101,7 +101,7 @@ class State:
         return self.own_kinds | {name: self.side.kinds[name] for name in sorted(self.side_names)}
 
     def relation(self, names: Sequence[str] | None = None) -> str:
-        """What stands behind FROM for some columns of `kinds`; all when None."""
+        """Writes the relation behind FROM for some columns of `kinds`; all when None."""
         joins = []
         if self.labelled.entries and (names is None or not LABELLED.keys().isdisjoint(names)):
             joins.append(f"LEFT JOIN labelled ON {LABEL_KEY} = coalesce(CAST(uid AS VARCHAR), id)")

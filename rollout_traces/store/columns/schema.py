@@ -145,7 +145,7 @@ COMPUTED: Mapping[str, Kind] = {
 LABELLED: Mapping[str, Kind] = {"labels": "tags", "notes": "text", "labelled_by": "tags"}
 """From the file of labels; known of the rows that somebody labelled."""
 INTERNAL = frozenset({"row", "place", "run_no", "doc", "late_part", "from_ledger"})
-"""What the store needs, and a query of the filter language cannot name."""
+"""Columns that the store needs, and that a query of the filter language cannot name."""
 ALWAYS: Mapping[str, Kind] = {
     "group": "int",
     "sample": "int",
@@ -239,7 +239,7 @@ MEANINGS: Mapping[str, str] = {
     "unreadable": "1 when its stored JSON is damaged, or its fields are not those of the trainer that wrote it",
     "written_by": "the trainer that wrote the trace, where it was not rollout-traces and its trainer is known",
 }
-"""What columns mean that neither a ledger nor a trace's metadata explains."""
+"""Meanings of columns that neither a ledger nor a trace's metadata explains."""
 
 
 def quoted(name: str) -> str:

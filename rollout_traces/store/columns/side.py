@@ -76,7 +76,7 @@ class SideColumns:
 
 
 def read_side_columns(folder: Path, known: SideColumns) -> SideColumns:
-    """What the side tables of a folder hold now.
+    """Reads the side tables of a folder as they are now.
 
     Args:
         folder: where they lie; it may be missing.

@@ -28,7 +28,7 @@ from rollout_traces.store.rows import StoredTrace
 from rollout_traces.store.source import Source, SourceRun, SqlValue
 
 PROTOCOLS = ("file", "s3", "gs", "gcs", "az", "abfs", "abfss", "hf")
-"""What an address may begin with; fsspec knows more, among them some that run or unpack what they find."""
+"""Beginnings that an address may have; fsspec knows more, among them some that run or unpack what they find."""
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}
 
 
@@ -84,7 +84,7 @@ class Folder:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is of this machine."""
+        """True when it is of this machine."""
         return self._protocol == "file"
 
     def files(self, suffix: str, below: str = "") -> list[FoundFile]:
@@ -167,7 +167,7 @@ KEPT_BYTES = 256 << 20
 
 
 class Locations(Protocol):
-    """Where the traces of an export are, as its index knows it."""
+    """The places of an export's traces, as its index knows them."""
 
     def of_ids(self, trace_ids: Sequence[str]) -> dict[str, int]:
         """id -> number of its row, `file << ROW_BITS | row`."""
@@ -207,7 +207,7 @@ class ExportSource(Source):
         return self.folder.files(".parquet")
 
     def about(self) -> dict[str, Any]:
-        """What the export says of itself; empty where it says nothing."""
+        """Reads the export's description of itself; empty where it has none."""
         if self._about is None:
             data = self.folder.read_named(ABOUT)
             with damage_said(f"{self.label}: {ABOUT}"):

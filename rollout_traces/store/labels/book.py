@@ -213,7 +213,7 @@ class LabelBook:
         self._lock = threading.Lock()
 
     def now(self) -> Labelled:
-        """What is labelled, with what others wrote since the last time."""
+        """Reads what others wrote since the last time, and gives all that is labelled."""
         with self._lock:
             anew, news = self.log.news()
             if anew or news:

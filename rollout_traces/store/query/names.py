@@ -1,4 +1,4 @@
-"""What a query can name: columns, flags, and the figures of a rollout's group."""
+"""Names that a query can use: columns, flags, and the figures of a rollout's group."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Names:
         return QueryColumn(name, _KINDS[kind], f"CAST({sql} AS TINYINT)" if kind == "bool" else sql, (name,))
 
     def is_flag(self, name: str) -> bool:
-        """Whether there is a flag of that name."""
+        """Tells whether there is a flag of that name."""
         return name in self.flags
 
     @cached_property
@@ -114,7 +114,7 @@ class Names:
         return (*(name for name in self.kinds if name not in INTERNAL), *GROUP, *ALIASES)
 
     def hint(self, name: str) -> str:
-        """What may have been meant by a name that is none, as a sentence behind a blank; else nothing."""
+        """Guesses what was meant by a name that is none, as a sentence behind a blank; else nothing."""
         near = difflib.get_close_matches(name, [*self.all, *self.flags], n=1) or [
             known for known in self.all if known.endswith("/" + name)
         ]

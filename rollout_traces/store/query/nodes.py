@@ -1,4 +1,4 @@
-"""What a query says, as plain data. Every node knows where it stands in the query."""
+"""The parts of a query as plain data. Every node knows where it stands in the query."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Sign = Literal["+", "-", "*", "/", "%"]
 
 @dataclass(frozen=True)
 class QuerySpan:
-    """Where something stands in a query.
+    """The place of something in a query.
 
     Attributes:
         start: its first character.
@@ -65,7 +65,7 @@ class Call:
 
 
 Term = Name | Constant | Arithmetic | Call
-"""What has a value."""
+"""A node that has a value."""
 
 
 @dataclass(frozen=True)

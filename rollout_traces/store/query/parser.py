@@ -277,7 +277,7 @@ class _Parser:
         return Not(node) if negated else node
 
     def _worded(self, term: Term) -> Node | None:
-        """What follows a term as a word: `in`, `between`, `has`, `contains`, `like`."""
+        """Reads what follows a term as a word: `in`, `between`, `has`, `contains`, `like`."""
         if self._take("in"):
             return self._in(term)
         if self._take("between"):
