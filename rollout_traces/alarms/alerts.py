@@ -18,7 +18,7 @@ ORDER = ("error", "warn", "info")
 def alerts_of(
     judged: Judged, step: int, n_rows: int, split: str, parameters: Mapping[str, Any]
 ) -> list[Alert]:
-    """What a step raises, the worst first.
+    """Lists what a step raises, the worst first.
 
     Args:
         judged: what it says.
@@ -46,18 +46,18 @@ def alerts_of(
 
 
 def sentence_of(diagnosis: Diagnosis) -> str:
-    """What was seen, and what to do next."""
+    """Says what was seen, and what to do next."""
     return f"{diagnosis.sentence} {diagnosis.advice}".strip()
 
 
 def fault_sentence(name: str, n: int, step: int) -> str:
-    """What a flag of severity error says of a step."""
+    """Says what a flag of severity error means for a step."""
     rows = "1 rollout carries" if n == 1 else f"{n:,} rollouts carry"
     return f"{rows} {name} at step {step}: {REGISTRY[name].meaning}."
 
 
 def entry_may_alert(diagnosis: Diagnosis, parameters: Mapping[str, Any]) -> bool:
-    """Whether an entry is an alert: not where its flag's threshold is not passed."""
+    """Tells whether an entry is an alert: not where its flag's threshold is not passed."""
     first = diagnosis.series[0] if diagnosis.series else None
     if first is None or first.column.rsplit("/", 1)[-1] != "flags" or first.value is None:
         return True
@@ -65,6 +65,6 @@ def entry_may_alert(diagnosis: Diagnosis, parameters: Mapping[str, Any]) -> bool
 
 
 def may_alert(flag: str, share: float, parameters: Mapping[str, Any]) -> bool:
-    """Whether a flag's share is above its `<flag>.alert_above`; where that is None it never is."""
+    """Tells whether a flag's share is above its `<flag>.alert_above`; where that is None it never is."""
     above = parameters.get(f"{flag}.{ALERT_ABOVE}", 0.0)
     return above is not None and share > above

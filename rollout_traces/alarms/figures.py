@@ -1,4 +1,4 @@
-"""What a closed step adds to the series of its run: the figures that `explain` looks at, over all its rollouts."""
+"""Figures that a closed step adds to the series of its run: the figures that `explain` looks at, over all its rollouts."""
 
 from __future__ import annotations
 
@@ -71,8 +71,14 @@ def figures_of(ledger: Ledger, step: int, seen: Iterable[SeriesName] = ()) -> Fi
     kept = [at for at, known in enumerate(there.tolist()) if known]
     faults = {name: int(hit.sum()) for name, hit in flagged.items() if hit.any() and _is_fault(name)}
     return Figures(
-        step, tuple(names[at] for at in kept), tuple(parents[at] for at in kept), table[:, there], faults, ledger.n_rows, _prompts(ledger)
-    )  # fmt: skip
+        step,
+        tuple(names[at] for at in kept),
+        tuple(parents[at] for at in kept),
+        table[:, there],
+        faults,
+        ledger.n_rows,
+        _prompts(ledger),
+    )
 
 
 def _prompts(ledger: Ledger) -> int:

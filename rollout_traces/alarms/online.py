@@ -80,7 +80,7 @@ class Trail:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """What a step says.
+    """Movements that a step shows.
 
     Attributes:
         trail: with the step in it.
@@ -126,8 +126,14 @@ def _appended(trail: Trail, figures: Figures) -> tuple[Trail, np.ndarray]:
     known[at] = np.minimum(known[at] + 1, TRAIL)
     again = figures.prompts != 0 and figures.prompts == trail.prompts
     return replace(
-        trail, steps=steps, known=known, table=table, n_steps=trail.n_steps + 1, prompts=figures.prompts, again=again
-    ), at  # fmt: skip
+        trail,
+        steps=steps,
+        known=known,
+        table=table,
+        n_steps=trail.n_steps + 1,
+        prompts=figures.prompts,
+        again=again,
+    ), at
 
 
 def as_plain(figures: Figures) -> dict[str, Any]:
@@ -150,8 +156,14 @@ def remembered(steps: Iterable[Mapping[str, Any]]) -> Trail:
         names = tuple(SeriesName(*name) for name in known["names"])
         table = np.asarray(known["table"], float).reshape(len(FIELDS), len(names))
         figures = Figures(
-            known["step"], names, tuple(known["parents"]), table, known["faults"], known["n_rows"], known["prompts"]
-        )  # fmt: skip
+            known["step"],
+            names,
+            tuple(known["parents"]),
+            table,
+            known["faults"],
+            known["n_rows"],
+            known["prompts"],
+        )
         trail = judge(trail, figures).trail
     return trail
 
@@ -169,11 +181,18 @@ def _with_series(trail: Trail, figures: Figures) -> Trail:
         trail,
         names=(*trail.names, *(figures.names[i] for i in new)),
         parents=(*trail.parents, *(figures.parents[i] for i in new)),
-        steps=np.concatenate([trail.steps, *(trail.steps[b : b + 1] if b is not None else np.zeros((1, TRAIL), np.int64) for b in base)]),
+        steps=np.concatenate(
+            [
+                trail.steps,
+                *(trail.steps[b : b + 1] if b is not None else np.zeros((1, TRAIL), np.int64) for b in base),
+            ]
+        ),
         known=np.r_[trail.known, [trail.known[b] if b is not None else 0 for b in base]].astype(np.int64),
-        table=np.concatenate([trail.table, *(trail.table[:, b : b + 1] if b is not None else blank for b in base)], axis=1),
+        table=np.concatenate(
+            [trail.table, *(trail.table[:, b : b + 1] if b is not None else blank for b in base)], axis=1
+        ),
         home=np.r_[trail.home, np.full(len(new), np.nan)],
-    )  # fmt: skip
+    )
 
 
 def _nothing(name: SeriesName, place: Mapping[SeriesName, int]) -> int | None:
@@ -212,7 +231,7 @@ def _moved(trail: Trail, ready: np.ndarray) -> dict[int, Moved]:
 
 
 def _apart(trail: Trail, at: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """How many standard errors the last steps of a series lie from those before them, float [K], and how many steps, int [K]."""
+    """Measures how many standard errors the last steps of a series lie from those before them, float [K], and how many steps, int [K]."""
     values = trail.table[0, at, TRAIL - n :]
     between = np.median(np.abs(np.diff(values, axis=1)), axis=1) / np.sqrt(2) * DEVIATION
     scale = np.maximum(between, np.sqrt(np.median(_errors(trail, at, n), axis=1)))
@@ -246,9 +265,18 @@ def _panel(trail: Trail, at: np.ndarray, n: int) -> Panel:
         return replace(panel, steps=trail.steps[at[0], TRAIL - n :])
     parents = tuple(trail.parents[i] for i in at)
     return Panel(
-        trail.steps[at[0], TRAIL - n :], names, ((),) * len(names), values, _errors(trail, at, n), rows, rows, parents, values, np.asarray([MOST_FREEDOM if trail.again or name.value is not None else np.nan for name in names]),
+        trail.steps[at[0], TRAIL - n :],
+        names,
+        ((),) * len(names),
+        values,
+        _errors(trail, at, n),
+        rows,
+        rows,
+        parents,
+        values,
+        np.asarray([MOST_FREEDOM if trail.again or name.value is not None else np.nan for name in names]),
         control=np.zeros(len(names)),
-    )  # fmt: skip
+    )
 
 
 def _log_p(trail: Trail, at: np.ndarray, n: int, since: np.ndarray) -> np.ndarray:
@@ -280,7 +308,7 @@ def _log_p(trail: Trail, at: np.ndarray, n: int, since: np.ndarray) -> np.ndarra
 
 
 def _movement(trail: Trail, i: int, limit: np.ndarray) -> Moved | None:
-    """What a series does at its newest step, as it is found in a whole run."""
+    """Finds what a series does at its newest step, as in a whole run."""
     n = int(trail.known[i])
     panel = _panel(trail, np.asarray([i]), n)
     [noise] = all_noise([panel])
@@ -297,6 +325,6 @@ def _level_before(trail: Trail, i: int, found: Moved) -> float:
 
 
 def _is_back(trail: Trail, i: int, found: Moved) -> bool:
-    """Whether a series only went back to where it was before its last alarm."""
+    """Tells whether a series only went back to where it was before its last alarm."""
     before, now, home = _level_before(trail, i, found), float(trail.table[0, i, -1]), float(trail.home[i])
     return abs(now - home) < RESIDUE * abs(before - home)

@@ -1,4 +1,4 @@
-"""What a rollout wears: what is abnormal for its run. The other flags are said once, of the run or of the group.
+"""Flags that a rollout wears: what is abnormal for its run. The other flags are said once, of the run or of the group.
 
 A flag is usual for a run, a property of it, when more than a tenth of the rollouts in its first 20 steps carry it.
 Several flags that are each below that can still mark every fifth row: the most frequent of them are usual as well,
@@ -67,7 +67,7 @@ class Rise:
     part: Part = ()
 
     def covers(self, step: int, source: str | None) -> bool:
-        """Whether it is there at a step of a source."""
+        """Tells whether it is there at a step of a source."""
         return (
             self.first <= step
             and (self.last is None or step <= self.last)
@@ -91,7 +91,7 @@ class Worn:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it wears, without what that explains."""
+        """Their names alone, without what explains them."""
         return tuple(name for name, _ in self.worn)
 
 
@@ -117,7 +117,7 @@ def usual_flags(scope: RunScope) -> dict[str, Usual]:
 
 
 def chosen(known: Mapping[str, Usual]) -> dict[str, Usual]:
-    """Those of a run's flags that are usual, the most frequent first.
+    """Lists the flags of a run that are usual, the most frequent first.
 
     Args:
         known: all of them, with their shares.
@@ -132,7 +132,7 @@ def chosen(known: Mapping[str, Usual]) -> dict[str, Usual]:
 
 
 def rises(scope: RunScope, names: Collection[str]) -> list[Rise]:
-    """Where more rollouts carry a flag than usual.
+    """Finds the steps at which more rollouts carry a flag than usual.
 
     Args:
         scope: the run and split.
@@ -159,7 +159,7 @@ def rises(scope: RunScope, names: Collection[str]) -> list[Rise]:
 
 
 def _is_how_it_is(found: Moved) -> bool:
-    """Whether a movement began in the steps that say what is usual, and lasts."""
+    """Tells whether a movement began in the steps that say what is usual, and lasts."""
     return found.template.kind != "window" and found.template.start < FIRST_STEPS
 
 

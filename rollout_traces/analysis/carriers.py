@@ -95,7 +95,7 @@ def carried_by(rows: RunRows, measure: RowMeasure, values: np.ndarray) -> Handfu
 
 
 def _handful(size: np.ndarray) -> int:
-    """How many of the furthest rows of a step are apart from all others; 0 where none are, or more than are given.
+    """Counts the furthest rows of a step that lie apart from all others; 0 where none are, or more than are given.
 
     Args:
         size: float [K + 1], their distances and that of the next, the largest first.

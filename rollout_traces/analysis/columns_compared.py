@@ -224,7 +224,7 @@ class ColumnsCompared:
 
 
 KEPT_IN_LEDGER = ("rollout/", "eval-rollout/")
-"""What begins the numbers that are made of the rollouts themselves, which are compared as columns."""
+"""Prefixes of numbers that are made of the rollouts themselves, which are compared as columns."""
 FEWEST = 3
 """Values on either side, where neither is a single step."""
 

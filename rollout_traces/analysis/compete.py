@@ -71,7 +71,7 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
 
 
 def is_learning(found: Moved) -> bool:
-    """Whether a movement has no onset: slow change from the first step to the last."""
+    """Tells whether a movement has no onset: slow change from the first step to the last."""
     return found.template.start == 0 and found.template.stop == len(found.panel.steps)
 
 
@@ -88,7 +88,7 @@ def _is_child(each: Moved, entry: AlikeMovements) -> bool:
 
 
 def _joins(each: Moved, entry: AlikeMovements) -> bool:
-    """Whether a movement is the entry's: of the same part, at the same steps, and slow change or not as it is."""
+    """Tells whether a movement is the entry's: of the same part, at the same steps, and slow change or not as it is."""
     if each.drift != entry.head.drift:
         return False
     if _same_series(each, entry):
@@ -111,7 +111,7 @@ def _same_part(each: Moved, entry: AlikeMovements) -> bool:
 
 
 def _shows_in(each: Moved, part: Part) -> bool:
-    """Whether a movement whose part is not known is there in a part, and outside of it may well not be."""
+    """Tells whether a movement whose part is not known is there in a part, and outside of it may well not be."""
     members = [i for i, own in enumerate(each.panel.parts) if own and own[0] in part]
     column = part[0][0]
     outside = [
@@ -134,7 +134,7 @@ def _whitened(found: Moved) -> Whitened:
 
 
 def _same_time(each: Moved, head: Moved) -> bool:
-    """Whether the head's steps explain a movement as well as its own do."""
+    """Tells whether the head's steps explain a movement as well as its own do."""
     if _is_spike(each) != _is_spike(head) or (each.template.kind == "window") != (
         head.template.kind == "window"
     ):
@@ -155,7 +155,7 @@ def _same_time(each: Moved, head: Moved) -> bool:
 
 
 def _begin_together(one: Moved, other: Moved) -> bool:
-    """Whether the intervals of the onsets overlap: a ramp over the run explains nearly any level that comes late."""
+    """Tells whether the intervals of the onsets overlap: a ramp over the run explains nearly any level that comes late."""
     (first, last), (low, high) = (f.panel.steps[list(f.located.onset)].tolist() for f in (one, other))
     return bool(first <= high and low <= last)
 

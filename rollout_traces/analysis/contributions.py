@@ -1,4 +1,4 @@
-"""Who carried a change: whether a few rollouts make most of what departs from B's mean, or of a spike of a series."""
+"""Carriers of a change: whether a few rollouts make most of what departs from B's mean, or of a spike of a series."""
 
 from __future__ import annotations
 

@@ -93,9 +93,13 @@ def _curve(name: str, steps: np.ndarray, values: np.ndarray, rows: np.ndarray) -
     there = np.isfinite(values)
     if there.any():
         yield Series(
-            SeriesName(name), (), steps[there].astype(np.int64), values[there], np.zeros(there.sum()),
+            SeriesName(name),
+            (),
+            steps[there].astype(np.int64),
+            values[there],
+            np.zeros(there.sum()),
             rows[there].astype(float),
-        )  # fmt: skip
+        )
 
 
 def n_steps_and_rows(scope: RunScope) -> tuple[list[int], int]:

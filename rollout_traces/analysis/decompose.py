@@ -1,4 +1,4 @@
-"""Where a change of the mean reward came from: its components, and the mix of its parts."""
+"""Decomposes a change of the mean reward: its components, and the mix of its parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARTED_BY = ("source", "engine", "stop_reason")
 
 @dataclass(frozen=True)
 class ComponentShare:
-    """What one component added to the change of the mean reward.
+    """One component's part of the change of the mean reward.
 
     Attributes:
         component: its name.
@@ -41,7 +41,7 @@ class ComponentShare:
 
 @dataclass(frozen=True)
 class MixShare:
-    """What one value of a column added to the change of the mean reward.
+    """One value's part of the change of the mean reward.
 
     Attributes:
         value: the value; None for unknown.
@@ -83,12 +83,12 @@ class Decomposition:
 
     @property
     def mix(self) -> float:
-        """What moved because the mix moved."""
+        """The change by the mix."""
         return sum(part.mix for part in self.mixes)
 
     @property
     def within(self) -> float:
-        """What moved inside the parts."""
+        """The change inside the parts."""
         return sum(part.within for part in self.mixes)
 
 
@@ -143,8 +143,9 @@ def by_component(rows: SideRows, weights: Mapping[str, float] | None = None) -> 
     if abs(float(parts.sum()) - change) > EXACT * max(abs(change), EXACT):
         return None
     each = [
-        ComponentShare(*row) for row in zip(short, given.tolist(), means_a.tolist(), means_b.tolist(), parts.tolist(), strict=True)
-    ]  # fmt: skip
+        ComponentShare(*row)
+        for row in zip(short, given.tolist(), means_a.tolist(), means_b.tolist(), parts.tolist(), strict=True)
+    ]
     return Decomposition("component", change, components=tuple(sorted(each, key=lambda c: -abs(c.part))))
 
 
@@ -202,11 +203,16 @@ def kitagawa(
     within = (weight_a + weight_b) / 2 * (mean_a - mean_b)
     parts = [
         MixShare(
-            value, float(weight_a[i]), float(weight_b[i]), float(own_a[i]) if n_a[i] else None,
-            float(own_b[i]) if n_b[i] else None, float(mix[i]), float(within[i]),
+            value,
+            float(weight_a[i]),
+            float(weight_b[i]),
+            float(own_a[i]) if n_a[i] else None,
+            float(own_b[i]) if n_b[i] else None,
+            float(mix[i]),
+            float(within[i]),
         )
         for i, value in enumerate(values)
-    ]  # fmt: skip
+    ]
     parts.sort(key=lambda part: -abs(part.mix + part.within))
     return Decomposition(column, all_a - all_b, mixes=tuple(parts))
 

@@ -1,4 +1,4 @@
-"""What moved in one measure: its movements one after the other, each one's smallest part; the changes of a setting, as they are."""
+"""Movements of one measure, one after the other, each one's smallest part; the changes of a setting, as they are."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from rollout_traces.analysis.templates import SPIKE, Located, Template, locate
 MOST_MOVEMENTS = 6
 """Movements of one measure that are looked for, one after the other."""
 MOST_ASIDE = 4
-"""What looks like one and is none, or is the rest of one, is passed over so often."""
+"""Times that what looks like one and is none, or is the rest of one, is passed over."""
 LASTING = -9.0
 """Log of the chance below which something that lasts is sure: one in a hundred series reaches it whose noise alone lasts
 (120 each of 40 to 60 steps with correlations of 0.5 to 0.95)."""
@@ -207,7 +207,7 @@ FEWEST_GROUPS = 3
 
 
 def _is_of_several(panel: Panel, chosen: Chosen, template: Template) -> bool:
-    """Whether several rows are behind a movement and behind what is not of it; of a part, of several groups."""
+    """Tells whether several rows are behind a movement and behind what is not of it; of a part, of several groups."""
     members = list(chosen.members)
     inside = template.inside(len(panel.steps))
     for counted, least in ((panel.rows, FEWEST_ROWS), (panel.groups, FEWEST_GROUPS if chosen.values else 0)):

@@ -78,7 +78,7 @@ def rows_of_basis(found: Moved) -> np.ndarray:
 
 
 def stands(found: Moved, basis: np.ndarray, rests: Sequence[np.ndarray]) -> bool:
-    """Whether a movement is still there beside all others of its measure, but for what is left of it or of them."""
+    """Tells whether a movement is still there beside all others of its measure, but for what is left of it or of them."""
     own = [*rows_of_basis(found), *rests]
     at = np.asarray([found.chosen.at])
     others = np.stack([row for row in basis[at[0]] if not any(np.array_equal(row, each) for each in own)])
@@ -138,7 +138,7 @@ def there_and_back(found: list[Moved]) -> list[Moved]:
 
 
 def outlasts(found: Moved, other: Moved) -> bool:
-    """Whether a movement lasts behind a window at whose edge it begins: the series came back to another level."""
+    """Tells whether a movement lasts behind a window at whose edge it begins: the series came back to another level."""
     one, two, n = found.template, other.template, len(found.panel.steps)
     if one.kind == "window" or two.kind != "window" or two.stop - two.start <= SPIKE:
         return False
@@ -154,7 +154,7 @@ def behind(found: Moved, other: Moved) -> Moved:
 
 
 def is_rest_of(found: Moved, other: Moved) -> bool:
-    """Whether a movement is what is left of another at its edges."""
+    """Tells whether a movement is what is left of another at its edges."""
     if outlasts(found, other):
         return False
     one, two = found.template, other.template
@@ -175,7 +175,7 @@ def is_rest_of(found: Moved, other: Moved) -> bool:
 
 
 def _are_apart(found: Moved, other: Moved) -> bool:
-    """Whether two movements are of parts without a common row, of which none shows what the other does."""
+    """Tells whether two movements are of parts without a common row, of which none shows what the other does."""
     one, two = found.chosen.values or (), other.chosen.values or ()
     columns = {column for column, _ in (*one, *two)}
     apart = bool(one) and bool(two) and len(columns) == 1 and not set(one) & set(two)

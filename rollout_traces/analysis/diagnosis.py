@@ -1,4 +1,4 @@
-"""What a series did, and what is said of it."""
+"""Diagnoses: what a series did, and what is said of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rollout_traces.analysis.step_series import Part, SeriesName
 Severity = Literal["error", "warn", "info"]
 Shape = Literal["spike", "window", "level", "ramp", "came", "went"]
 TIERS = ("data and masks", "environment and reward", "sampler and weights", "update", "outcome", "other")
-"""What stands earlier can cause what stands later; it decides which series gives an entry its sentence."""
+"""Tiers; one can cause those after it, and it decides which series gives an entry its sentence."""
 DATA, ENVIRONMENT, SAMPLER, UPDATE, OUTCOME, OTHER = range(len(TIERS))
 
 
@@ -31,7 +31,7 @@ class Carrier:
 
 @dataclass(frozen=True)
 class Movement:
-    """What one series did at some of its steps.
+    """Change of one series at some of its steps.
 
     Attributes:
         name: the series.
@@ -127,7 +127,7 @@ class Diagnosis:
     is_sure: bool = True
 
     def touches(self, first: int | None, last: int | None) -> bool:
-        """Whether it is in force at some step of a range; None at an end is open."""
+        """Tells whether it is in force at some step of a range; None at an end is open."""
         ended = self.last is not None and first is not None and self.last < first
         return not ended and (last is None or self.step <= last)
 

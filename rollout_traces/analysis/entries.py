@@ -37,13 +37,13 @@ FEW_ROWS, FEW_GROUPS = 30, 10
 LARGEST = 5.0
 """Size of a step in units of its noise that counts for the order; what is larger is no more urgent."""
 STARTS = 0.05
-"""What changes within this part of the run from its start is how the run starts ..."""
+"""Part of the run from its start; what changes within it is how the run starts ..."""
 STARTS_STEPS = 3, 5
 """... or within so many steps, the second where that is at most an eighth of the run: until queues are full, samples get older."""
 ABSENT = 0.002
 """A share below this is of a value that is not there."""
 ENDS = 10
-"""What changes over the whole run has been at its first and is at its last tenth."""
+"""Part of the run at each end at which a change over the whole run is read."""
 NEAR = 20
 """Steps before and after a movement whose level stands for before."""
 
@@ -57,7 +57,7 @@ def severity_of(found: Moved, n_series: int) -> Severity:
 
 
 def _is_of_few(found: Moved) -> bool:
-    """Whether a movement is that of a part of few rows or groups at its steps."""
+    """Tells whether a movement is that of a part of few rows or groups at its steps."""
     inside = found.template.inside(len(found.panel.steps))
     n_rows, n_groups = (
         counted[list(found.chosen.members)][:, inside].sum()
@@ -67,13 +67,13 @@ def _is_of_few(found: Moved) -> bool:
 
 
 def first_steps(n: int) -> int:
-    """How many of a run's `n` steps are how it starts."""
+    """Counts the steps, of a run's `n`, that are how it starts."""
     least, usual = STARTS_STEPS
     return max(least, min(usual, n // 8), int(STARTS * n))
 
 
 def _is_expected(found: Moved) -> bool:
-    """Whether a movement is slow change, or how a run starts."""
+    """Tells whether a movement is slow change, or how a run starts."""
     first = first_steps(len(found.panel.steps))
     return found.drift or (found.located.onset[0] <= first and found.template.start <= first)
 
@@ -93,12 +93,22 @@ def movement_of(found: Moved, carriers: Sequence[Carrier] = ()) -> Movement:
     before, after, elsewhere = levels_of(found)
     first, last = span(found)
     return Movement(
-        panel.names[0], found.chosen.values, shape_of(found, before, after),
-        (int(steps[located.onset[0]]), int(steps[located.onset[1]])), first,
+        panel.names[0],
+        found.chosen.values,
+        shape_of(found, before, after),
+        (int(steps[located.onset[0]]), int(steps[located.onset[1]])),
+        first,
         None if last is None or located.end is None else _steps(steps, located.end),
-        last, before, after, located.z, float(np.exp(found.log_p)), elsewhere,
-        found.chosen.also, tuple(carriers), found.drift,
-    )  # fmt: skip
+        last,
+        before,
+        after,
+        located.z,
+        float(np.exp(found.log_p)),
+        elsewhere,
+        found.chosen.also,
+        tuple(carriers),
+        found.drift,
+    )
 
 
 def _steps(steps: np.ndarray, places: tuple[int, int]) -> tuple[int, int]:
@@ -107,7 +117,7 @@ def _steps(steps: np.ndarray, places: tuple[int, int]) -> tuple[int, int]:
 
 
 def shape_of(found: Moved, before: float | None, after: float | None) -> Shape:
-    """What a movement is called."""
+    """Names a movement."""
     template = found.template
     if template.kind == "window":
         return "spike" if template.stop - template.start <= SPIKE else "window"
@@ -230,7 +240,7 @@ def filter_of(m: Movement, part: Part | None, found: Moved) -> str:
 def sentence_of(
     m: Movement, part: Part | None, others: Sequence[Movement], signature: Signature | None
 ) -> str:
-    """What was seen, with its figures, without its full stop."""
+    """Says what was seen, with its figures, without a full stop."""
     form = percent if m.name.value is not None else number
     named = series_text(m.name)
     what = f"{signature.what}: {named}" if signature else named

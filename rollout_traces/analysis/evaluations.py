@@ -191,12 +191,21 @@ def flips(
     )
     prompts = [
         Flip(
-            key, extra.get(key, _NOTHING).prompt, int(k[0][i]), int(n[0][i]), int(k[1][i]), int(n[1][i]), outcomes[i],
-            float(low[i]), float(high[i]), extra.get(key, _NOTHING).differs, extra.get(key, _NOTHING).ids[0],
+            key,
+            extra.get(key, _NOTHING).prompt,
+            int(k[0][i]),
+            int(n[0][i]),
+            int(k[1][i]),
+            int(n[1][i]),
+            outcomes[i],
+            float(low[i]),
+            float(high[i]),
+            extra.get(key, _NOTHING).differs,
+            extra.get(key, _NOTHING).ids[0],
             extra.get(key, _NOTHING).ids[1],
         )
         for i, key in enumerate(ordered)
-    ]  # fmt: skip
+    ]
     order = {"lost": 0, "won": 1, "unsure": 2, "kept": 3, "never": 4}
     prompts.sort(key=lambda f: (order[f.outcome], f.difference, f.prompt_key))
     counts = {name: int((outcomes == name).sum()) for name in order}
@@ -211,11 +220,25 @@ def flips(
     if len(shared) < 10:
         remarks.append("Fewer than 10 shared prompts: the interval of the difference is rough.")
     return Flips(
-        a.name, b.name, float(scores[0].mean()), float(scores[1].mean()), _error(scores[0]), _error(scores[1]),
-        float(difference.mean()), ends[0], ends[1], _mcnemar(counts["lost"], counts["won"]) if one else None, counts,
-        tuple(prompts), len(keys_a - keys_b), len(keys_b - keys_a), keyless, said, tuple(remarks),
+        a.name,
+        b.name,
+        float(scores[0].mean()),
+        float(scores[1].mean()),
+        _error(scores[0]),
+        _error(scores[1]),
+        float(difference.mean()),
+        ends[0],
+        ends[1],
+        _mcnemar(counts["lost"], counts["won"]) if one else None,
+        counts,
+        tuple(prompts),
+        len(keys_a - keys_b),
+        len(keys_b - keys_a),
+        keyless,
+        said,
+        tuple(remarks),
         _scores_query(known, a, b, solved),
-    )  # fmt: skip
+    )
 
 
 def bootstrap(differences: np.ndarray, seed: int = 0, draws: int = DRAWS) -> tuple[float, float]:
@@ -370,7 +393,7 @@ _NOTHING = _Further(None, {}, ((), ()))
 def _further(
     relations: Relations, columns: RolloutColumns, a: Selection, b: Selection, keys: Sequence[str]
 ) -> dict[str, _Further]:
-    """What else differs between the rollouts of some prompts."""
+    """Names what else differs between the rollouts of some prompts."""
     if not keys:
         return {}
     there = [name for name in SAID if columns.has(name)]

@@ -1,4 +1,4 @@
-"""What stands behind one finding: its part, typical rollouts, both distributions, and the SELECT of its levels."""
+"""Evidence of one finding: its part, typical rollouts, both distributions, and the SELECT of its levels."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Measured:
 
 
 def measured(rows: SideRows, column: str, value: str | None) -> Measured:
-    """What a finding speaks of, in every rollout."""
+    """Reads the column of a finding in every rollout."""
     if value is None:
         return Measured(rows.number(column), np.ones(len(rows.side)), rows.side, rows.group)
     known, at, codes, values = rows.values(column)

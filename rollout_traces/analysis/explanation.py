@@ -37,7 +37,7 @@ FEWEST_STEPS = 4
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """What differs between A and B.
+    """Differences between A and B.
 
     Attributes:
         a: A's name.
@@ -169,7 +169,7 @@ def _left_out(rows: SideRows, b: Selection) -> Selection:
 
 
 def _said(young: tuple[str, int], first: int) -> str:
-    """What was left out, and why."""
+    """Says what was left out, and why."""
     name, step = young
     steps = f"Step {step} is" if step == first - 1 else f"Steps {step} to {first - 1} are"
     return f"{steps} left out of what it is compared with: {in_quotes(name)} changed at step {step}."
@@ -239,7 +239,7 @@ def _tested(
 
 
 def _occurred(relations: Relations, columns: RolloutColumns, a: Selection, found: Finding) -> bool:
-    """Whether any rollout before A's first step has the value of something new."""
+    """Tells whether any rollout before A's first step has the value of something new."""
     if not found.new or a.steps[0] is None:
         return False
     scope, params = replace(a, steps=(None, a.steps[0] - 1)).condition(columns)
@@ -250,7 +250,7 @@ def _occurred(relations: Relations, columns: RolloutColumns, a: Selection, found
 
 
 def _weights(tested: Sequence[Finding], carried: Sequence[Carried]) -> list[float]:
-    """How much of the error each comparison may take: half of it is for what a run is read by."""
+    """Parts the error among the comparisons: half of it is for what a run is read by."""
     outcomes = sum(f.is_outcome for f in tested)
     others = len(tested) - outcomes + len(carried)
     if not outcomes or not others:

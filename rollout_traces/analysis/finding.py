@@ -14,7 +14,7 @@ from rollout_traces.flags import REGISTRY
 from rollout_traces.model.text import quoted_each
 
 OUTCOMES = ("reward", "success", "raw_reward")
-"""What a run is read by: with the components of the reward, half of the error of all comparisons is theirs."""
+"""Columns that a run is read by: with the components of the reward, half of the error of all comparisons is theirs."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Detail:
-    """What stands behind a finding.
+    """Evidence of a finding.
 
     Attributes:
         part: the sources or engines in which it happened, None for everywhere.
@@ -122,7 +122,7 @@ class Finding:
 
     @property
     def is_outcome(self) -> bool:
-        """Whether it is the reward, one of its components, or the success."""
+        """Tells whether it is the reward, one of its components, or the success."""
         return self.column in OUTCOMES or self.column.startswith("component/")
 
     @property
@@ -132,7 +132,7 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """What differs, in words: `stop_reason “length”: 2 % to 57 % on engine “vllm-1”, 0 of 2,611 elsewhere`."""
+        """The difference in words: `stop_reason “length”: 2 % to 57 % on engine “vllm-1”, 0 of 2,611 elsewhere`."""
         d = self.detail
         form = percent if self.value is not None else number
         name = series_text(SeriesName(self.column, self.value, "logged" if self.logged else "mean"))
@@ -226,7 +226,7 @@ def _follows(name: str, other: str) -> bool:
 
 
 def _alike(x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether two numbers are one and the same up to scale, over the groups."""
+    """Tells whether two numbers are one and the same up to scale, over the groups."""
     both = np.isfinite(x) & np.isfinite(y)
     if both.sum() < FEWEST or np.ptp(x[both]) == 0 or np.ptp(y[both]) == 0:
         return False

@@ -12,7 +12,7 @@ from rollout_traces.ledger.groups import TIE_TOLERANCE
 
 LENGTH = "n_sampled"
 OF_WHOLE_GROUPS = ("group/size_mean", "group/prompts")
-"""What nothing can be said of where a part cuts through groups."""
+"""Measures of whole groups, unknown where a part cuts through groups."""
 MOST = 1e30
 """Beyond any reward: what stands for the extremes of a group without one."""
 

@@ -78,7 +78,7 @@ def value_text(column: str, value: str) -> str:
 
 
 def series_text(name: SeriesName) -> str:
-    """What a series is the figure of, in a sentence."""
+    """Names in a sentence what a series is the figure of."""
     column = quoted(name.column) if name.statistic == "logged" else column_text(name.column)
     if name.statistic == "covariance":
         return f"the covariance of reward and {column} inside groups"
@@ -116,5 +116,5 @@ def steps_filter(step: int, last: int | None) -> str:
 
 
 def is_whole(value: float) -> bool:
-    """Whether a figure is there."""
+    """Tells whether a figure is there."""
     return bool(np.isfinite(value))

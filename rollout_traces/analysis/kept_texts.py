@@ -1,4 +1,4 @@
-"""What was written: the texts of rollouts that were kept at random, in full."""
+"""Texts that were written, of rollouts that were kept at random, in full."""
 
 from __future__ import annotations
 
@@ -53,17 +53,23 @@ class KeptTexts:
 
     @property
     def written(self) -> list[str]:
-        """What the policy wrote; empty where it is unknown."""
+        """Text of the policy; empty where it is unknown."""
         return [text or "" for text in self.texts["written"].tolist()]
 
     def some(self, which: np.ndarray) -> KeptTexts:
-        """Those at some positions, or where a mask holds."""
+        """Takes those at some positions, or where a mask holds."""
         at = np.flatnonzero(which) if which.dtype == bool else which
         return KeptTexts(
-            [self.uid[i] for i in at], [self.id[i] for i in at], self.step[at], self.group[at], self.prompt_key[at],
-            {name: each[at] for name, each in self.parts.items()}, self.reward[at], self.weight[at],
+            [self.uid[i] for i in at],
+            [self.id[i] for i in at],
+            self.step[at],
+            self.group[at],
+            self.prompt_key[at],
+            {name: each[at] for name, each in self.parts.items()},
+            self.reward[at],
+            self.weight[at],
             {name: each[at] for name, each in self.texts.items()},
-        )  # fmt: skip
+        )
 
 
 def read_texts(
@@ -116,8 +122,13 @@ def read_texts(
     values = {name: np.asarray(given.column(name).to_pylist(), object)[at[there]] for name in READ}
     groups = np.unique(found["unit"][there], return_inverse=True)[1]
     return KeptTexts(
-        [uids[i] for i in there], [str(found["id"][i] or uids[i]) for i in there], found["step"][there].astype(np.int64),
-        groups, found["prompt_key"][there], {name: found[f"p{i}"][there] for i, name in enumerate(parts)},
+        [uids[i] for i in there],
+        [str(found["id"][i] or uids[i]) for i in there],
+        found["step"][there].astype(np.int64),
+        groups,
+        found["prompt_key"][there],
+        {name: found[f"p{i}"][there] for i, name in enumerate(parts)},
         found["reward"][there].astype(float),
-        found["weight"][there].astype(float), values,
-    )  # fmt: skip
+        found["weight"][there].astype(float),
+        values,
+    )

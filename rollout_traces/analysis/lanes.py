@@ -23,7 +23,7 @@ TAIL_SHARE = 0.2
 TAIL_LEAST = 0.1
 """The least share of the step's time for which a tail holds it up."""
 COLUMNS = ("row", "kind", "start", "ms", "turn", "version", "engine", "name", "error")
-"""What is known of each span of `Lanes`."""
+"""Arrays of `Lanes` with one value a span."""
 MOSTLY = 0.8
 """The share of its time from which on a tail is said to be in one thing."""
 FAR = 2**61
@@ -79,7 +79,7 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Clock:
-    """What is known of an engine's clock against the rollouts'.
+    """Offset of an engine's clock from the rollouts', with its bounds.
 
     Attributes:
         engine: the engine.
@@ -97,7 +97,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class HeldUp:
-    """How long a step's last rollouts held it up, and by what.
+    """Time for which a step's last rollouts held it up, and what took it.
 
     Attributes:
         of: how many rollouts were timed.
@@ -346,7 +346,7 @@ def _covered_of_rows(lanes: Lanes, rows: Sequence[int], begins: int) -> int:
 
 
 def covered(start: np.ndarray, end: np.ndarray) -> int:
-    """How much of time some spans cover together: int [S] each."""
+    """Measures the time that some spans cover together, int [S]."""
     if not len(start):
         return 0
     order = np.argsort(start, kind="stable")

@@ -1,4 +1,4 @@
-"""What a policy can learn, so that slow change of it is no surprise."""
+"""Measures and parts that a policy can learn, so that slow change of it is no surprise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OF_PROMPTS = 0.9
 
 
 def is_given(panel: Panel) -> bool:
-    """Whether a measure is of what rollouts are given, so that no policy learns it: a source, an engine, a prompt's length, a group's size."""
+    """Tells whether a measure is of what rollouts are given, so that no policy learns it: a source, an engine, a prompt's length, a group's size."""
     source, measure = panel.source, panel.measure
     if panel.names[0].column in OF_WHOLE_GROUPS:
         return True
@@ -24,7 +24,7 @@ def is_given(panel: Panel) -> bool:
 
 
 def may_be_learned(panel: Panel, part: Part | None) -> bool:
-    """Whether a policy may learn otherwise in a part than elsewhere: by what a prompt is or how a rollout came out, but not by who sampled it.
+    """Tells whether a policy may learn otherwise in a part than elsewhere: by what a prompt is or how a rollout came out, but not by who sampled it.
 
     Args:
         panel: the series of a measure.
@@ -40,7 +40,7 @@ def may_be_learned(panel: Panel, part: Part | None) -> bool:
 
 
 def is_of_prompts(rows: RunRows, column: str) -> bool:
-    """Whether a prompt has the same value of a column wherever it is asked; a group where prompts are not known."""
+    """Tells whether a prompt has the same value of a column wherever it is asked; a group where prompts are not known."""
     if column not in rows.of_prompts:
         prompt = rows.prompt if len(rows.prompt) else rows.unit
         codes = rows.parts[column][0]
@@ -51,7 +51,7 @@ def is_of_prompts(rows: RunRows, column: str) -> bool:
 
 
 def is_one_in_groups(rows: RunRows, values: np.ndarray) -> bool:
-    """Whether all rollouts of a group have one value and groups of a step several: the prompt's. Not where rows are groups.
+    """Tells whether all rollouts of a group have one value and groups of a step several: the prompt's. Not where rows are groups.
 
     Args:
         rows: the rows.

@@ -1,4 +1,4 @@
-"""What an entry is called, what it advises and its tier: a table of signatures, without code and without numbers.
+"""Names, advice and tiers of entries: a table of signatures, without code and without numbers.
 
 The first row that fits names the entry. A row fits where one of the entry's series is of one of its columns (a column that
 ends with `/` stands for all that begin with it, one with `*` before it for all that end so), and direction, shape and kind of

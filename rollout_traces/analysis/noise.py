@@ -1,4 +1,4 @@
-"""How much a series moves by itself: the spread between its steps, how long a disturbance lasts, and its tails."""
+"""Noise, how much a series moves by itself: the spread between its steps, how long a disturbance lasts, and its tails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OFTEN = 9
 FAR = 3.0
 """Differences lie far out from so many times that on, where most differ: no tail reaches it so often."""
 CLIPPED_LOSS = 1.01
-"""What the variance of a normal distribution loses by that clipping, made good."""
+"""Makes good what that clipping takes from the variance of a normal distribution."""
 TINY = np.finfo(float).tiny
 FREEDOMS = (3.0, 4.0, 6.0, 10.0, 20.0, 60.0)
 """Degrees of freedom of Student's t among which the tails of a series are chosen."""
@@ -195,7 +195,7 @@ def told_by_others(fits: Fits, alike: list[list[int]]) -> Fits:
 FEWEST_ALIKE = 3
 """Series that tell of each other's noise."""
 DOUBT = 0.05
-"""How likely it is that a series has a noise of its own."""
+"""Chance that a series has a noise of its own."""
 SPREADS = (0.0, 0.15, 0.4, 1.0, 2.5, 6.0)
 """Variance of what steps differ by, in variances of what neighbours do, that are weighed against each other."""
 MEMORIES = (0.0, 0.4, 0.7, 0.9)

@@ -89,7 +89,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class _Values:
-    """What is read of a measure; its arrays are float [N].
+    """Values of a measure as they were read; arrays are float [N].
 
     Attributes:
         plain: values without the rows that carry a step.
@@ -166,9 +166,23 @@ class Parting:
             np.stack([each[i] for each in found]) for i in range(1, 8)
         )
         return Panel(
-            rows.steps, (measure.name,) * size, parts, mean, variance, n, n_groups, (measure.parent,) * size, level, tails, rows, measure, read.carried,
-            read.is_share, control, read.is_centred,
-        )  # fmt: skip
+            rows.steps,
+            (measure.name,) * size,
+            parts,
+            mean,
+            variance,
+            n,
+            n_groups,
+            (measure.parent,) * size,
+            level,
+            tails,
+            rows,
+            measure,
+            read.carried,
+            read.is_share,
+            control,
+            read.is_centred,
+        )
 
     def _read(self, measure: RowMeasure) -> _Values:
         """The values of a measure without the rows that carry a step, and what is known of all of them."""
@@ -236,7 +250,7 @@ class Parting:
             )
 
     def _centred(self, values: np.ndarray) -> tuple[bool, np.ndarray]:
-        """Whether a step's mean or sum is always the same, and float [N], the values as they compare between steps.
+        """Tells whether a step's mean or sum is always the same, and float [N], the values as they compare between steps.
 
         Of what adds up to the same each is larger where there are few.
         """
@@ -280,19 +294,19 @@ class Parting:
 
     @cached_property
     def _asked_again(self) -> bool:
-        """Whether nearly every step asks the same prompts, as an evaluation does: how prompts differ is no error then."""
+        """Tells whether nearly every step asks the same prompts, as an evaluation does: how prompts differ is no error then."""
         rows = self.rows
         cells = np.unique(rows.prompt * len(rows.steps) + rows.at)
         return len(cells) > ASKED * (int(rows.prompt.max()) + 1) * len(rows.steps)
 
 
 def _is_constant(values: np.ndarray, least: np.ndarray) -> bool:
-    """Whether a series without gaps differs by less than the variance that its values have at least."""
+    """Tells whether a series without gaps differs by less than the variance that its values have at least."""
     return bool(np.var(values) < np.median(least))
 
 
 def _moves(values: np.ndarray, largest: float) -> bool:
-    """Whether a series is more than one value and rounding."""
+    """Tells whether a series is more than one value and rounding."""
     known = values[np.isfinite(values)]
     return len(known) > 1 and bool(np.ptp(known) > ROUNDING * largest)
 
@@ -322,30 +336,41 @@ def _panel_of(same: Sequence[Series]) -> Panel:
     )
     rows = np.stack([each.rows if len(each.rows) else np.ones(len(each.steps)) for each in same])
     return Panel(
-        same[0].steps, tuple(s.name for s in same), tuple(s.part for s in same), values, errors, rows, rows,
-        tuple(s.parent for s in same), levels, np.full(len(same), np.nan), control=np.zeros(len(same)),
+        same[0].steps,
+        tuple(s.name for s in same),
+        tuple(s.part for s in same),
+        values,
+        errors,
+        rows,
+        rows,
+        tuple(s.parent for s in same),
+        levels,
+        np.full(len(same), np.nan),
+        control=np.zeros(len(same)),
         is_share=same[0].name.statistic == "share",
-    )  # fmt: skip
+    )
+
+
+NAMED = ("names", "parts", "parents")
+FIGURES = ("values", "errors", "rows", "groups", "levels", "tails", "control")
+"""Fields of a panel with one entry a series: tuples, and arrays."""
 
 
 def one_of(panel: Panel, at: Sequence[int]) -> Panel:
-    """Some of the series of a panel."""
+    """Takes some of the series of a panel."""
     rows = np.asarray(at, np.int64)
-    return replace(
-        panel, names=tuple(panel.names[i] for i in at), parts=tuple(panel.parts[i] for i in at),
-        values=panel.values[rows], errors=panel.errors[rows], rows=panel.rows[rows], groups=panel.groups[rows],
-        parents=tuple(panel.parents[i] for i in at), levels=panel.levels[rows], tails=panel.tails[rows],
-        control=panel.control[rows],
-    )  # fmt: skip
+    found: dict[str, Any] = {name: tuple(getattr(panel, name)[i] for i in at) for name in NAMED}
+    found |= {name: getattr(panel, name)[rows] for name in FIGURES}
+    return replace(panel, **found)
 
 
 def stacked(panels: Sequence[Panel]) -> Panel:
-    """Panels over the same steps as one; what else is known is the first one's."""
-    return replace(
-        panels[0], names=tuple(name for p in panels for name in p.names), parts=tuple(part for p in panels for part in p.parts),
-        parents=tuple(parent for p in panels for parent in p.parents),
-        **{name: np.concatenate([getattr(p, name) for p in panels]) for name in ("values", "errors", "rows", "groups", "levels", "tails", "control")},
-    )  # fmt: skip
+    """Joins panels over the same steps; what else is known is the first one's."""
+    found: dict[str, Any] = {
+        name: tuple(each for panel in panels for each in getattr(panel, name)) for name in NAMED
+    }
+    found |= {name: np.concatenate([getattr(panel, name) for panel in panels]) for name in FIGURES}
+    return replace(panels[0], **found)
 
 
 def rows_of(rows: RunRows, part: Part) -> np.ndarray:

@@ -21,7 +21,7 @@ THERE = 1.6449
 PLAINLY = 3.0
 """... or so many in one of its values alone, of which there may be many."""
 HALF = 0.5
-"""Where the values of a column go together by more than this, what all of them did is hardly known, and one that differs is enough."""
+"""Control from which on what all values of a column did is hardly known, and one that differs is enough."""
 LIKELIER = 2.0
 """Log likelihood by which a movement of a part has to be likelier than one of all rows."""
 SAME_ROWS = 0.9
@@ -105,7 +105,7 @@ def smallest_part(panel: Panel, w: Whitened, template: Template, at: int) -> Cho
 
 @dataclass(frozen=True, eq=False)
 class _Effects:
-    """What the values of a column did at the steps of a movement.
+    """Changes of the values of a column at the steps of a movement.
 
     Attributes:
         beta, error: float [V] each.
@@ -197,7 +197,7 @@ def _part(panel: Panel, members: list[int]) -> Part:
 
 
 def _same_rows(panel: Panel, one: list[int], other: list[int]) -> bool:
-    """Whether two parts hold the same rows, so that they are two names of one."""
+    """Tells whether two parts hold the same rows, so that they are two names of one."""
     if one == other:
         return True
     columns = {panel.parts[members[0]][0][0] for members in (one, other)}

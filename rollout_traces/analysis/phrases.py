@@ -1,4 +1,4 @@
-"""What was written: word n-grams, each counted once a text, that A has more often than B, or winners than losers.
+"""Phrases that were written: word n-grams, each counted once a text, that A has more often than B, or winners than losers.
 
 Log-odds with an informative Dirichlet prior (Monroe, Colaresi and Quinn 2008, "Fightin' Words", equations 16
 and 22). The background of the prior is all texts that are given; its mass is `PRIOR_MASS` texts.

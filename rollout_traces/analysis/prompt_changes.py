@@ -1,4 +1,4 @@
-"""What belongs to a prompt and changed: ground truths, wordings, system prompts, tools; evaluation prompts in training."""
+"""Changes of what belongs to a prompt: ground truths, wordings, system prompts, tools; evaluation prompts in training."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ FEWEST = 3
 TOGETHER = 0.8
 """Of all changes so many have to fit one step: what changes at every visit belongs to no prompt."""
 WHAT = {
-    "ground_truth": ("the ground truth", "Compare the expected answers before and after: a data set may have been relabelled or misread."),
+    "ground_truth": (
+        "the ground truth",
+        "Compare the expected answers before and after: a data set may have been relabelled or misread.",
+    ),
     "prompt": ("the wording", "Compare two rollouts of one of these prompts, before and after."),
     "system": ("the system prompt", "Compare two rollouts of one of these prompts, before and after."),
     "tools": ("the tools", "Compare the tool schemas before and after."),
-}  # fmt: skip
+}
 """Text of a rollout -> what it is called, and what to do."""
 
 
@@ -120,8 +123,17 @@ def _evaluations_replaced(run: RunScope) -> Iterator[Diagnosis]:
                 sentence = f"{split} asks other prompts since step {step}: {len(keys - before[-1])} of {len(keys)} were not asked at step {last}."
                 advice = "Its scores before and after cannot be compared: compare the data files."
                 yield Diagnosis(
-                    "warn", sentence, advice, 0, (), (), "level", (last + 1, step), step, name="evaluation prompts replaced"
-                )  # fmt: skip
+                    "warn",
+                    sentence,
+                    advice,
+                    0,
+                    (),
+                    (),
+                    "level",
+                    (last + 1, step),
+                    step,
+                    name="evaluation prompts replaced",
+                )
                 before = []
             before.append(keys)
 

@@ -1,4 +1,4 @@
-"""What the analysis reads: two relations, `rollouts` and `metrics`, and which columns they have."""
+"""Relations that the analysis reads, two of them, `rollouts` and `metrics`, and which columns they have."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Relations(Protocol):
         ...
 
     def texts(self, uids: Sequence[str]) -> pa.Table:
-        """What some kept rollouts hold in full: `uid, written, prompt, system, tools, ground_truth`; null for unknown."""
+        """Reads what some kept rollouts hold in full: `uid, written, prompt, system, tools, ground_truth`; null for unknown."""
         ...
 
 
@@ -138,7 +138,7 @@ class RolloutColumns:
     floats: frozenset[str] = frozenset()
 
     def has(self, *names: str) -> bool:
-        """Whether all of some columns are there."""
+        """Tells whether all of some columns are there."""
         return all(name in self.names for name in names)
 
     def expression(self, name: str) -> str:

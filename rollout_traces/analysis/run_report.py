@@ -1,4 +1,4 @@
-"""What moved in a run, since when, for whom: the report of a run and split."""
+"""The report of a run and split: what moved, since when, for whom."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ORDER = ("error", "warn", "info")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunReport:
-    """What is to be said of a run.
+    """Report of a run and split.
 
     Attributes:
         run: its name.
@@ -89,7 +89,7 @@ class RunReport:
 
 
 def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunReport:
-    """What moved in a run, since when and for whom.
+    """Reports what moved in a run, since when and for whom.
 
     Args:
         relations: where to read.
@@ -122,8 +122,16 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
     settings = contained("settings", setting_entries, relations, run, split) or []
     missing = contained("unobserved", unobserved, scope) or []
     return RunReport(
-        run, split, (*settings, *ordered(found, rows.steps)), tuple(missing), tuple(remarks), tuple(contained.problems), n_steps, n_rows, int(rows.steps[-1])
-    )  # fmt: skip
+        run,
+        split,
+        (*settings, *ordered(found, rows.steps)),
+        tuple(missing),
+        tuple(remarks),
+        tuple(contained.problems),
+        n_steps,
+        n_rows,
+        int(rows.steps[-1]),
+    )
 
 
 def collected(scope: RunScope, rows: RunRows, contained: Contained) -> list[Panel]:
@@ -145,7 +153,7 @@ def collected(scope: RunScope, rows: RunRows, contained: Contained) -> list[Pane
 
 
 def _logged(scope: RunScope, panels: Sequence[Panel]) -> list[Panel]:
-    """What the trainer logged. What is logged of rollouts repeats the ledger, unless a mean differs from the ledger's."""
+    """Reads what the trainer logged. A figure that it logged of rollouts repeats the ledger, unless a mean differs from the ledger's."""
     ours = (f"{scope.split}/", "eval-rollout/")
     means = {f"{scope.split}/{panel.names[0]}/mean": panel for panel in panels if panel.parts[0] == ()}
     found = logged_series(scope.relations, scope.run)
@@ -158,7 +166,7 @@ def _logged(scope: RunScope, panels: Sequence[Panel]) -> list[Panel]:
 
 
 def _heaviest(scope: RunScope) -> list[Panel]:
-    """How much of each step's update its heaviest rollouts carry, against what as many equal ones would."""
+    """Follows how much of each step's update its heaviest rollouts carry, against what as many equal ones would."""
     return [
         replace(panel, values=np.round(np.log(panel.levels * panel.rows / HEAVIEST), DECIMALS))
         for panel in logged_panels(heaviest_curve(scope))
@@ -170,7 +178,7 @@ DECIMALS = 9
 
 
 def _repeats(series: Series, panel: Panel) -> bool:
-    """Whether a logged mean is that of the ledger."""
+    """Tells whether a logged mean is that of the ledger."""
     levels = panel.levels[0].copy()
     for at, carried in panel.carried.items():
         levels[at] = carried.level

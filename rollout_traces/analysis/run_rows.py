@@ -33,18 +33,25 @@ UNKNOWN = "unknown"
 CUT_BY_NUMBER = ("staleness_max",)
 """Whole numbers by which rollouts are parted, as by a text."""
 CUT_BY_OUTCOME = ("stop_reason",)
-"""How a rollout came out, by which rollouts are parted all the same: what is changed after it was sampled may hang on it."""
+"""Outcomes by which rollouts are parted all the same: what is changed after it was sampled may hang on it."""
 BY_OUTCOME = (*CUT_BY_NUMBER, *CUT_BY_OUTCOME)
 """Columns that part rollouts by how they came out, not by what they were given."""
 OF_TRACES = ("tool_names", "error_signatures")
 """Tags that only a decoded rollout has."""
 DERIVED = {
-    "update_share": "advantage", "mismatch_k3": "mismatch_abs_max", "mismatch_k1": "mismatch_abs_max",
-    "log_ratio_sum": "mismatch_abs_max", "clip_share": "mismatch_abs_max", "raw_reward": "reward",
-    "n_tokens": "n_sampled", "group/tie_share": "reward", "group/wasted_tokens": "reward",
-    "advantage": "reward", "group/reward_std_mean": "reward",
+    "update_share": "advantage",
+    "mismatch_k3": "mismatch_abs_max",
+    "mismatch_k1": "mismatch_abs_max",
+    "log_ratio_sum": "mismatch_abs_max",
+    "clip_share": "mismatch_abs_max",
+    "raw_reward": "reward",
+    "n_tokens": "n_sampled",
+    "group/tie_share": "reward",
+    "group/wasted_tokens": "reward",
+    "advantage": "reward",
+    "group/reward_std_mean": "reward",
     **{f"flags {spec.name}": spec.given for spec in REGISTRY.values() if spec.given},
-}  # fmt: skip
+}
 """Column that is computed from another -> its parent."""
 
 

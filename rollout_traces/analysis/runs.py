@@ -50,7 +50,7 @@ def config_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Confi
 
 
 def chosen(differences: Iterable[ConfigDifference]) -> list[ConfigDifference]:
-    """Those that someone chose: without what Trackio and an import write of themselves."""
+    """Keeps the settings that someone chose: without what Trackio and an import write of themselves."""
     return [each for each in differences if not each.key.startswith(("_", "imported"))]
 
 
@@ -103,7 +103,7 @@ def _flat(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """How far a run had come at each of its steps.
+    """Measures how far a run had come at each of its steps.
 
     Attributes:
         steps: int [T], ascending.
@@ -187,7 +187,7 @@ def settings_changed(store: Any, name: str) -> tuple[str, list[ConfigDifference]
 
 
 def settings_sentences(store: Any, name: str) -> list[str]:
-    """What was set otherwise than in the run before, a sentence each."""
+    """Says what was set otherwise than in the run before, a sentence each."""
     before, changed = settings_changed(store, name)
     return [
         f"{quoted(each.key)} is {setting_text(each.b)}; {setting_text(each.a)} in {quoted(before)}, the run before."

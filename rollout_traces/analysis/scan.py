@@ -163,7 +163,7 @@ def _sizes(product: np.ndarray, norm: np.ndarray) -> np.ndarray:
 
 
 def n_tests(n_steps: int) -> float:
-    """How many independent tests a scan of a series is worth."""
+    """Counts the independent tests that a scan of a series is worth."""
     return TESTS * n_steps
 
 

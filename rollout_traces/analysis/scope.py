@@ -1,4 +1,4 @@
-"""Which rollouts are looked at: a run and split, some of its steps, and the columns that part them."""
+"""The rollouts that are looked at: a run and split, some of its steps, and the columns that part them."""
 
 from __future__ import annotations
 

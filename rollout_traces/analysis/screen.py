@@ -183,9 +183,13 @@ def scan(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, Whiten
     freedom = freedom_of(panel)
     tails_of_best = freedom.copy()
     best = Scanned(
-        np.full(n_series, "level", object), np.zeros(n_series, np.int64), np.full(n_series, n), np.zeros(n_series),
-        np.zeros(n_series), np.full(n_series, -np.inf),
-    )  # fmt: skip
+        np.full(n_series, "level", object),
+        np.zeros(n_series, np.int64),
+        np.full(n_series, n),
+        np.zeros(n_series),
+        np.zeros(n_series),
+        np.full(n_series, -np.inf),
+    )
     few = few_values(panel.values)
     for kind, length, sizes, n_lengths in _sizes(w, sharp, few):
         if sizes.shape[1] < 2:

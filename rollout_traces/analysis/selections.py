@@ -1,4 +1,4 @@
-"""Which rows are meant by A and by B."""
+"""Selections: the rows that are meant by A and by B."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Selection:
 
     @property
     def name(self) -> str:
-        """What it is called in a sentence: `“run-001”, step 12`."""
+        """Its name in a sentence: `“run-001”, step 12`."""
         if self.label:
             return self.label
         first, last = self.steps

@@ -27,7 +27,7 @@ HALF = 0.5
 SCARCE = 0.05
 """A share that is less than this part of what it is on the other side of a step is hardly there."""
 MOST = 0.5
-"""What more of the rows than this do slowly is learned by all."""
+"""Part of the rows; a slow change of more than that is learned by all."""
 
 
 def with_curve(basis: np.ndarray) -> np.ndarray:
@@ -58,7 +58,7 @@ def beside_learning(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Pane
 
 
 def is_of_most(found: Moved) -> bool:
-    """Whether a movement is slow change over the run of all rows, or of most of them while a part does something against it."""
+    """Tells whether a movement is slow change over the run of all rows, or of most of them while a part does something against it."""
     panel, n = found.panel, len(found.panel.steps)
     if not found.template.is_drift(n) or panel.parts[0] != () or found.chosen.values is None:
         return False
@@ -78,7 +78,7 @@ def drift_of_run(panel: Panel, noise: Noise, basis: np.ndarray, at: int) -> Move
 
 
 def learning_is_likelier(panel: Panel, noise: Noise, basis: np.ndarray, best: Scanned, at: int) -> bool:
-    """Whether slow change over the run is a likelier account of a series than its best movement, each alone or with another movement.
+    """Tells whether slow change over the run is a likelier account of a series than its best movement, each alone or with another movement.
 
     Args:
         panel, noise: the series.
@@ -124,7 +124,7 @@ def _cost(best: Scanned, at: int, panel: Panel) -> float:
 
 
 def may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
-    """Whether a change of all rows that lasts is hardly better described by a step than as slow change over a part of the run."""
+    """Tells whether a change of all rows that lasts is hardly better described by a step than as slow change over a part of the run."""
     panel, template = found.panel, found.template
     n = len(panel.steps)
     lasts = template.kind != "window" or template.stop - template.start > LARGE_PART * n
@@ -138,9 +138,10 @@ def may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
     explained = [(float(ramp**2), float(np.log(n * len(lengths(n)))))]
     if (w.basis[at] ** 2).sum() < CURVE_DEGREE:
         wide = whitened(
-            found.noise.clipped[at : at + 1], found.noise.at(np.asarray([at])),
+            found.noise.clipped[at : at + 1],
+            found.noise.at(np.asarray([at])),
             np.concatenate([polynomials(n, CURVE_DEGREE), found.basis[at, 1:]])[None],
-        )  # fmt: skip
+        )
         explained.append((float(w.loss[at] - wide.loss[0]), CURVE_DEGREE * np.log(n) / 2 + np.log(n)))
     own = float(best.z[at] ** 2), _cost(best, at, panel)
     tails = freedom_of(panel)[at]
@@ -148,7 +149,7 @@ def may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
 
 
 def came_or_went(panel: Panel, members: Sequence[int], template: Template) -> bool:
-    """Whether a share that was hardly there comes, at once or after a stretch without it, or is gone at once: what is learned shows from the start.
+    """Tells whether a share that was hardly there comes, at once or after a stretch without it, or is gone at once: what is learned shows from the start.
 
     Slow change would be less at first than a level; a ramp that begins late was nothing before it.
 

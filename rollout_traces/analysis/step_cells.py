@@ -19,7 +19,7 @@ LEAST_SPREAD = 0.3
 FEW_GROUPS = 4.0
 """Groups for which the variance of all rows stands, beside those that a value has."""
 HALF_A_ROW = 0.5
-"""What is added to the rows that have a value, so that a share that never occurred is not impossible."""
+"""Rows that are added to those that have a value, so that a share that never occurred is not impossible."""
 NORMAL_KURTOSIS = 3.0
 """Fourth moment of a normal distribution; the excess over it of Student's t of f degrees of freedom is 6 / (f - 4)."""
 EXCESS_OF_T, KURTOSIS_ENDS, MOST_FREEDOM = 6.0, 4.0, 60.0
@@ -106,9 +106,16 @@ class StepCells:
             counted = np.isfinite(values) & (weight > 0)
             n = np.bincount(self.cell, self._of_units(np.where(counted, 0.0, np.nan), None)[0], size)
         return CellSums(
-            mean.reshape(shape), (np.nan_to_num(variance) + fewer).reshape(shape), n.reshape(shape),
-            self._tails(apart**2, n_groups), weighted.reshape(shape), apart, n_groups, mass, fewer.reshape(shape),
-        )  # fmt: skip
+            mean.reshape(shape),
+            (np.nan_to_num(variance) + fewer).reshape(shape),
+            n.reshape(shape),
+            self._tails(apart**2, n_groups),
+            weighted.reshape(shape),
+            apart,
+            n_groups,
+            mass,
+            fewer.reshape(shape),
+        )
 
     def _variance(
         self, squares: np.ndarray, n_groups: np.ndarray, mass: np.ndarray, n: np.ndarray, between: float
@@ -260,7 +267,7 @@ APART = 5
 FAR = 4.0
 """Median absolute deviations of the differences from which on one is a movement's."""
 LEAST_CONTROL = 0.2
-"""What goes with the rest less than this is left alone."""
+"""Least control; a part that goes with the rest less is left alone."""
 
 
 def pooled(

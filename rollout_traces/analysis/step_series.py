@@ -13,7 +13,7 @@ Part = tuple[tuple[str, str], ...]
 
 
 class SeriesName(NamedTuple):
-    """What a series is the figure of.
+    """Name of a series: the figure that it is of.
 
     Attributes:
         column: a ledger column, `group/...`, `eval-rollout/...`, or the key of a logged scalar.

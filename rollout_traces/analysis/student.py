@@ -44,7 +44,7 @@ MOST = 1e6
 
 
 def quartile(freedom: float) -> float:
-    """Where the upper quarter of the distribution begins."""
+    """Returns the upper quartile of the distribution."""
     low, high = 0.0, 2.0
     for _ in range(60):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""What the scan found in one series: the template, when it begins and ends, and how sure that is."""
+"""Templates that the scan found, and where one lies in a series: its kind, when it begins and ends, and how sure that is."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Template:
         return (t >= self.start) & ((t < self.stop) | (self.kind != "window"))
 
     def is_drift(self, n_steps: int) -> bool:
-        """Whether it is slow change over a large part of the run."""
+        """Tells whether it is slow change over a large part of the run."""
         return self.kind == "ramp" and self.stop - self.start > LARGE_PART * n_steps
 
 

@@ -1,4 +1,4 @@
-"""What was written as series: phrases, scripts, languages, refusals, answer forms; of rollouts kept at random.
+"""Series of what was written: phrases, scripts, languages, refusals, answer forms; of rollouts kept at random.
 
 The texts are the whole ones, of at most `texts.MOST_TEXTS` rollouts and `ngrams.MOST_CHARACTERS` characters a run,
 and of longer texts both ends.
@@ -141,7 +141,7 @@ def given_shares(texts: KeptTexts) -> dict[SeriesName, np.ndarray]:
 
 
 def _is_literal(phrase: str, texts: Sequence[str]) -> bool:
-    """Whether texts hold a phrase as it is quoted: words with a mark between them cannot be found by it."""
+    """Tells whether texts hold a phrase as it is quoted: words with a mark between them cannot be found by it."""
     return sum(phrase in text for text in texts) > len(texts) / 2
 
 

@@ -27,7 +27,7 @@ from rollout_traces.model.text import quoted as in_quotes
 
 Kind = Literal["change", "first seen", "last seen", "attempt", "gap", "config"]
 EARLY = 3
-"""What is first seen within so many steps of the run's start is how the run is, not an event."""
+"""Steps from the run's start; a value that is first seen within them is no event."""
 FOLLOWED = frozenset(("source", "engine", "stop_reason", "reward_status", "discard_reason", *TAGS))
 """Columns of which every value is followed ..."""
 MOST_OF_FURTHER = 12

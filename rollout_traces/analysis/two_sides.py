@@ -179,9 +179,19 @@ def read_rows(
     code = sides_N * max(len(units), 1) + unit
     groups, first, group = np.unique(code, return_index=True, return_inverse=True)
     return SideRows(
-        columns, sides_N, step, group, sides_N[first], step[first], groups % max(len(units), 1), prompt[first],
-        tuple(prompts), {name: coded(table.column(name)) for name in columns.texts}, every, table,
-    )  # fmt: skip
+        columns,
+        sides_N,
+        step,
+        group,
+        sides_N[first],
+        step[first],
+        groups % max(len(units), 1),
+        prompt[first],
+        tuple(prompts),
+        {name: coded(table.column(name)) for name in columns.texts},
+        every,
+        table,
+    )
 
 
 def _every(relations: Relations, columns: RolloutColumns, selections: Sequence[Selection]) -> int:
@@ -196,7 +206,7 @@ def _every(relations: Relations, columns: RolloutColumns, selections: Sequence[S
 
 
 def needs_texts(columns: RolloutColumns, name: str, value: str) -> bool:
-    """Whether rollouts whose text was kept alone can have a value, so that those kept at random speak for all."""
+    """Tells whether rollouts whose text was kept alone can have a value, so that those kept at random speak for all."""
     texted = name in TEXT_ALONE or (name == "flags" and needs_text(value))
     return texted and columns.has("traced", "selected_by")
 

@@ -1,4 +1,4 @@
-"""What cannot be known of a run, and what to log to know it."""
+"""Inputs that a run did not log, what cannot be known without them, and what to log."""
 
 from __future__ import annotations
 
@@ -12,17 +12,32 @@ INPUTS = (
     ("prompt_key", "prompts over time", "memorised prompts, repeated prompts, flips", "`prompt_keys`"),
     ("source", "parts by source", "faults of one source, the data mix", "`sources`"),
     ("engine", "parts by engine", "one engine off, engines that came or went", "`engine_ids`"),
-    ("mismatch_k3", "trainer against sampler", "mismatch of engines, versions and tokenizers", "`logprobs` and `prox_logprobs`"),
+    (
+        "mismatch_k3",
+        "trainer against sampler",
+        "mismatch of engines, versions and tokenizers",
+        "`logprobs` and `prox_logprobs`",
+    ),
     ("version_max", "policy versions", "weights that were not synchronised", "`versions`"),
     ("staleness_max", "staleness", "samples that are too old", "`versions` and `train_version`"),
     ("stop_reason", "why sampling stopped", "truncation", "`stop_reasons`"),
-    ("reward_status", "whether the reward function failed", "failures of the reward function", "`reward_statuses`"),
+    (
+        "reward_status",
+        "whether the reward function failed",
+        "failures of the reward function",
+        "`reward_statuses`",
+    ),
     ("component/", "reward components", "which part of the reward moved", "`reward_components`"),
     ("update_share", "shares of the update", "rollouts that dominate a step", "`advantages` and `logprobs`"),
     ("success", "successes", "solved prompts, why groups are tied", "`successes`"),
-    ("n_tool_errors", "tool calls", "failing tools", "traces (`max_rollout_traces_per_step` above 0) of tool calls"),
+    (
+        "n_tool_errors",
+        "tool calls",
+        "failing tools",
+        "traces (`max_rollout_traces_per_step` above 0) of tool calls",
+    ),
     ("reply", "texts", "phrases that winners write", "traces (`max_rollout_traces_per_step` above 0)"),
-)  # fmt: skip
+)
 """Column, what it shows, which diagnoses need it, what to log."""
 
 
@@ -45,7 +60,7 @@ class Unobserved:
 
 
 def unobserved(run: RunScope) -> list[Unobserved]:
-    """What no rollout of the run knows."""
+    """Lists the columns that no rollout of the run knows."""
     names = [name for name, *_ in INPUTS if name in run.columns.names]
     known: set[str] = set()
     if names:
