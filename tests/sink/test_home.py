@@ -1,4 +1,4 @@
-"""Trackio's folder is this user's alone, whatever the umask, which stays as it is."""
+"""Trackio's folder is this user's alone, whatever the umask, which stays as it is; its size is measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import trackio.context_vars
 
 import rollout_traces as rt
-from rollout_traces.sink.home import make_trackio_folder
+from rollout_traces.sink.home import DiskUse, make_trackio_folder
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.trackio_home import use_trackio_home
 
@@ -93,3 +93,13 @@ class TestSecretsOfTheConfig:
         logger.log_scalars({"loss": 1.0}, step=1)
         assert logger.finish()
         assert "hush-hush" in self.stored(home) and "a1a1" not in self.stored(home)
+
+
+@pytest.mark.parametrize("project", ["plain", "qwen2.5-grpo", "with spaces", "[odd]"])
+def test_a_project_of_any_name_is_found_on_disk(trackio_dir, project):
+    logger = rt.RolloutLogger(
+        project, "run", tiny_tokenizer(), max_rollout_traces_per_step=2, worker="thread"
+    )
+    logger.log_rollouts(batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=2)), step=1)
+    assert logger.finish(180)
+    assert DiskUse(project).bytes() >= sum(path.stat().st_size for path in trackio_dir.glob("*.db")) > 0

@@ -1,4 +1,4 @@
-"""Diversity and repetition, on tokens."""
+"""Differences between completions, and repetition within one, on tokens."""
 
 from __future__ import annotations
 
