@@ -3,10 +3,17 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-function fill(node, props, children) {
-  for (const [key, value] of Object.entries(props || {})) {
+// A node of a tag with its classes, such as `p.rt-soft`; properties come first where there are any, then children.
+function made(create, selector, given) {
+  const [tag, ...classes] = selector.split(".");
+  const has = Object.getPrototypeOf(given[0] ?? "") === Object.prototype;
+  const [props, children] = has ? [given[0], given.slice(1)] : [{}, given];
+  const node = create(tag);
+  if (classes.length) node.setAttribute("class", classes.join(" "));
+  if (tag === "button") node.type = "button";
+  for (const [key, value] of Object.entries(props)) {
     if (value === undefined || value === null || value === false) continue;
-    if (key === "class") node.setAttribute("class", value);
+    if (key === "class") node.setAttribute("class", [...classes, value].join(" "));
     else if (key === "dataset") Object.assign(node.dataset, value);
     else if (key === "style") for (const [name, v] of Object.entries(value)) node.style.setProperty(name, v);
     else if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
@@ -21,12 +28,12 @@ function fill(node, props, children) {
   return node;
 }
 
-export function h(tag, props, ...children) {
-  return fill(document.createElement(tag), props, children);
+export function h(selector, ...given) {
+  return made(tag => document.createElement(tag), selector, given);
 }
 
-export function svg(tag, props, ...children) {
-  return fill(document.createElementNS(SVG, tag), props, children);
+export function svg(selector, ...given) {
+  return made(tag => document.createElementNS(SVG, tag), selector, given);
 }
 
 export function replace(node, ...children) {
@@ -39,7 +46,12 @@ export function escapeHtml(text) {
 }
 
 export function button(label, onclick, props = {}) {
-  return h("button", { type: "button", class: "rt-button", onclick, ...props }, label);
+  return h("button", { class: "rt-button", onclick, ...props }, label);
+}
+
+// A button that looks like text.
+export function ghost(label, onclick, props = {}) {
+  return button(label, onclick, { class: "rt-ghost", ...props });
 }
 
 // options: [value, text] each; choose(value) is called with what was chosen.
@@ -52,7 +64,7 @@ export function select(options, value, choose, props = {}) {
 }
 
 export function copyButton(getText, label = "copy") {
-  const node = button(
+  const node = ghost(
     label,
     async event => {
       event.stopPropagation();
@@ -67,14 +79,14 @@ export function copyButton(getText, label = "copy") {
         node.textContent = label;
       }, 1200);
     },
-    { class: "rt-ghost", title: "Copy to the clipboard" },
+    { title: "Copy to the clipboard" },
   );
   return node;
 }
 
 // heads, rows: the cells of the head's one row, and the rows of the body.
 export function table(props, heads, rows) {
-  return h("table", props, h("thead", null, h("tr", null, heads)), h("tbody", null, rows));
+  return h("table", props, h("thead", h("tr", heads)), h("tbody", rows));
 }
 
 export function debounce(wait, action) {
@@ -89,7 +101,7 @@ export function notice(kind, title, ...body) {
   return h(
     "div",
     { class: `rt-notice rt-notice-${kind}`, role: kind === "error" ? "alert" : "note" },
-    h("strong", null, title),
-    body.map(part => h("p", null, part)),
+    h("strong", title),
+    body.map(part => h("p", part)),
   );
 }

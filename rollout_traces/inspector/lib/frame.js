@@ -1,6 +1,6 @@
 // What every page offers: light or dark, and the list of its keys.
 
-import { button, h } from "./dom.js";
+import { ghost, h } from "./dom.js";
 import { dispatch, listed, shortcut } from "./keyboard.js";
 import * as state from "./state.js";
 
@@ -34,28 +34,24 @@ export function showHelp() {
     : grouped(listed(state.get().page));
   const name = key => ({ ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓", Escape: "Esc" })[key] || key;
   const dialog = h(
-    "dialog",
-    { class: "rt-dialog rt-help", "data-testid": "help" },
+    "dialog.rt-dialog.rt-help",
+    { "data-testid": "help" },
     h(
-      "div",
-      { class: "rt-help-head" },
-      h("h2", null, "Keyboard"),
-      button("close", () => dialog.close(), { class: "rt-ghost" }),
+      "div.rt-help-head",
+      h("h2", "Keyboard"),
+      ghost("close", () => dialog.close()),
     ),
     h(
-      "div",
-      { class: "rt-help-grid" },
+      "div.rt-help-grid",
       [...sections].map(([section, entries]) => [
-        h("h3", null, section),
+        h("h3", section),
         entries.map(entry =>
           h(
-            "div",
-            { class: "rt-help-row" },
-            h("span", null, entry.meaning),
+            "div.rt-help-row",
+            h("span", entry.meaning),
             h(
               "span",
-              null,
-              entry.keys.map((key, i) => [i ? " " : null, h("kbd", null, name(key))]),
+              entry.keys.map((key, i) => [i ? " " : null, h("kbd", name(key))]),
             ),
           ),
         ),

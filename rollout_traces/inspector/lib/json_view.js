@@ -1,6 +1,6 @@
 // JSON as a person reads it: short values whole, long ones folded with their size and drawn when opened.
 
-import { h } from "./dom.js";
+import { ghost, h } from "./dom.js";
 import { number, plural } from "./format.js";
 import { inert } from "./text.js";
 
@@ -47,8 +47,8 @@ export function sizeOf(value) {
 // A parsed value: indented where it is short, else a tree that unfolds.
 export function jsonView(value) {
   if (JSON.stringify(value).length <= SHORT)
-    return h("pre", { class: "rt-code", tabindex: "0" }, h("code", null, inert(JSON.stringify(value, null, 2))));
-  return h("div", { class: "rt-json rt-code", testid: "json", dir: "ltr" }, entries(value));
+    return h("pre.rt-code", { tabindex: "0" }, h("code", inert(JSON.stringify(value, null, 2))));
+  return h("div.rt-json.rt-code", { testid: "json", dir: "ltr" }, entries(value));
 }
 
 function entries(value, from = 0) {
@@ -56,30 +56,20 @@ function entries(value, from = 0) {
   const shown = all.slice(from, from + MOST_SHOWN).map(([key, each]) => entry(key, each));
   const left = all.length - from - MOST_SHOWN;
   if (left > 0) {
-    const more = h(
-      "button",
-      { type: "button", class: "rt-ghost", onclick: () => more.replaceWith(...entries(value, from + MOST_SHOWN)) },
-      `${number(left)} more`,
-    );
+    const more = ghost(`${number(left)} more`, () => more.replaceWith(...entries(value, from + MOST_SHOWN)));
     shown.push(more);
   }
   return shown;
 }
 
 function entry(key, value) {
-  const name = h("span", { class: "rt-json-key" }, inert(String(key)), ": ");
+  const name = h("span.rt-json-key", inert(String(key)), ": ");
   const short = value === null || typeof value !== "object" ? null : JSON.stringify(value);
-  if (short === null) return h("div", { class: "rt-json-leaf" }, name, leaf(value));
-  if (short.length <= 80) return h("div", { class: "rt-json-leaf" }, name, inert(short));
+  if (short === null) return h("div.rt-json-leaf", name, leaf(value));
+  if (short.length <= 80) return h("div.rt-json-leaf", name, inert(short));
   const node = h(
     "details",
-    null,
-    h(
-      "summary",
-      null,
-      name,
-      h("span", { class: "rt-faint" }, `${Array.isArray(value) ? "[…]" : "{…}"} ${sizeOf(value)}`),
-    ),
+    h("summary", name, h("span.rt-faint", `${Array.isArray(value) ? "[…]" : "{…}"} ${sizeOf(value)}`)),
   );
   node.addEventListener("toggle", () => {
     if (node.open && node.children.length === 1) node.append(...entries(value));
@@ -95,18 +85,10 @@ function leaf(value) {
     inert(text.slice(0, SHORT)),
   );
   if (text.length > SHORT) {
-    const more = h(
-      "button",
-      {
-        type: "button",
-        class: "rt-ghost",
-        onclick: () => {
-          shown.textContent = inert(text);
-          more.remove();
-        },
-      },
-      `all ${number(text.length)} characters`,
-    );
+    const more = ghost(`all ${number(text.length)} characters`, () => {
+      shown.textContent = inert(text);
+      more.remove();
+    });
     return [shown, more];
   }
   return shown;

@@ -15,7 +15,7 @@ const BLOCKS = 40;
 
 // A part of the text that is laid out by itself, and only near the view.
 function box(...children) {
-  return h("span", { class: "rt-box", dir: "auto" }, children);
+  return h("span.rt-box", { dir: "auto" }, children);
 }
 
 function inline(nodes, formulas) {
@@ -24,21 +24,21 @@ function inline(nodes, formulas) {
       case "text":
         return inert(node.text);
       case "code":
-        return h("code", null, inert(node.text));
+        return h("code", inert(node.text));
       case "math":
         return noted(formula(node), formulas);
       case "strong":
-        return h("strong", null, inline(node.inline, formulas));
+        return h("strong", inline(node.inline, formulas));
       case "em":
-        return h("em", null, inline(node.inline, formulas));
+        return h("em", inline(node.inline, formulas));
       case "strike":
-        return h("s", null, inline(node.inline, formulas));
+        return h("s", inline(node.inline, formulas));
       default:
         return h(
-          "span",
-          { class: "rt-link", title: "Links from rollouts do not open" },
+          "span.rt-link",
+          { title: "Links from rollouts do not open" },
           inert(node.text),
-          h("span", { class: "rt-link-to" }, inert(node.address)),
+          h("span.rt-link-to", inert(node.address)),
         );
     }
   });
@@ -100,11 +100,11 @@ function* fill(parent, block, nodes, formulas) {
     open.push(node);
     length += size([node]);
     if (short ? open.length < NODES : length < PIECE && open.length < 2 * NODES) continue;
-    block.append(short ? h("span", null, inline(open, formulas)) : box(inline(open, formulas)));
+    block.append(short ? h("span", inline(open, formulas)) : box(inline(open, formulas)));
     [open, length] = [[], 0];
     yield;
   }
-  return void block.append(short ? h("span", null, inline(open, formulas)) : box(inline(open, formulas)));
+  return void block.append(short ? h("span", inline(open, formulas)) : box(inline(open, formulas)));
 }
 
 function size(nodes) {
@@ -119,7 +119,7 @@ function cut(node) {
 
 function* code(parent, node) {
   const inner = h("code", { dir: "auto" });
-  attach(parent, h("pre", { class: "rt-code", tabindex: "0", dataset: { language: node.language || "" } }, inner));
+  attach(parent, h("pre.rt-code", { tabindex: "0", dataset: { language: node.language || "" } }, inner));
   for (const piece of pieces(node.text)) {
     inner.append(node.text.length > PIECE ? box(inert(trimmed(piece))) : inert(piece));
     yield;
@@ -131,17 +131,9 @@ function* table(parent, node, formulas) {
   const cellsOf = (tag, cells) =>
     h(
       "tr",
-      null,
       cells.map(cell => h(tag, { dir: "auto" }, inline(cell, formulas))),
     );
-  attach(
-    parent,
-    h(
-      "div",
-      { class: "rt-table-scroll", tabindex: "0" },
-      h("table", null, h("thead", null, cellsOf("th", node.head)), body),
-    ),
-  );
+  attach(parent, h("div.rt-table-scroll", { tabindex: "0" }, h("table", h("thead", cellsOf("th", node.head)), body)));
   yield;
   for (const row of node.rows) {
     body.append(cellsOf("td", row));
@@ -169,8 +161,8 @@ function trimmed(piece) {
 
 export function plain(text) {
   return h(
-    "div",
-    { class: "rt-plain", dir: "auto" },
+    "div.rt-plain",
+    { dir: "auto" },
     text.length <= PIECE ? inert(text) : [...pieces(text)].map(piece => box(inert(trimmed(piece)))),
   );
 }
@@ -178,7 +170,7 @@ export function plain(text) {
 // The blocks of a text, then the formulas in them once KaTeX is there. What takes too long stays as written,
 // with a button that draws it all the same.
 export function markdown(text) {
-  const root = h("div", { class: "rt-markdown" });
+  const root = h("div.rt-markdown");
   drawBlocks(root, text, { late: () => asPlain(root, text) });
   return root;
 }
@@ -200,7 +192,7 @@ function* blocks(root, text, formulas, then) {
   let parent = root;
   let count = 0;
   for (const block of blocksOf(text)) {
-    if (++count % BLOCKS === 0) parent = attach(root, h("div", { class: "rt-box" }));
+    if (++count % BLOCKS === 0) parent = attach(root, h("div.rt-box"));
     yield* append(parent, block, formulas);
     yield;
   }

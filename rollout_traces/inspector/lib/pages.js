@@ -70,11 +70,7 @@ export function populationOfStep(page) {
 // counts: {n_traced, n_rows or null, chosen_by or null} of a step or of all of them; notes: null for none.
 export function kept({ n_traced, n_rows, chosen_by }, where, ...notes) {
   return [
-    h(
-      "b",
-      null,
-      n_rows ? `${number(n_traced)} of ${number(n_rows)} rollouts kept` : `${plural(n_traced, "rollout")} kept`,
-    ),
+    h("b", n_rows ? `${number(n_traced)} of ${number(n_rows)} rollouts kept` : `${plural(n_traced, "rollout")} kept`),
     where,
     notes.filter(Boolean).map(note => ` · ${note}`),
     chosen_by ? ` · chosen by ${chosen_by}` : "",

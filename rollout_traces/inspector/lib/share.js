@@ -1,6 +1,6 @@
 // What is shown as one HTML file, to send to somebody.
 
-import { button, copyButton, h, replace } from "./dom.js";
+import { button, copyButton, ghost, h, replace } from "./dom.js";
 import { number, plural } from "./format.js";
 
 export function download(text, name, type) {
@@ -18,8 +18,7 @@ export const isStatic = () => inFile() || Boolean(document.getElementById("rt-si
 // call: a page's remote functions; asked(): what the server's `share` takes, at the time of the click. Null where there is no server.
 export function shareButton(call, asked) {
   if (isStatic()) return null;
-  return button("share", () => openDialog(call, asked()), {
-    class: "rt-ghost",
+  return ghost("share", () => openDialog(call, asked()), {
     title: "As one HTML file that opens from disk",
     testid: "share",
   });
@@ -27,28 +26,25 @@ export function shareButton(call, asked) {
 
 function openDialog(call, asked) {
   document.querySelector(".rt-share-dialog")?.remove();
-  const hidden = h("textarea", {
-    class: "rt-input rt-share-hidden",
+  const hidden = h("textarea.rt-input.rt-share-hidden", {
     rows: 3,
     "aria-label": "Texts to hide, one a line",
     testid: "share-hide",
   });
-  const said = h("p", { class: "rt-soft", role: "status" });
+  const said = h("p.rt-soft", { role: "status" });
   const dialog = h(
-    "dialog",
-    { class: "rt-dialog rt-share-dialog", testid: "share-dialog" },
+    "dialog.rt-dialog.rt-share-dialog",
+    { testid: "share-dialog" },
     h(
-      "div",
-      { class: "rt-help-head" },
-      h("h2", null, "Share as one file"),
-      button("close", () => dialog.close(), { class: "rt-ghost" }),
+      "div.rt-help-head",
+      h("h2", "Share as one file"),
+      ghost("close", () => dialog.close()),
     ),
     h(
-      "p",
-      { class: "rt-soft" },
+      "p.rt-soft",
       "An HTML file with text and tokens inside. It opens from disk without this server and asks nobody for anything.",
     ),
-    h("label", { class: "rt-soft" }, "Texts to hide in it, one a line:", hidden),
+    h("label.rt-soft", "Texts to hide in it, one a line:", hidden),
     said,
     button(
       "download",
@@ -75,19 +71,18 @@ function openDialog(call, asked) {
 export function exportDialog(answer) {
   document.querySelector(".rt-export")?.remove();
   const dialog = h(
-    "dialog",
-    { class: "rt-dialog rt-export", "data-testid": "export-dialog" },
+    "dialog.rt-dialog.rt-export",
+    { "data-testid": "export-dialog" },
     h(
-      "div",
-      { class: "rt-help-head" },
-      h("h2", null, `Export ${plural(answer.total, "rollout")}`),
-      button("close", () => dialog.close(), { class: "rt-ghost" }),
+      "div.rt-help-head",
+      h("h2", `Export ${plural(answer.total, "rollout")}`),
+      ghost("close", () => dialog.close()),
     ),
-    h("p", { class: "rt-soft" }, "On the command line, with a manifest beside the file:"),
-    h("pre", { class: "rt-code" }, h("code", null, answer.command)),
+    h("p.rt-soft", "On the command line, with a manifest beside the file:"),
+    h("pre.rt-code", h("code", answer.command)),
     copyButton(() => answer.command, "copy the command"),
     answer.lines === null
-      ? h("p", { class: "rt-faint" }, `More than ${number(answer.most)}: too many for the browser.`)
+      ? h("p.rt-faint", `More than ${number(answer.most)}: too many for the browser.`)
       : button("download JSON lines", () => download(answer.lines + "\n", "rollouts.jsonl", "application/x-ndjson"), {
           testid: "download",
         }),

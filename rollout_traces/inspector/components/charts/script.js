@@ -1,6 +1,6 @@
 // The charts beside the rollout: the split's metrics over the steps, a click goes to the step.
 
-import { button, h, notice, replace } from "../../lib/dom.js";
+import { ghost, h, notice, replace } from "../../lib/dom.js";
 import { number, seconds } from "../../lib/format.js";
 import { isStatic } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
@@ -53,8 +53,8 @@ export function drawnCharts(wanted, shown, series) {
 export function attemptsNote(resumedAt, run = null) {
   if (!resumedAt.length) return null;
   return h(
-    "p",
-    { class: "rt-faint", testid: "attempts" },
+    "p.rt-faint",
+    { testid: "attempts" },
     run === null ? "Resumed" : [inert(run), " was resumed"],
     ` at step ${resumedAt.map(number).join(", ")}: each step shows its newest attempt; dotted, what only an earlier one has.`,
   );
@@ -109,13 +109,12 @@ export class Charts {
     replace(
       this.root,
       h(
-        "div",
-        { class: "rt-charts-head" },
-        h("h2", null, "Charts"),
+        "div.rt-charts-head",
+        h("h2", "Charts"),
         axisPicker(now, this.progress),
         h(
-          "label",
-          { class: "rt-charts-smooth", title: "Smoothing" },
+          "label.rt-charts-smooth",
+          { title: "Smoothing" },
           "smooth",
           h("input", {
             type: "range",
@@ -130,16 +129,11 @@ export class Charts {
         ),
         now.step === undefined || isStatic()
           ? null
-          : button("explain", () => state.set({ page: "explain", a: null, b: null, against: null }), {
-              class: "rt-ghost",
+          : ghost("explain", () => state.set({ page: "explain", a: null, b: null, against: null }), {
               title: `What changed at step ${now.step} (7)`,
               testid: "charts-explain",
             }),
-        button("choose", () => this.choose(), {
-          class: "rt-ghost",
-          "aria-pressed": String(this.choosing),
-          testid: "charts-choose",
-        }),
+        ghost("choose", () => this.choose(), { "aria-pressed": String(this.choosing), testid: "charts-choose" }),
       ),
       this.choosing ? this.chooser(names, chosen) : null,
       this.list,
@@ -155,8 +149,7 @@ export class Charts {
   }
 
   drawCharts(now, chosen, width, weight) {
-    if (!chosen.length)
-      return replace(this.list, h("p", { class: "rt-empty" }, "No scalars were logged in this run yet."));
+    if (!chosen.length) return replace(this.list, h("p.rt-empty", "No scalars were logged in this run yet."));
     const axis = now.axis || "step";
     return replace(
       this.list,
@@ -170,12 +163,11 @@ export class Charts {
         const at = series[0].steps.indexOf(Number(now.step));
         const title = series.map(each => each.name).join(", ");
         return h(
-          "figure",
-          { class: "rt-chart", testid: "chart", dataset: { metric: name } },
+          "figure.rt-chart",
+          { testid: "chart", dataset: { metric: name } },
           h(
             "figcaption",
-            null,
-            h("span", { class: "rt-ellipsis", title: chart.join(", ") }, title),
+            h("span.rt-ellipsis", { title: chart.join(", ") }, title),
             logButton(
               now,
               name,
@@ -183,7 +175,7 @@ export class Charts {
               title,
             ),
             this.withPicker(chosen, nth),
-            h("b", null, at >= 0 && chart.length === 1 ? number(series[0].values[at]) : ""),
+            h("b", at >= 0 && chart.length === 1 ? number(series[0].values[at]) : ""),
           ),
           seriesChart(series, {
             width,
@@ -216,9 +208,8 @@ export class Charts {
       );
     };
     return h(
-      "select",
+      "select.rt-by.rt-with",
       {
-        class: "rt-by rt-with",
         "aria-label": `Another series in the chart of ${chart[0]}`,
         testid: "chart-with",
         onfocus: list,
@@ -245,29 +236,24 @@ export class Charts {
     if (!spent.length) return null;
     const top = spent[0][1];
     return h(
-      "section",
-      { class: "rt-timings", testid: "timings" },
-      h("h2", null, `Where the time went at step ${number(step)}`),
+      "section.rt-timings",
+      { testid: "timings" },
+      h("h2", `Where the time went at step ${number(step)}`),
       spent
         .slice(0, 12)
         .map(([name, value]) =>
           h(
-            "div",
-            { class: "rt-timing" },
-            h("span", { class: "rt-ellipsis", title: name }, name.replace(/^(time|timeperf)\//, "")),
-            h(
-              "span",
-              { class: "rt-bar" },
-              h("i", { style: { width: `${(value / top) * 100}%`, background: "var(--rt-accent)" } }),
-            ),
-            h("b", null, seconds(value)),
+            "div.rt-timing",
+            h("span.rt-ellipsis", { title: name }, name.replace(/^(time|timeperf)\//, "")),
+            h("span.rt-bar", h("i", { style: { width: `${(value / top) * 100}%`, background: "var(--rt-accent)" } })),
+            h("b", seconds(value)),
           ),
         ),
     );
   }
 
   chooser(names, chosen) {
-    const list = h("div", { class: "rt-chooser-list rt-scroll" });
+    const list = h("div.rt-chooser-list.rt-scroll");
     const drawn = chosen.flat();
     const listed = [...drawn, ...names.filter(name => !drawn.includes(name))];
     const fill = () =>
@@ -279,7 +265,6 @@ export class Charts {
           .map(name =>
             h(
               "label",
-              null,
               h("input", {
                 type: "checkbox",
                 checked: drawn.includes(name),
@@ -290,16 +275,14 @@ export class Charts {
                       : chosen.map(chart => chart.filter(each => each !== name)),
                   ),
               }),
-              h("span", { class: "rt-ellipsis", title: name }, name),
+              h("span.rt-ellipsis", { title: name }, name),
             ),
           ),
       );
     fill();
     return h(
-      "div",
-      { class: "rt-chooser" },
-      h("input", {
-        class: "rt-input",
+      "div.rt-chooser",
+      h("input.rt-input", {
         placeholder: `search ${names.length} metrics`,
         value: this.query,
         oninput: event => {
@@ -309,7 +292,7 @@ export class Charts {
         },
       }),
       list,
-      button("the usual ones", () => choose([]), { class: "rt-ghost" }),
+      ghost("the usual ones", () => choose([])),
     );
   }
 }

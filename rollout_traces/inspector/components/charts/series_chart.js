@@ -20,11 +20,10 @@ export function seriesChart(series, options) {
   const drawn = series
     .map((each, colour) => ({ ...each, x: each.x || each.steps, colour }))
     .filter(each => each.values.some(Number.isFinite));
-  const root = svg("svg", {
+  const root = svg("svg.rt-chart-svg", {
     width,
     height,
     viewBox: `0 0 ${width} ${height}`,
-    class: "rt-chart-svg",
     role: "img",
     "aria-label": options.label || "",
   });
@@ -39,8 +38,7 @@ export function seriesChart(series, options) {
   const y = v => pad.top + (1 - axis.y(v)) * (height - pad.top - pad.bottom);
   if (!bare) root.append(...frame({ axis, x, y, first, last, width, height, pad, show, xName: options.xName }));
   const now = at(drawn, step);
-  if (now !== null)
-    root.append(svg("line", { x1: x(now), x2: x(now), y1: pad.top, y2: height - pad.bottom, class: "rt-now" }));
+  if (now !== null) root.append(svg("line.rt-now", { x1: x(now), x2: x(now), y1: pad.top, y2: height - pad.bottom }));
   for (const each of drawn) {
     const own = typeof weight === "function" ? weight(each.steps.length) : weight;
     const [kept, before] = parted(each);
@@ -48,24 +46,23 @@ export function seriesChart(series, options) {
     each.line = smoothed.map((value, i) => (Number.isFinite(value) ? value : before[i]));
     const style = { stroke: `var(--rt-series-${each.colour % 6})` };
     const points = values => path(each.x.map((v, i) => [x(v), y(values[i])]));
-    if (own) root.append(svg("path", { d: points(kept), class: "rt-line rt-line-raw", style }));
+    if (own) root.append(svg("path.rt-line.rt-line-raw", { d: points(kept), style }));
     root.append(svg("path", { d: points(smoothed), class: `rt-line rt-dash-${each.colour % 4}`, style }));
     if (before.some(Number.isFinite))
       root.append(
         svg(
-          "path",
-          { d: points(before), class: "rt-line rt-line-superseded", style },
-          svg("title", null, "steps of an earlier attempt, which the run was resumed behind"),
+          "path.rt-line.rt-line-superseded",
+          { d: points(before), style },
+          svg("title", "steps of an earlier attempt, which the run was resumed behind"),
         ),
       );
     for (const i of own ? hiddenBySmoothing(kept, smoothed) : [])
       root.append(
         svg(
-          "circle",
-          { cx: x(each.x[i]), cy: y(kept[i]), r: 2.4, class: "rt-hidden-point", style },
+          "circle.rt-hidden-point",
+          { cx: x(each.x[i]), cy: y(kept[i]), r: 2.4, style },
           svg(
             "title",
-            null,
             `step ${number(each.steps[i])}: ${number(kept[i])}, more than four units of noise from the smoothed line`,
           ),
         ),
@@ -102,12 +99,11 @@ export function seriesChart(series, options) {
 // Of several series, which line is which.
 export function legend(series) {
   return h(
-    "div",
-    { class: "rt-chart-legend", testid: "legend" },
+    "div.rt-chart-legend",
+    { testid: "legend" },
     series.map((each, i) =>
       h(
         "span",
-        null,
         svg(
           "svg",
           { width: 22, height: 8, "aria-hidden": "true" },
@@ -129,8 +125,8 @@ export function legend(series) {
 function frame({ axis, x, y, first, last, width, height, pad, show, xName }) {
   const texts = tickTexts(axis.ticks, show || compact);
   const parts = axis.ticks.flatMap((tick, i) => [
-    svg("line", { x1: pad.left, x2: width - pad.right, y1: y(tick), y2: y(tick), class: "rt-grid" }),
-    svg("text", { x: pad.left - 5, y: y(tick) + 3, class: "rt-axis", "text-anchor": "end" }, texts[i]),
+    svg("line.rt-grid", { x1: pad.left, x2: width - pad.right, y1: y(tick), y2: y(tick) }),
+    svg("text.rt-axis", { x: pad.left - 5, y: y(tick) + 3, "text-anchor": "end" }, texts[i]),
   ]);
   const said = [axis.log ? "log" : null, axis.dropped ? `${axis.dropped} not above 0` : null, xName || null]
     .filter(Boolean)
@@ -138,17 +134,11 @@ function frame({ axis, x, y, first, last, width, height, pad, show, xName }) {
   const place = xName && xName !== AXES.step ? compact : number;
   return [
     ...parts,
-    svg("text", { x: pad.left, y: height - 3, class: "rt-axis" }, place(first)),
+    svg("text.rt-axis", { x: pad.left, y: height - 3 }, place(first)),
     said
-      ? svg(
-          "text",
-          { x: (pad.left + width - pad.right) / 2, y: height - 3, class: "rt-axis", "text-anchor": "middle" },
-          said,
-        )
+      ? svg("text.rt-axis", { x: (pad.left + width - pad.right) / 2, y: height - 3, "text-anchor": "middle" }, said)
       : "",
-    last > first
-      ? svg("text", { x: width - pad.right, y: height - 3, class: "rt-axis", "text-anchor": "end" }, place(last))
-      : "",
+    last > first ? svg("text.rt-axis", { x: width - pad.right, y: height - 3, "text-anchor": "end" }, place(last)) : "",
   ];
 }
 
@@ -188,7 +178,7 @@ function hovering(root, drawn, { x, y, width, height, pad, show, point, xName })
   const dots = drawn.map(each =>
     svg("circle", { r: 3, visibility: "hidden", style: { fill: `var(--rt-series-${each.colour % 6})` } }),
   );
-  const text = svg("text", { class: "rt-readout", y: 9, "text-anchor": "end", x: width - pad.right }, "");
+  const text = svg("text.rt-readout", { y: 9, "text-anchor": "end", x: width - pad.right }, "");
   root.append(...dots, text);
   root.addEventListener("mousemove", event => {
     const wanted = point(event.clientX);

@@ -1,6 +1,6 @@
 // Two rollouts side by side: the shared prefix folded, the first divergent token marked, what differs.
 
-import { button, h, notice, replace, select, table } from "../../lib/dom.js";
+import { ghost, h, notice, replace, select, table } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
@@ -104,21 +104,19 @@ function draw(answer) {
         lookOf(now),
       ),
   );
-  const history = h("div", { class: "rt-history" });
+  const history = h("div.rt-history");
   replace(
     scroller,
-    h("div", { class: "rt-compare-top" }, sideHead(answer, 0), deltaTable(answer), sideHead(answer, 1)),
+    h("div.rt-compare-top", sideHead(answer, 0), deltaTable(answer), sideHead(answer, 1)),
     history,
     h(
-      "div",
-      { class: "rt-compare-bar" },
+      "div.rt-compare-bar",
       views[0].toolbar,
       divergenceChip(answer),
       shareButton(call, () => ({ ...asked(now), what: "compare", a: answer.sides[0].id, b: answer.sides[1].id })),
     ),
     h(
-      "div",
-      { class: "rt-compare-columns" },
+      "div.rt-compare-columns",
       views.map((view, at) => column(view, answer, at)),
     ),
   );
@@ -135,26 +133,18 @@ function sideHead(answer, at) {
   if (!options.some(card => card.id === side.id))
     options.unshift({ id: side.id, step: m.step, group: m.group, sample: m.sample, reward: m.reward });
   return h(
-    "section",
-    { class: "rt-side-head" },
+    "section.rt-side-head",
     h(
-      "div",
-      { class: "rt-headline" },
+      "div.rt-headline",
       h(
-        "div",
-        { class: "rt-reward", style: { "--dot": rewardColour(m.reward, answer.range) } },
-        h("span", { class: "rt-label" }, at ? "B · reward" : "A · reward"),
-        h("b", null, number(m.reward)),
+        "div.rt-reward",
+        { style: { "--dot": rewardColour(m.reward, answer.range) } },
+        h("span.rt-label", at ? "B · reward" : "A · reward"),
+        h("b", number(m.reward)),
       ),
+      h("div.rt-advantage", h("span.rt-label", "advantage"), h("b", signed(m.advantage))),
       h(
-        "div",
-        { class: "rt-advantage" },
-        h("span", { class: "rt-label" }, "advantage"),
-        h("b", null, signed(m.advantage)),
-      ),
-      h(
-        "div",
-        { class: "rt-headline-title" },
+        "div.rt-headline-title",
         select(
           options.map(card => [
             card.id,
@@ -165,21 +155,19 @@ function sideHead(answer, at) {
           { "aria-label": `Rollout ${key.toUpperCase()}`, testid: `compare-pick-${key}` },
         ),
         h(
-          "div",
-          { class: "rt-soft rt-side-run", testid: `compare-run-${key}` },
-          side.run ? [h("b", null, inert(side.run)), ` · ${inert(String(m.split ?? ""))} · `] : null,
-          h("span", { class: "rt-faint" }, selectedSentence(m)),
+          "div.rt-soft.rt-side-run",
+          { testid: `compare-run-${key}` },
+          side.run ? [h("b", inert(side.run)), ` · ${inert(String(m.split ?? ""))} · `] : null,
+          h("span.rt-faint", selectedSentence(m)),
         ),
       ),
     ),
     h(
-      "div",
-      { class: "rt-side-flags" },
+      "div.rt-side-flags",
       grouped(side.flags).map(entry =>
         h(
           "button",
           {
-            type: "button",
             class: `rt-chip rt-chip-${entry.severity}`,
             testid: "flag",
             title: inert(entry.message),
@@ -189,8 +177,8 @@ function sideHead(answer, at) {
           entry.flags.length > 1 ? ` \u00d7${entry.flags.length}` : "",
           side.explains?.[entry.name]
             ? h(
-                "span",
-                { class: "rt-faint", testid: "explains" },
+                "span.rt-faint",
+                { testid: "explains" },
                 ` explains ${side.explains[entry.name].join(", ").replaceAll("_", " ")}`,
               )
             : null,
@@ -198,20 +186,15 @@ function sideHead(answer, at) {
       ),
       side.usual_flags?.length
         ? h(
-            "span",
-            {
-              class: "rt-faint",
-              testid: "usual-flags",
-              title: "Properties of the run or of the group, not of this rollout",
-            },
+            "span.rt-faint",
+            { testid: "usual-flags", title: "Properties of the run or of the group, not of this rollout" },
             `usual: ${side.usual_flags.join(", ").replaceAll("_", " ")}`,
           )
         : null,
     ),
     h(
-      "a",
+      "a.rt-side-open",
       {
-        class: "rt-side-open",
         ...state.link({
           page: "rollouts",
           step: m.step,
@@ -240,10 +223,9 @@ function deltaTable(answer) {
   const line = row =>
     h(
       "tr",
-      null,
-      h("th", { class: "rt-ellipsis", title: row.name }, row.name.replace("component/", "").replaceAll("_", " ")),
-      h("td", null, cell(row.a)),
-      h("td", null, cell(row.b)),
+      h("th.rt-ellipsis", { title: row.name }, row.name.replace("component/", "").replaceAll("_", " ")),
+      h("td", cell(row.a)),
+      h("td", cell(row.b)),
       h(
         "td",
         { class: judged(row.name) ? (row.delta > 0 ? "rt-up" : "rt-down") : "" },
@@ -251,33 +233,24 @@ function deltaTable(answer) {
       ),
     );
   return h(
-    "section",
-    { class: "rt-deltas", tabindex: "0", "aria-label": "What differs", testid: "deltas" },
-    table(
-      null,
-      [h("th", null, `${rows.length} differ`), h("th", null, "A"), h("th", null, "B"), h("th", null, "B − A")],
-      rows.map(line),
-    ),
+    "section.rt-deltas",
+    { tabindex: "0", "aria-label": "What differs", testid: "deltas" },
+    table(null, [h("th", `${rows.length} differ`), h("th", "A"), h("th", "B"), h("th", "B − A")], rows.map(line)),
     same.length
-      ? h(
-          "p",
-          { class: "rt-faint" },
-          `equal: ${same.map(row => row.name.replace("component/", "").replaceAll("_", " ")).join(", ")}`,
-        )
+      ? h("p.rt-faint", `equal: ${same.map(row => row.name.replace("component/", "").replaceAll("_", " ")).join(", ")}`)
       : null,
   );
 }
 
 function divergenceChip(answer) {
-  if (answer.shared === null)
-    return h("span", { class: "rt-faint" }, "no token data on one side: turns are shown whole");
+  if (answer.shared === null) return h("span.rt-faint", "no token data on one side: turns are shown whole");
   const identical = answer.sides.every(side => side.tokens.n === answer.shared);
-  return button(
+  return ghost(
     identical
       ? `identical: all ${number(answer.shared)} tokens`
       : `first difference at token ${number(answer.shared)} (d)`,
     goToDivergence,
-    { class: "rt-ghost", testid: "go-divergence", disabled: identical },
+    { testid: "go-divergence", disabled: identical },
   );
 }
 
@@ -288,17 +261,16 @@ function column(view, answer, at) {
   const cards = view.turnCards.map(card => card.root);
   const folded = whole
     ? h(
-        "details",
+        "details.rt-shared",
         {
-          class: "rt-shared",
           testid: "shared-prefix",
           open: answer.sides.every(side => side.tokens.n === shared),
           ontoggle: event => {
             for (const other of root.querySelectorAll(".rt-shared")) other.open = event.target.open;
           },
         },
-        h("summary", null, `${plural(whole, "shared turn")}, ${plural(turns[whole - 1].stop, "token")}`),
-        h("div", { class: "rt-turns" }, cards.slice(0, whole)),
+        h("summary", `${plural(whole, "shared turn")}, ${plural(turns[whole - 1].stop, "token")}`),
+        h("div.rt-turns", cards.slice(0, whole)),
       )
     : null;
   if (shared !== null && whole < turns.length) {
@@ -307,8 +279,8 @@ function column(view, answer, at) {
     card.draw();
     card.body.before(
       h(
-        "div",
-        { class: "rt-divergence", testid: "first-divergence" },
+        "div.rt-divergence",
+        { testid: "first-divergence" },
         shared > turns[whole].start
           ? `the first ${plural(shared - turns[whole].start, "token")} of this turn are shared; they part at token ${number(shared)}`
           : `they part at token ${number(shared)}`,
@@ -318,21 +290,21 @@ function column(view, answer, at) {
   }
   if (shared === null && firstDifferent(answer) < turns.length) {
     view.turnCards[firstDifferent(answer)].body.before(
-      h("div", { class: "rt-divergence", testid: "first-divergence" }, "the first turn that differs"),
+      h("div.rt-divergence", { testid: "first-divergence" }, "the first turn that differs"),
     );
   }
   const ended =
     shared !== null && whole === turns.length && answer.sides.some(side => side.tokens.n > shared)
       ? h(
-          "div",
-          { class: "rt-divergence rt-ends-here", testid: "first-divergence" },
+          "div.rt-divergence.rt-ends-here",
+          { testid: "first-divergence" },
           `this rollout ends here, after ${plural(shared, "token")}; the other goes on`,
         )
       : null;
   replace(view.turnsRoot, folded, cards.slice(whole), ended);
   return h(
-    "section",
-    { class: "rt-compare-column", testid: at ? "compare-right" : "compare-left" },
+    "section.rt-compare-column",
+    { testid: at ? "compare-right" : "compare-left" },
     view.legendSlot,
     view.turnsRoot,
   );
@@ -374,13 +346,12 @@ function loadHistory(now, answer, node) {
       if (history.steps.length < 2) return;
       replace(
         node,
-        h("span", { class: "rt-label" }, `this prompt at ${history.steps.length} steps`),
+        h("span.rt-label", `this prompt at ${history.steps.length} steps`),
         h(
-          "div",
-          { class: "rt-history-strip", testid: "prompt-history" },
+          "div.rt-history-strip",
+          { testid: "prompt-history" },
           history.steps.map(each =>
             h("button", {
-              type: "button",
               class: each.step === answer.sides[0].metadata.step ? "rt-here" : "",
               style: { "--dot": rewardColour(each.reward, history.range) },
               title: `step ${number(each.step)}: mean reward ${number(each.reward)}${each.pass_rate === null ? "" : `, ${percent(each.pass_rate)} solved`}, ${plural(each.n, "rollout")}, ${each.traced.length} kept`,

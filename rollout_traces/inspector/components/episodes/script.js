@@ -1,6 +1,6 @@
 // Episodes of several rows: the tree of branches, what was trained, the way through time, linked turns.
 
-import { button, h, notice, replace, table } from "../../lib/dom.js";
+import { button, ghost, h, notice, replace, table } from "../../lib/dom.js";
 import { number, plural, seconds, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
@@ -130,32 +130,27 @@ function draw() {
   replace(
     part(".rt-episodes-list"),
     data.episodes.map(listed),
-    data.n_beyond
-      ? h("p", { class: "rt-faint" }, `${plural(data.n_beyond, "further row")} of this step: not looked at.`)
-      : null,
+    data.n_beyond ? h("p.rt-faint", `${plural(data.n_beyond, "further row")} of this step: not looked at.`) : null,
   );
-  const below = part(".rt-branch-slot") || h("section", { class: "rt-branch-slot" });
+  const below = part(".rt-branch-slot") || h("section.rt-branch-slot");
   replace(part(".rt-episodes-main"), head(), tree(opened), below);
   open(opened, below);
 }
 
 function listed(each) {
   return h(
-    "button",
+    "button.rt-episode",
     {
-      type: "button",
-      class: "rt-episode",
       testid: "episode",
       "aria-current": each.episode === data.tree.episode ? "true" : null,
       title: inert(each.episode),
       onclick: () => state.set({ episode: each.episode, group: null, sample: null }),
     },
-    h("span", { class: "rt-episode-dot", style: { "--dot": rewardColour(each.reward, data.range) } }),
-    h("span", { class: "rt-ellipsis" }, inert(each.episode)),
-    h("b", null, number(each.reward)),
+    h("span.rt-episode-dot", { style: { "--dot": rewardColour(each.reward, data.range) } }),
+    h("span.rt-ellipsis", inert(each.episode)),
+    h("b", number(each.reward)),
     h(
       "small",
-      null,
       `group ${number(each.group)} · ${plural(each.n_rows, "row")}, ${number(each.n_trained)} trained, ${number(each.n_kept)} kept`,
     ),
   );
@@ -165,28 +160,25 @@ function head() {
   const { tree: shown } = data;
   const trained = shown.rows.filter(row => row.values.trained === 1).length;
   return h(
-    "header",
-    { class: "rt-episode-head" },
-    h("h1", null, `Episode ${inert(shown.episode)}`),
+    "header.rt-episode-head",
+    h("h1", `Episode ${inert(shown.episode)}`),
     h(
       "span",
       { testid: "episode-reward" },
       "reward ",
-      h("b", null, number(shown.reward)),
+      h("b", number(shown.reward)),
       shown.one_reward ? ", counted once" : "",
     ),
     h(
-      "span",
-      { class: "rt-soft" },
+      "span.rt-soft",
       `${plural(shown.n_rows, "row")}, ${number(trained)} trained${shown.n_rows > shown.rows.length ? `; the first ${number(shown.rows.length)} are drawn` : ""}`,
     ),
     shown.one_reward
       ? null
-      : h("p", null, "Its rows have different rewards. Groups and pass rates count the row that left no other."),
+      : h("p", "Its rows have different rewards. Groups and pass rates count the row that left no other."),
     shown.n_lost
       ? h(
           "p",
-          null,
           `${plural(shown.n_lost, "row")} left one that is not in this step, or that cannot be told from the ledger: drawn without the link.`,
         )
       : null,
@@ -208,20 +200,19 @@ function tree(opened) {
     ...extras.map(key => key.replace("extra/", "")),
   ];
   return h(
-    "div",
-    { class: "rt-tree", tabindex: "0", "aria-label": "Branches" },
+    "div.rt-tree",
+    { tabindex: "0", "aria-label": "Branches" },
     table(
       { testid: "branches" },
       [
-        heads.map(name => h("th", null, inert(name))),
-        h("th", null, `the way through ${axis.unit === "seconds" ? `time, ${seconds(axis.end)}` : "tokens"}`),
-        h("th", null, "flags"),
+        heads.map(name => h("th", inert(name))),
+        h("th", `the way through ${axis.unit === "seconds" ? `time, ${seconds(axis.end)}` : "tokens"}`),
+        h("th", "flags"),
       ],
       data.tree.rows.map(row => branchRow(row, opened, axis, extras)),
     ),
     h(
-      "p",
-      { class: "rt-tree-legend" },
+      "p.rt-tree-legend",
       axis.unit === "seconds"
         ? "From each row's own start."
         : "When rows began was not logged: a row begins where it left the other, its shared beginning hollow.",
@@ -235,26 +226,23 @@ function stops() {
 
 function branchRow(row, opened, axis, extras) {
   const v = row.values;
-  const figure = (value, show = number) =>
-    h("td", { class: "rt-num" }, value === null || value === undefined ? "" : show(value));
+  const figure = (value, show = number) => h("td.rt-num", value === null || value === undefined ? "" : show(value));
   const indent = row.depth ? `${"  ".repeat(row.depth - 1)}└ ` : "";
   const name = row.id
-    ? h("button", { type: "button", class: "rt-ghost", testid: "open-branch", onclick: () => choose(row) }, nameOf(row))
-    : h("span", { class: "rt-faint", title: "Not kept as a trace" }, nameOf(row));
+    ? ghost(nameOf(row), () => choose(row), { testid: "open-branch" })
+    : h("span.rt-faint", { title: "Not kept as a trace" }, nameOf(row));
   return h(
     "tr",
     { dataset: { kind: row.left.kind }, "aria-current": row === opened ? "true" : null },
-    h("td", null, h("span", { class: "rt-depth" }, indent), name),
-    h("td", null, howItLeft(row)),
+    h("td", h("span.rt-depth", indent), name),
+    h("td", howItLeft(row)),
     h(
       "td",
-      null,
       v.trained === 1
-        ? h("span", { class: "rt-chip rt-chip-info" }, "trained")
+        ? h("span.rt-chip.rt-chip-info", "trained")
         : v.trained === 0
           ? h(
-              "span",
-              { class: "rt-faint" },
+              "span.rt-faint",
               v.discard_reason ? inert(String(v.discard_reason)).replaceAll("_", " ") : "not in the loss",
             )
           : "",
@@ -263,16 +251,15 @@ function branchRow(row, opened, axis, extras) {
     figure(v.advantage, signed),
     figure(v.n_sampled),
     figure(v.n_turns),
-    stops() ? h("td", null, v.stop_reason ? inert(String(v.stop_reason)) : "") : null,
+    stops() ? h("td", v.stop_reason ? inert(String(v.stop_reason)) : "") : null,
     extras.map(key =>
       h(
         "td",
-        null,
         row.extras[key] === undefined || row.extras[key] === null ? "" : inert(String(row.extras[key]).slice(0, 40)),
       ),
     ),
-    h("td", { class: "rt-way" }, strip(row, axis)),
-    h("td", null, flagChips(row.flags, data.severities, 2)),
+    h("td.rt-way", strip(row, axis)),
+    h("td", flagChips(row.flags, data.severities, 2)),
   );
 }
 
@@ -281,12 +268,7 @@ function howItLeft(row) {
   const where = [turn === null ? null : `turn ${turn}`, shared ? `${number(shared)} tokens shared` : null]
     .filter(Boolean)
     .join(", ");
-  return h(
-    "span",
-    { title: data.kinds[kind] },
-    h("b", null, NAMES[kind]),
-    where ? h("span", { class: "rt-faint" }, ` ${where}`) : null,
-  );
+  return h("span", { title: data.kinds[kind] }, h("b", NAMES[kind]), where ? h("span.rt-faint", ` ${where}`) : null);
 }
 
 function open(row, below) {
@@ -333,9 +315,8 @@ function show(rollout, row, below) {
   replace(
     below,
     h(
-      "header",
-      { class: "rt-branch-head" },
-      h("h2", null, nameOf(row)),
+      "header.rt-branch-head",
+      h("h2", nameOf(row)),
       howItLeft(row),
       parent
         ? button(
@@ -344,10 +325,8 @@ function show(rollout, row, below) {
             { testid: "to-parent" },
           )
         : null,
-      button(
-        "open under Rollouts",
-        () => state.set({ page: "rollouts", group: row.group, sample: row.sample, episode: null }),
-        { class: "rt-ghost" },
+      ghost("open under Rollouts", () =>
+        state.set({ page: "rollouts", group: row.group, sample: row.sample, episode: null }),
       ),
     ),
     view.root,
@@ -364,12 +343,10 @@ function linkTurns(child) {
     if (!card) return;
     let links = card.root.querySelector(".rt-branch-links");
     if (!links) {
-      links = h("div", { class: "rt-branch-links" });
+      links = h("div.rt-branch-links");
       card.root.querySelector(".rt-turn-head").after(links);
     }
-    links.append(
-      button(`${words} ${nameOf(child)}`, () => choose(child, turn), { class: "rt-ghost", testid: "turn-link" }),
-    );
+    links.append(ghost(`${words} ${nameOf(child)}`, () => choose(child, turn), { testid: "turn-link" }));
   };
   mark(child.left.left_at, `${NAMES[child.left.kind]} →`, null);
   if (child.left.back_at !== child.left.left_at) mark(child.left.back_at, "answer of", child.turns.length - 1);

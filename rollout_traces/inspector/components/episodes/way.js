@@ -54,13 +54,7 @@ export function strip(row, axis) {
   });
   if (!row.turns.length)
     picture.append(
-      svg("rect", {
-        class: "rt-way-lone",
-        x: x(span.begin),
-        y: 5,
-        width: Math.max(x(span.end - span.begin), 2),
-        height: 8,
-      }),
+      svg("rect.rt-way-lone", { x: x(span.begin), y: 5, width: Math.max(x(span.end - span.begin), 2), height: 8 }),
     );
   let at = 0;
   for (const [index, turn] of row.turns.entries()) {
@@ -76,7 +70,7 @@ export function strip(row, axis) {
           width: Math.max(x(size) - 1, 1),
           height: shared ? 6 : 12,
         },
-        svg("title", null, `turn ${index}: ${turn.role}${turn.calls.length ? `, calls ${turn.calls.join(", ")}` : ""}`),
+        svg("title", `turn ${index}: ${turn.role}${turn.calls.length ? `, calls ${turn.calls.join(", ")}` : ""}`),
       ),
     );
     at += size;

@@ -1,6 +1,6 @@
 // What differs between two sets of rollouts: ranked findings, parts of the reward's change, who carried it, phrases.
 
-import { button, h, svg } from "../../lib/dom.js";
+import { ghost, h, svg } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
 import { inert } from "../../lib/text.js";
 import { queries } from "./queries.js";
@@ -15,15 +15,15 @@ export function explanation(answer, doing) {
 function head(answer) {
   return [
     h(
-      "p",
-      { class: "rt-soft", testid: "explain-against" },
-      h("b", null, inert(answer.a)),
+      "p.rt-soft",
+      { testid: "explain-against" },
+      h("b", inert(answer.a)),
       " against ",
-      h("b", null, inert(answer.b)),
+      h("b", inert(answer.b)),
       `: ${plural(answer.rows[0], "rollout")} in ${plural(answer.groups[0], "group")} against ${number(answer.rows[1])} in ${number(answer.groups[1])}; ${number(answer.n_tested)} columns and values compared, false discovery held at 1 %.`,
     ),
     ...[...answer.remarks, ...answer.problems].map(remark =>
-      h("p", { class: "rt-soft", testid: "explain-remark" }, inert(remark)),
+      h("p.rt-soft", { testid: "explain-remark" }, inert(remark)),
     ),
   ];
 }
@@ -32,12 +32,11 @@ function findings(answer, doing) {
   return h(
     "section",
     { testid: "findings" },
-    h("h3", null, "What differs"),
+    h("h3", "What differs"),
     answer.findings.length
       ? answer.findings.map((each, at) => finding(each, at, doing))
       : h(
-          "p",
-          { class: "rt-empty" },
+          "p.rt-empty",
           answer.n_tested ? "Nothing beyond what groups and steps differ by chance." : "There is nothing to compare.",
         ),
   );
@@ -50,7 +49,7 @@ function beside(answer, doing) {
       ? h(
           "section",
           { testid: "carried" },
-          h("h3", null, "Who carried it"),
+          h("h3", "Who carried it"),
           answer.carried.map((each, at) =>
             counted("carried", at, doing, inert(each.sentence), " ", examples(each.ids, doing)),
           ),
@@ -58,9 +57,7 @@ function beside(answer, doing) {
       : null,
     phrases("Written more often in A", answer.phrases, doing),
     phrases("Winners of A’s groups write more often", answer.winners, doing),
-    Object.entries(answer.only_in).map(([column, side]) =>
-      h("p", { class: "rt-faint" }, `Only ${side} knows ${inert(column)}.`),
-    ),
+    Object.entries(answer.only_in).map(([column, side]) => h("p.rt-faint", `Only ${side} knows ${inert(column)}.`)),
   ]
     .flat(2)
     .filter(Boolean);
@@ -70,27 +67,19 @@ function finding(each, at, doing) {
   const { detail, effect } = each;
   const slot = h("div");
   return h(
-    "div",
-    { class: "rt-finding", testid: "finding", dataset: { column: each.column } },
-    h("p", null, inert(each.sentence)),
+    "div.rt-finding",
+    { testid: "finding", dataset: { column: each.column } },
+    h("p", inert(each.sentence)),
     h(
-      "p",
-      { class: "rt-faint" },
+      "p.rt-faint",
       `effect ${signed(effect.effect)}, 95 % from ${signed(effect.low)} to ${signed(effect.high)}; p ${effect.p < 1e-4 ? effect.p.toExponential(0) : number(effect.p)}${effect.paired ? "; paired" : ""}; ${each.logged ? "steps" : "n"} ${number(each.n_a)} against ${number(each.n_b)}`,
     ),
     each.value === null ? (detail?.picture ? bars(detail.picture) : null) : shares(each),
     h(
-      "div",
-      { class: "rt-run-more" },
-      detail
-        ? [
-            h("span", { class: "rt-faint" }, detail.examples.length ? "typical" : null),
-            examples(detail.examples, doing),
-          ]
-        : null,
+      "div.rt-run-more",
+      detail ? [h("span.rt-faint", detail.examples.length ? "typical" : null), examples(detail.examples, doing)] : null,
       detail?.place?.where
-        ? button("rollouts", () => doing.rollouts(detail.place), {
-            class: "rt-ghost",
+        ? ghost("rollouts", () => doing.rollouts(detail.place), {
             title: detail.place.where,
             testid: "finding-rollouts",
           })
@@ -98,7 +87,7 @@ function finding(each, at, doing) {
       queries(slot, () => doing.figures("findings", at)),
     ),
     slot,
-    each.consequences.length ? h("p", { class: "rt-faint" }, inert(`With it: ${each.consequences.join("; ")}`)) : null,
+    each.consequences.length ? h("p.rt-faint", inert(`With it: ${each.consequences.join("; ")}`)) : null,
   );
 }
 
@@ -107,8 +96,7 @@ function examples(ids, doing, mark = null) {
     .filter(Boolean)
     .slice(0, 3)
     .map((id, i) =>
-      button(String(i + 1), () => doing.open(id, mark), {
-        class: "rt-ghost",
+      ghost(String(i + 1), () => doing.open(id, mark), {
         title: mark ? "Opens it with the phrase marked" : "Opens a rollout",
         "aria-label": `Open rollout ${i + 1}`,
         testid: "explain-open",
@@ -120,8 +108,7 @@ function examples(ids, doing, mark = null) {
 function bars({ edges, a, b }) {
   const top = Math.max(...a, ...b, 1e-9);
   const wide = PICTURE.width / a.length;
-  const picture = svg("svg", {
-    class: "rt-two-bars",
+  const picture = svg("svg.rt-two-bars", {
     viewBox: `0 0 ${PICTURE.width} ${PICTURE.height + 13}`,
     width: PICTURE.width,
     height: PICTURE.height + 13,
@@ -145,38 +132,29 @@ function bars({ edges, a, b }) {
       );
     });
   picture.append(
-    svg("text", { class: "rt-axis", x: 0, y: PICTURE.height + 11 }, number(edges[0])),
+    svg("text.rt-axis", { x: 0, y: PICTURE.height + 11 }, number(edges[0])),
     svg(
-      "text",
-      { class: "rt-axis", x: PICTURE.width, y: PICTURE.height + 11, "text-anchor": "end" },
+      "text.rt-axis",
+      { x: PICTURE.width, y: PICTURE.height + 11, "text-anchor": "end" },
       number(edges[edges.length - 1]),
     ),
   );
-  return h("div", { class: "rt-pictured" }, picture, key());
+  return h("div.rt-pictured", picture, key());
 }
 
 function key() {
-  return h("span", { class: "rt-faint rt-ab" }, h("i", { class: "rt-key-a" }), "A", h("i", { class: "rt-key-b" }), "B");
+  return h("span.rt-faint.rt-ab", h("i.rt-key-a"), "A", h("i.rt-key-b"), "B");
 }
 
 // A share of both sides, as two bars of one scale.
 function shares(each) {
   const top = Math.max(each.a, each.b, 1e-9);
   const line = (name, share, rows, of) => [
-    h("span", null, name),
-    h(
-      "span",
-      { class: "rt-share" },
-      h("i", { class: `rt-key-${name.toLowerCase()}`, style: { width: `${(share / top) * 100}%` } }),
-    ),
-    h("span", { class: "rt-faint" }, `${percent(share)}, ${number(rows)} of ${number(of)}`),
+    h("span", name),
+    h("span.rt-share", h("i", { class: `rt-key-${name.toLowerCase()}`, style: { width: `${(share / top) * 100}%` } })),
+    h("span.rt-faint", `${percent(share)}, ${number(rows)} of ${number(of)}`),
   ];
-  return h(
-    "div",
-    { class: "rt-two-shares" },
-    line("A", each.a, each.rows_a, each.n_a),
-    line("B", each.b, each.rows_b, each.n_b),
-  );
+  return h("div.rt-two-shares", line("A", each.a, each.rows_a, each.n_a), line("B", each.b, each.rows_b, each.n_b));
 }
 
 // The change of the mean reward, a bar a part.
@@ -192,17 +170,15 @@ function parts(each, at, doing) {
   return h(
     "section",
     { testid: "decomposition" },
-    h("h3", null, `Mean reward ${signed(each.change)}, by ${inert(each.column).replaceAll("_", " ")}`),
+    h("h3", `Mean reward ${signed(each.change)}, by ${inert(each.column).replaceAll("_", " ")}`),
     h(
-      "div",
-      { class: "rt-change-parts" },
+      "div.rt-change-parts",
       rows
         .slice(0, 12)
         .map(([name, value]) => [
-          h("span", { class: "rt-ellipsis", title: name }, inert(name)),
+          h("span.rt-ellipsis", { title: name }, inert(name)),
           h(
-            "span",
-            { class: "rt-part-bar" },
+            "span.rt-part-bar",
             h("i", {
               class: value < 0 ? "rt-down" : "",
               style: {
@@ -211,7 +187,7 @@ function parts(each, at, doing) {
               },
             }),
           ),
-          h("b", null, signed(value)),
+          h("b", signed(value)),
         ]),
     ),
     counted("decompositions", at, doing),
@@ -223,10 +199,8 @@ function counted(of, at, doing, ...said) {
   const slot = h("div");
   return h(
     "div",
-    null,
     h(
       "p",
-      null,
       said,
       " ",
       queries(slot, () => doing.figures(of, at)),
@@ -240,12 +214,11 @@ function phrases(title, found, doing) {
   return h(
     "section",
     { testid: "phrases" },
-    h("h3", null, title),
+    h("h3", title),
     found.map(each =>
       h(
         "p",
-        null,
-        h("mark", { class: "rt-phrase" }, inert(each.phrase)),
+        h("mark.rt-phrase", inert(each.phrase)),
         ` ${number(each.n_a)} rollouts (${percent(each.share_a)}) against ${number(each.n_b)} (${percent(each.share_b)}) `,
         examples(each.examples, doing, each.phrase),
       ),

@@ -1,6 +1,6 @@
 // What differs between two sets of rollouts. A stands in the address as run, split, step or steps, and filter; B as `against`.
 
-import { button, h, notice, replace, select } from "../../lib/dom.js";
+import { ghost, h, notice, replace, select } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { catalog, register, runOf, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
@@ -79,7 +79,7 @@ function load(now) {
   const request = asked(now);
   const slot = part(".rt-explain-answer");
   setPopulation("explain");
-  replace(slot, h("div", { class: "rt-loading" }, "Comparing…"));
+  replace(slot, h("div.rt-loading", "Comparing…"));
   newest(
     call("explain", request),
     answer => {
@@ -87,12 +87,12 @@ function load(now) {
       const force = h("section", { testid: "in-force" });
       replace(
         slot,
-        h("div", { class: "rt-explain-head" }, head),
-        h("div", { class: "rt-explain-columns" }, h("div", null, findings), h("div", null, force, beside)),
+        h("div.rt-explain-head", head),
+        h("div.rt-explain-columns", h("div", findings), h("div", force, beside)),
       );
       setPopulation(
         "explain",
-        h("b", null, `${number(answer.rows[0])} rollouts against ${number(answer.rows[1])}`),
+        h("b", `${number(answer.rows[0])} rollouts against ${number(answer.rows[1])}`),
         " · figures are over all rollouts, from the ledger; phrases are of those kept at random, those of winners of the pairs that were kept",
       );
       inForce(request, force);
@@ -101,7 +101,7 @@ function load(now) {
       replace(
         slot,
         error.start !== undefined
-          ? h("div", { class: "rt-notice" }, pointed(error))
+          ? h("div.rt-notice", pointed(error))
           : notice("error", "These could not be compared", error.message),
       ),
   );
@@ -114,7 +114,7 @@ function inForce(request, slot) {
       if (answer.diagnoses.length)
         replace(
           slot,
-          h("h3", null, "Diagnosed at these steps"),
+          h("h3", "Diagnosed at these steps"),
           answer.diagnoses.map(each => h("p", { class: `rt-sev-${each.severity}` }, inert(each.sentence))),
         );
     },
@@ -126,9 +126,8 @@ const field = (label, value, placeholder, choose, testid, wide = false) =>
   h(
     "label",
     { class: `rt-side-field${wide ? " rt-wide" : ""}` },
-    h("span", { class: "rt-label" }, label),
-    h("input", {
-      class: "rt-input",
+    h("span.rt-label", label),
+    h("input.rt-input", {
       value,
       placeholder,
       testid,
@@ -138,12 +137,7 @@ const field = (label, value, placeholder, choose, testid, wide = false) =>
     }),
   );
 const choice = (label, value, options, choose, testid) =>
-  h(
-    "label",
-    { class: "rt-side-field" },
-    h("span", { class: "rt-label" }, label),
-    select(options, value, choose, { testid }),
-  );
+  h("label.rt-side-field", h("span.rt-label", label), select(options, value, choose, { testid }));
 
 function drawSides(now) {
   const slot = part(".rt-explain-sides");
@@ -161,10 +155,10 @@ function drawSides(now) {
   replace(
     slot,
     h(
-      "div",
-      { class: "rt-side", testid: "side-a" },
-      h("b", null, "A"),
-      h("span", { class: "rt-soft" }, `${inert(now.run || "")}, ${inert(now.split || "")}`),
+      "div.rt-side",
+      { testid: "side-a" },
+      h("b", "A"),
+      h("span.rt-soft", `${inert(now.run || "")}, ${inert(now.split || "")}`),
       field("steps", now.steps || now.step || "", "all; 85 or 10:20", value => state.set(range(value)), "a-steps"),
       field(
         "filter",
@@ -176,9 +170,9 @@ function drawSides(now) {
       ),
     ),
     h(
-      "div",
-      { class: "rt-side", testid: "side-b" },
-      h("b", null, "B"),
+      "div.rt-side",
+      { testid: "side-b" },
+      h("b", "B"),
       choice("against", kind, kinds, chosen => choose(chosen, now, others, splits), "b-kind"),
       "run" in b
         ? choice(
@@ -200,9 +194,8 @@ function drawSides(now) {
         : null,
       "steps" in b ? field("steps", b.steps, "as A; 85 or 10:20", value => put({ steps: value }), "b-steps") : null,
       "where" in b ? field("filter", b.where, "all rollouts", value => put({ where: value }), "b-where", true) : null,
-      kind === "run" && !("steps" in b) ? button("other steps", () => put({ steps: "" }), { class: "rt-ghost" }) : null,
-      button("swap", () => swap(now, b), {
-        class: "rt-ghost",
+      kind === "run" && !("steps" in b) ? ghost("other steps", () => put({ steps: "" })) : null,
+      ghost("swap", () => swap(now, b), {
         disabled: ["before", "rest"].includes(kind),
         title: "A and B change places",
       }),

@@ -1,6 +1,6 @@
 // The run as a table: columns, filter, search, order, how a column is spread, export.
 
-import { button, h, notice, replace, svg } from "../../lib/dom.js";
+import { button, ghost, h, notice, replace, svg } from "../../lib/dom.js";
 import { rewardColour } from "../../lib/colour.js";
 import { number, percent, plural } from "../../lib/format.js";
 import { shortcut } from "../../lib/keyboard.js";
@@ -93,8 +93,8 @@ function drawHead(now) {
   replace(
     head,
     h(
-      "div",
-      { class: "rt-segmented", role: "group", "aria-label": "Which rows" },
+      "div.rt-segmented",
+      { role: "group", "aria-label": "Which rows" },
       [
         ["traces", "kept rollouts"],
         ["all", "all rows"],
@@ -102,7 +102,6 @@ function drawHead(now) {
         h(
           "button",
           {
-            type: "button",
             testid: `rows-${value}`,
             "aria-pressed": String(rows === value),
             title:
@@ -146,7 +145,7 @@ function drawHead(now) {
 function load(now, wanted, { quiet = false } = {}) {
   shownFor = wanted;
   const slot = part(".rt-explore-table");
-  if (!quiet && !data) replace(slot, h("div", { class: "rt-loading" }, "Loading…"));
+  if (!quiet && !data) replace(slot, h("div.rt-loading", "Loading…"));
   newestTable(
     call("table", asked(now)),
     answer => {
@@ -202,14 +201,12 @@ function kindOf(name) {
 }
 
 function cell(name, value, step) {
-  if (value === null || value === undefined) return h("td", { class: "rt-none" }, "");
+  if (value === null || value === undefined) return h("td.rt-none", "");
   if (Array.isArray(value))
     return h(
       "td",
-      null,
       h(
-        "span",
-        { class: "rt-cell-tags" },
+        "span.rt-cell-tags",
         value.map(tag =>
           h(
             "span",
@@ -223,14 +220,13 @@ function cell(name, value, step) {
     );
   if (name === "reward")
     return h(
-      "td",
-      { class: "rt-num" },
-      h("span", { class: "rt-cell-reward", style: { "--dot": rewardColour(value, data.range) } }, number(value)),
+      "td.rt-num",
+      h("span.rt-cell-reward", { style: { "--dot": rewardColour(value, data.range) } }, number(value)),
     );
-  if (typeof value === "number") return h("td", { class: "rt-num" }, number(value));
+  if (typeof value === "number") return h("td.rt-num", number(value));
   return h(
-    "td",
-    { class: "rt-cell-text", dir: "auto", testid: name === "snippet" ? "snippet" : null },
+    "td.rt-cell-text",
+    { dir: "auto", testid: name === "snippet" ? "snippet" : null },
     firstWords(String(value), name === "snippet" ? 160 : 110),
   );
 }
@@ -272,12 +268,10 @@ function drawTable(now) {
     replace(
       slot,
       h(
-        "div",
-        { class: "rt-empty" },
-        h("b", null, "Nothing matches."),
+        "div.rt-empty",
+        h("b", "Nothing matches."),
         h(
           "p",
-          null,
           now.rows === "all" && !data.n_rows
             ? "No ledger was logged in this split: RolloutLogger(ledger=True) keeps one row of every rollout."
             : "Change the filter, or look at all rows.",
@@ -286,10 +280,9 @@ function drawTable(now) {
     );
     return;
   }
-  body = h("tbody", null, data.rows.map(rowNode));
+  body = h("tbody", data.rows.map(rowNode));
   const head = h(
     "tr",
-    null,
     data.columns.map(name =>
       name === "snippet"
         ? h("th", { title: "The text around what was found" }, "found")
@@ -301,10 +294,8 @@ function drawTable(now) {
               "aria-sort": now.sort === name ? "ascending" : now.sort === `-${name}` ? "descending" : null,
             },
             h(
-              "button",
+              "button.rt-hist-button",
               {
-                type: "button",
-                class: "rt-hist-button",
                 title: `How ${name} is spread`,
                 "aria-label": `How ${name} is spread`,
                 "aria-pressed": String(now.hist === name),
@@ -317,15 +308,15 @@ function drawTable(now) {
             ),
             h(
               "button",
-              { type: "button", onclick: () => order(now, name) },
+              { onclick: () => order(now, name) },
               name,
-              h("span", { class: "rt-sort" }, now.sort === name ? "↑" : now.sort === `-${name}` ? "↓" : ""),
+              h("span.rt-sort", now.sort === name ? "↑" : now.sort === `-${name}` ? "↓" : ""),
             ),
           ),
     ),
   );
-  sentinel = h("div", { class: "rt-sentinel" });
-  replace(slot, h("table", null, h("thead", null, head), body), sentinel);
+  sentinel = h("div.rt-sentinel");
+  replace(slot, h("table", h("thead", head), body), sentinel);
   observer?.disconnect();
   observer = new IntersectionObserver(
     entries => {
@@ -377,7 +368,7 @@ function drawSide(now) {
   const slots = names.map(
     name =>
       side.querySelector(`[data-spread="${CSS.escape(name)}"]`) ||
-      h("section", { class: "rt-spread", dataset: { spread: name } }, h("h2", { class: "rt-mono" }, name)),
+      h("section.rt-spread", { dataset: { spread: name } }, h("h2.rt-mono", name)),
   );
   replace(side, slots);
   return newestSpread(
@@ -386,7 +377,7 @@ function drawSide(now) {
     ),
     answers =>
       answers.forEach((answer, at) =>
-        replace(slots[at], answer.error ? h("p", { class: "rt-empty" }, answer.error) : spreadView(answer)),
+        replace(slots[at], answer.error ? h("p.rt-empty", answer.error) : spreadView(answer)),
       ),
     () => {},
   );
@@ -394,7 +385,7 @@ function drawSide(now) {
 
 function chooser(now) {
   const chosen = data ? data.columns : [];
-  const list = h("div", { class: "rt-column-list" });
+  const list = h("div.rt-column-list");
   const fill = query =>
     replace(
       list,
@@ -418,23 +409,21 @@ function chooser(now) {
                 });
               },
             }),
-            h("span", { class: "rt-mono" }, column.name),
-            h("span", { class: "rt-faint rt-ellipsis" }, column.meaning),
+            h("span.rt-mono", column.name),
+            h("span.rt-faint.rt-ellipsis", column.meaning),
           ),
         ),
     );
   fill(columnQuery);
   return h(
-    "section",
-    { class: "rt-columns-panel", testid: "columns-panel" },
+    "section.rt-columns-panel",
+    { testid: "columns-panel" },
     h(
-      "div",
-      { class: "rt-side-head-line" },
-      h("h2", null, "Columns"),
-      now.columns ? button("the usual ones", () => state.set({ columns: null }), { class: "rt-ghost" }) : null,
+      "div.rt-side-head-line",
+      h("h2", "Columns"),
+      now.columns ? ghost("the usual ones", () => state.set({ columns: null })) : null,
     ),
-    h("input", {
-      class: "rt-input",
+    h("input.rt-input", {
       placeholder: "search columns",
       value: columnQuery,
       oninput: event => {
@@ -465,31 +454,28 @@ const quoted = value => `'${String(value).replaceAll("\\", "\\\\").replaceAll("'
 
 function spreadView(answer) {
   const head = h(
-    "div",
-    { class: "rt-side-head-line" },
-    h("h2", { class: "rt-mono" }, answer.column),
-    state.get().hist === answer.column ? button("close", () => state.set({ hist: null }), { class: "rt-ghost" }) : null,
+    "div.rt-side-head-line",
+    h("h2.rt-mono", answer.column),
+    state.get().hist === answer.column ? ghost("close", () => state.set({ hist: null })) : null,
   );
   if (answer.bins) {
     const { edges, counts, unknown } = answer.bins;
-    if (!counts.length) return [head, h("p", { class: "rt-faint" }, "No numbers here.")];
+    if (!counts.length) return [head, h("p.rt-faint", "No numbers here.")];
     const top = Math.max(...counts);
     const width = 280;
     const bar = width / counts.length;
     const drawing = svg(
-      "svg",
+      "svg.rt-hist",
       {
         viewBox: `0 0 ${width} 90`,
         role: "group",
         "aria-label": `How ${answer.column} is spread`,
-        class: "rt-hist",
         testid: "histogram",
       },
       counts.map((count, i) =>
         svg(
-          "g",
+          "g.rt-hist-bar",
           {
-            class: "rt-hist-bar",
             role: "button",
             tabindex: count ? "0" : "-1",
             "aria-label": `${answer.column} from ${number(edges[i])} to ${number(edges[i + 1])}: ${plural(count, "row")}`,
@@ -498,36 +484,34 @@ function spreadView(answer) {
               if (event.key === "Enter") narrowTo(answer, i);
             },
           },
-          svg("title", null, `${number(edges[i])} to ${number(edges[i + 1])}: ${number(count)}`),
-          svg("rect", { x: i * bar, y: 0, width: bar, height: 70, class: "rt-hist-hit" }),
-          svg("rect", {
+          svg("title", `${number(edges[i])} to ${number(edges[i + 1])}: ${number(count)}`),
+          svg("rect.rt-hist-hit", { x: i * bar, y: 0, width: bar, height: 70 }),
+          svg("rect.rt-hist-fill", {
             x: i * bar + 0.5,
             y: 70 - (top ? (count / top) * 66 : 0),
             width: Math.max(bar - 1, 1),
             height: top ? (count / top) * 66 : 0,
-            class: "rt-hist-fill",
           }),
         ),
       ),
-      svg("text", { x: 0, y: 85, class: "rt-axis" }, number(edges[0])),
-      svg("text", { x: width, y: 85, class: "rt-axis", "text-anchor": "end" }, number(edges[edges.length - 1])),
+      svg("text.rt-axis", { x: 0, y: 85 }, number(edges[0])),
+      svg("text.rt-axis", { x: width, y: 85, "text-anchor": "end" }, number(edges[edges.length - 1])),
     );
-    return [head, drawing, h("p", { class: "rt-faint" }, unknown ? `${plural(unknown, "row")} without a value` : "")];
+    return [head, drawing, h("p.rt-faint", unknown ? `${plural(unknown, "row")} without a value` : "")];
   }
   const total = data.total || 1;
   const top = Math.max(1, ...answer.facets.map(facet => facet[1]));
   return [
     head,
     h(
-      "div",
-      { class: "rt-facets", testid: "facets" },
+      "div.rt-facets",
+      { testid: "facets" },
       answer.facets
         .slice(0, state.get().hist === answer.column ? 40 : 8)
         .map(([value, count]) =>
           h(
             "button",
             {
-              type: "button",
               disabled: value === null,
               onclick: () =>
                 narrow(
@@ -536,14 +520,13 @@ function spreadView(answer) {
                     : `${answer.column} = ${typeof value === "number" ? value : quoted(value)}`,
                 ),
             },
-            h("span", { class: "rt-facet-bar", style: { width: `${(count / top) * 100}%` } }),
+            h("span.rt-facet-bar", { style: { width: `${(count / top) * 100}%` } }),
             h(
-              "span",
-              { class: "rt-ellipsis" },
+              "span.rt-ellipsis",
               value === null ? "unknown" : typeof value === "number" ? number(value) : inert(String(value)),
             ),
-            h("b", null, number(count)),
-            h("span", { class: "rt-faint" }, percent(count / total)),
+            h("b", number(count)),
+            h("span.rt-faint", percent(count / total)),
           ),
         ),
     ),

@@ -1,6 +1,6 @@
 // The filter in the store's query language, and the search in the text. An error points at the bad token.
 
-import { button, debounce, h, replace } from "../../lib/dom.js";
+import { debounce, ghost, h, replace } from "../../lib/dom.js";
 import { isStatic } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 
@@ -14,8 +14,7 @@ const EXAMPLES = [
 
 export function buildFilterBar({ columns = () => [], placeholder = "filter, such as reward < 0.5" } = {}) {
   const list = h("datalist", { id: `rt-columns-${Math.random().toString(36).slice(2)}` });
-  const where = h("input", {
-    class: "rt-input rt-where",
+  const where = h("input.rt-input.rt-where", {
     placeholder,
     spellcheck: "false",
     autocomplete: "off",
@@ -27,36 +26,32 @@ export function buildFilterBar({ columns = () => [], placeholder = "filter, such
     onchange: event => state.set({ where: event.target.value.trim() }),
     onfocus: () => showHelp(),
   });
-  const text = h("input", {
-    class: "rt-input rt-search",
+  const text = h("input.rt-input.rt-search", {
     type: "search",
     placeholder: "search the text",
     "aria-label": "Search the text",
     testid: "search-input",
     oninput: debounce(250, event => state.set({ text: event.target.value.trim() })),
   });
-  const below = h("div", { class: "rt-filter-below" });
-  const explain = button("explain", () => state.set({ page: "explain", against: "rest=1", text: null, sort: null }), {
-    class: "rt-ghost",
+  const below = h("div.rt-filter-below");
+  const explain = ghost("explain", () => state.set({ page: "explain", against: "rest=1", text: null, sort: null }), {
     title: "What these rollouts have that the others do not",
     testid: "filter-explain",
   });
-  const clear = button("clear", () => state.set({ where: null, text: null }), { class: "rt-ghost" });
-  const actions = h("span", { class: "rt-filter-actions", hidden: true }, explain, clear);
-  const root = h("div", { class: "rt-filter-bar", testid: "filter-bar" }, where, text, actions, list, below);
+  const clear = ghost("clear", () => state.set({ where: null, text: null }));
+  const actions = h("span.rt-filter-actions", { hidden: true }, explain, clear);
+  const root = h("div.rt-filter-bar", { testid: "filter-bar" }, where, text, actions, list, below);
   let failing = false;
 
   function showHelp() {
     if (failing || where.value) return;
     replace(
       below,
-      h("span", { class: "rt-faint" }, "try "),
+      h("span.rt-faint", "try "),
       EXAMPLES.map(example =>
         h(
-          "button",
+          "button.rt-chip.rt-mono",
           {
-            type: "button",
-            class: "rt-chip rt-mono",
             onmousedown: event => {
               event.preventDefault();
               where.value = example;
@@ -66,12 +61,7 @@ export function buildFilterBar({ columns = () => [], placeholder = "filter, such
           example,
         ),
       ),
-      h(
-        "details",
-        { class: "rt-filter-columns" },
-        h("summary", null, "columns"),
-        h("div", { class: "rt-mono" }, columns().join("  ")),
-      ),
+      h("details.rt-filter-columns", h("summary", "columns"), h("div.rt-mono", columns().join("  "))),
     );
   }
   where.addEventListener("blur", () =>
@@ -106,17 +96,12 @@ export function buildFilterBar({ columns = () => [], placeholder = "filter, such
 export function pointed(problem) {
   const query = problem.query ?? state.get().where ?? "";
   const { start } = problem;
-  const message = h(
-    "div",
-    { class: "rt-filter-message", role: "alert", testid: "filter-error" },
-    problem.message.split("\n")[0],
-  );
+  const message = h("div.rt-filter-message", { role: "alert", testid: "filter-error" }, problem.message.split("\n")[0]);
   if (start === undefined || start === null) return message;
   const stop = Math.max(problem.stop ?? start + 1, start + 1);
   return [
     h(
-      "div",
-      { class: "rt-filter-pointed rt-mono" },
+      "div.rt-filter-pointed.rt-mono",
       query.slice(0, start),
       h("mark", { testid: "filter-error-token" }, query.slice(start, stop) || "␣"),
       query.slice(stop),

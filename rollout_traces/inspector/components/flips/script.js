@@ -1,6 +1,6 @@
 // Flips: which prompts two evaluations, or two runs, solved differently, and every prompt at every evaluation.
 
-import { button, h, notice, replace, select, table } from "../../lib/dom.js";
+import { button, ghost, h, notice, replace, select, table } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
 import { catalog, register, runOf, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
@@ -47,15 +47,15 @@ function load(now) {
     split: evaluation(now),
     other: now.other && now.other !== now.run ? now.other : "",
   };
-  const gridSlot = h("section", { class: "rt-run-block", testid: "flip-grid" }, h("div", { class: "rt-loading" }, "…"));
+  const gridSlot = h("section.rt-run-block", { testid: "flip-grid" }, h("div.rt-loading", "…"));
   setPopulation("flips");
-  replace(slot(), h("div", { class: "rt-loading" }, "Matching prompts…"));
+  replace(slot(), h("div.rt-loading", "Matching prompts…"));
   newest(
     call("flip_list", { ...asked, first, second }),
     answer => {
       setPopulation(
         "flips",
-        h("b", null, `${plural(answer.n_prompts, "prompt")} in both`),
+        h("b", `${plural(answer.n_prompts, "prompt")} in both`),
         ` · solved by ${inert(answer.solved_by)}`,
         answer.keyless ? ` · ${number(answer.keyless)} rollouts without a prompt key are left out` : "",
       );
@@ -79,9 +79,8 @@ function load(now) {
 function pickers(answer, now) {
   const pick = (label, value, steps, choose, testid) =>
     h(
-      "label",
-      { class: "rt-side-field" },
-      h("span", { class: "rt-label" }, label),
+      "label.rt-side-field",
+      h("span.rt-label", label),
       select(
         steps.map(step => [step, `step ${number(step)}`]),
         value,
@@ -91,12 +90,11 @@ function pickers(answer, now) {
     );
   const set = (first, second) => state.set({ evals: `${first}:${second}` });
   return h(
-    "div",
-    { class: "rt-flip-pickers" },
-    h("b", null, "A"),
-    h("span", { class: "rt-soft" }, inert(now.run)),
+    "div.rt-flip-pickers",
+    h("b", "A"),
+    h("span.rt-soft", inert(now.run)),
     answer ? pick("evaluation", answer.first, answer.steps, step => set(step, answer.second), "flips-first") : null,
-    h("b", null, "B"),
+    h("b", "B"),
     select(
       catalog.runs.map(run => [run.name, run.name === now.run ? "the same run" : run.label]),
       now.other || now.run,
@@ -129,12 +127,11 @@ function summary(answer, asked) {
   const counted = h("div");
   const score = (value, error) => `${percent(value)} ± ${percent(error)}`;
   return h(
-    "div",
-    { class: "rt-run-block", testid: "flip-summary" },
+    "div.rt-run-block",
+    { testid: "flip-summary" },
     h(
       "p",
-      null,
-      h("b", null, `${score(answer.score_a, answer.error_a)} to ${score(answer.score_b, answer.error_b)}`),
+      h("b", `${score(answer.score_a, answer.error_a)} to ${score(answer.score_b, answer.error_b)}`),
       ` · ${signed(Math.round(answer.difference * 1000) / 10)} points on the shared prompts, 95 % from ${signed(Math.round(answer.low * 1000) / 10)} to ${signed(Math.round(answer.high * 1000) / 10)}`,
       answer.p === null ? "" : `; exact McNemar p ${number(answer.p)}`,
       " ",
@@ -142,15 +139,13 @@ function summary(answer, asked) {
     ),
     counted,
     h(
-      "div",
-      { class: "rt-flip-counts" },
+      "div.rt-flip-counts",
       Object.entries(OUTCOMES)
         .filter(([name]) => answer.counts[name])
         .map(([name, title]) =>
           h(
             "button",
             {
-              type: "button",
               class: `rt-chip rt-flip-${name}`,
               "aria-pressed": String(!hidden.has(name)),
               testid: `count-${name}`,
@@ -167,7 +162,7 @@ function summary(answer, asked) {
           ),
         ),
     ),
-    answer.remarks.map(remark => h("p", { class: "rt-soft" }, inert(remark))),
+    answer.remarks.map(remark => h("p.rt-soft", inert(remark))),
   );
 }
 
@@ -175,44 +170,40 @@ function changed(answer) {
   const rows = answer.prompts.filter(each => !hidden.has(each.outcome));
   const block = inside =>
     h(
-      "section",
-      { class: "rt-run-block", testid: "flips-changed" },
-      h("h2", null, "Prompts", h("span", { class: "rt-faint" }, ` ${number(rows.length)} shown, lost first`)),
+      "section.rt-run-block",
+      { testid: "flips-changed" },
+      h("h2", "Prompts", h("span.rt-faint", ` ${number(rows.length)} shown, lost first`)),
       inside,
     );
-  if (!rows.length) return block(h("p", { class: "rt-soft" }, "None. The chips above show others."));
+  if (!rows.length) return block(h("p.rt-soft", "None. The chips above show others."));
   return block(
     h(
-      "div",
-      { class: "rt-table-scroll rt-flip-scroll", tabindex: "0", role: "region", "aria-label": "Prompts that flipped" },
+      "div.rt-table-scroll.rt-flip-scroll",
+      { tabindex: "0", role: "region", "aria-label": "Prompts that flipped" },
       table(
         { class: "rt-prompts-table" },
-        ["", "prompt", "A", "B", "what else differs", ""].map(name => h("th", null, name)),
+        ["", "prompt", "A", "B", "what else differs", ""].map(name => h("th", name)),
         rows.map(each =>
           h(
             "tr",
             { testid: "flip" },
-            h("td", null, h("span", { class: `rt-chip rt-flip-${each.outcome}` }, OUTCOMES[each.outcome])),
+            h("td", h("span", { class: `rt-chip rt-flip-${each.outcome}` }, OUTCOMES[each.outcome])),
             h(
-              "td",
-              { class: "rt-prompt-cell" },
+              "td.rt-prompt-cell",
               h(
-                "button",
+                "button.rt-plain-link.rt-ellipsis",
                 {
-                  type: "button",
-                  class: "rt-plain-link rt-ellipsis",
                   title: inert(each.prompt || each.prompt_key),
                   onclick: () => state.set({ page: "prompts", prompt: each.prompt_key }),
                 },
-                h("b", null, inert(each.prompt_key)),
-                each.prompt ? h("span", { class: "rt-soft" }, ` ${inert(each.prompt.slice(0, 120))}`) : null,
+                h("b", inert(each.prompt_key)),
+                each.prompt ? h("span.rt-soft", ` ${inert(each.prompt.slice(0, 120))}`) : null,
               ),
             ),
-            h("td", null, `${each.solved_a} of ${each.trials_a}`),
-            h("td", null, `${each.solved_b} of ${each.trials_b}`),
+            h("td", `${each.solved_a} of ${each.trials_a}`),
+            h("td", `${each.solved_b} of ${each.trials_b}`),
             h(
-              "td",
-              { class: "rt-flip-differs" },
+              "td.rt-flip-differs",
               inert(
                 Object.entries(each.differs)
                   .map(([name, [a, b]]) => `${name}: ${said(a)} to ${said(b)}`)
@@ -221,13 +212,9 @@ function changed(answer) {
             ),
             h(
               "td",
-              null,
               each.ids_a.length && each.ids_b.length
-                ? button("side by side", () => beside(each.ids_a[0], each.ids_b[0]), {
-                    class: "rt-ghost",
-                    testid: "flip-open",
-                  })
-                : h("span", { class: "rt-faint" }, ["lost", "won"].includes(each.outcome) ? "not kept" : ""),
+                ? ghost("side by side", () => beside(each.ids_a[0], each.ids_b[0]), { testid: "flip-open" })
+                : h("span.rt-faint", ["lost", "won"].includes(each.outcome) ? "not kept" : ""),
             ),
           ),
         ),
@@ -252,51 +239,45 @@ function grid(answer) {
   return [
     h(
       "h2",
-      null,
       "Prompt by evaluation",
       h(
-        "span",
-        { class: "rt-faint" },
+        "span.rt-faint",
         ` ${plural(answer.n_prompts, "prompt")}, those that flipped most first${answer.n_prompts > answer.rows.length ? `, ${number(answer.rows.length)} shown` : ""}; ${answer.n_evaluations > answer.evaluations.length ? `the last ${answer.evaluations.length} of ${number(answer.n_evaluations)} evaluations; ` : ""}a cell opens it beside the one before, where they part`,
       ),
     ),
     h(
-      "div",
-      { class: "rt-table-scroll rt-flip-scroll", tabindex: "0", role: "region", "aria-label": "Prompt by evaluation" },
+      "div.rt-table-scroll.rt-flip-scroll",
+      { tabindex: "0", role: "region", "aria-label": "Prompt by evaluation" },
       table(
         { class: "rt-flip-grid" },
         [
-          h("th", null, "prompt"),
+          h("th", "prompt"),
           answer.evaluations.map(each =>
             h(
               "th",
               { title: inert(title(each)) },
               number(each[1]),
-              several ? h("span", { class: "rt-grid-run rt-ellipsis" }, inert(each[0])) : null,
+              several ? h("span.rt-grid-run.rt-ellipsis", inert(each[0])) : null,
             ),
           ),
-          h("th", null, "flips"),
+          h("th", "flips"),
         ],
         answer.rows.map(row =>
           h(
             "tr",
-            null,
             h(
               "th",
-              null,
               h(
-                "button",
+                "button.rt-plain-link.rt-ellipsis",
                 {
-                  type: "button",
-                  class: "rt-plain-link rt-ellipsis",
                   title: inert(row.prompt || row.prompt_key),
                   onclick: () => state.set({ page: "prompts", prompt: row.prompt_key }),
                 },
                 inert(row.prompt_key),
               ),
             ),
-            row.cells.map((cell, at) => h("td", null, cell ? gridCell(row, at, answer, title) : null)),
-            h("td", { class: "rt-num" }, number(row.flips)),
+            row.cells.map((cell, at) => h("td", cell ? gridCell(row, at, answer, title) : null)),
+            h("td.rt-num", number(row.flips)),
           ),
         ),
       ),
@@ -325,7 +306,6 @@ function gridCell(row, at, answer, title) {
   return h(
     "button",
     {
-      type: "button",
       class: `rt-grid-cell${fell ? " rt-fell" : rose ? " rt-rose" : ""}`,
       style: { "--solved": `${Math.round(share * 100)}%` },
       disabled: !mine,

@@ -1,6 +1,6 @@
 // A whole group at a glance: its samples with what they did, where they part, what winners say and losers do not.
 
-import { button, h, notice, replace, table } from "../../lib/dom.js";
+import { button, ghost, h, notice, replace, table } from "../../lib/dom.js";
 import { number, plural, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
@@ -78,24 +78,15 @@ function draw() {
 function head() {
   const at = data.groups.indexOf(data.group);
   return h(
-    "header",
-    { class: "rt-workbench-head" },
-    h("h1", null, `Step ${number(data.step)} · group ${number(data.group)}`),
+    "header.rt-workbench-head",
+    h("h1", `Step ${number(data.step)} · group ${number(data.group)}`),
+    h("span", "mean reward ", h("b", number(data.mean)), data.tied ? h("span.rt-chip.rt-chip-warn", "tied") : null),
     h(
-      "span",
-      null,
-      "mean reward ",
-      h("b", null, number(data.mean)),
-      data.tied ? h("span", { class: "rt-chip rt-chip-warn" }, "tied") : null,
-    ),
-    h(
-      "span",
-      { class: "rt-soft" },
+      "span.rt-soft",
       `${number(data.members.filter(member => member.id).length)} of ${plural(data.n_rollouts, "rollout")} kept with their text${data.members.every(member => member.id) ? "" : "; the others are rows of the ledger"}`,
     ),
     h(
-      "span",
-      { class: "rt-workbench-tools" },
+      "span.rt-workbench-tools",
       button("‹", () => move(-1), { title: "Previous group (K)", "aria-label": "Previous group", disabled: at <= 0 }),
       button("›", () => move(1), {
         title: "Next group (J)",
@@ -106,7 +97,7 @@ function head() {
       button("compare best and worst", () => state.set({ page: "compare", a: null, b: null }), { title: "c" }),
       shareButton(call, () => ({ ...asked(state.get()), what: "group", step: data.step, group: data.group })),
     ),
-    data.prompt ? h("p", { class: "rt-workbench-prompt", dir: "auto" }, firstWords(data.prompt, 400)) : null,
+    data.prompt ? h("p.rt-workbench-prompt", { dir: "auto" }, firstWords(data.prompt, 400)) : null,
   );
 }
 
@@ -142,28 +133,21 @@ function members(letters) {
   ];
   const longest = Math.max(...data.members.map(member => member.turns.reduce((sum, turn) => sum + turn.n, 0)), 1);
   return h(
-    "section",
-    { class: "rt-bench" },
+    "section.rt-bench",
     h(
       "h2",
-      null,
       "Samples",
       h(
-        "span",
-        { class: "rt-faint" },
+        "span.rt-faint",
         " best first. Equal letters are equal actions; calls of one tool, and answers, stand in one column again after they part",
       ),
     ),
     h(
-      "div",
-      { class: "rt-bench-scroll", tabindex: "0", "aria-label": "Samples" },
+      "div.rt-bench-scroll",
+      { tabindex: "0", "aria-label": "Samples" },
       table(
         { testid: "members" },
-        [
-          heads.map(name => h("th", null, inert(name))),
-          h("th", null, "its turns"),
-          h("th", { colspan: width }, "what it did"),
-        ],
+        [heads.map(name => h("th", inert(name))), h("th", "its turns"), h("th", { colspan: width }, "what it did")],
         data.members.map(member => memberRow(member, letters, rowOf.get(member), width, longest)),
       ),
     ),
@@ -172,37 +156,29 @@ function members(letters) {
 
 function memberRow(member, letters, row, width, longest) {
   const v = member.values;
-  const figure = (value, show = number) =>
-    h("td", { class: "rt-num" }, value === null || value === undefined ? "" : show(value));
+  const figure = (value, show = number) => h("td.rt-num", value === null || value === undefined ? "" : show(value));
   const name = `#${number(member.sample)}`;
   return h(
     "tr",
     { class: member.id ? "" : "rt-not-traced", dataset: { sample: String(member.sample) } },
     h(
       "td",
-      null,
       member.id
-        ? h(
-            "button",
-            { type: "button", class: "rt-ghost", title: "Open under Rollouts", onclick: () => open(member) },
-            name,
-          )
-        : h("span", { class: "rt-bench-lone", title: "Not kept as a trace" }, name),
+        ? ghost(name, () => open(member), { title: "Open under Rollouts" })
+        : h("span.rt-bench-lone", { title: "Not kept as a trace" }, name),
     ),
     h(
-      "td",
-      { class: "rt-num" },
-      h("span", { class: "rt-cell-reward", style: { "--dot": rewardColour(v.reward, data.range) } }, number(v.reward)),
+      "td.rt-num",
+      h("span.rt-cell-reward", { style: { "--dot": rewardColour(v.reward, data.range) } }, number(v.reward)),
     ),
     data.components.map(key => figure(v[key])),
     figure(v.advantage, signed),
     figure(v.n_sampled),
     figure(v.n_turns),
-    h("td", null, v.stop_reason ? inert(String(v.stop_reason)) : ""),
-    h("td", null, flagChips(member.flags, data.severities, 2, member.explains)),
+    h("td", v.stop_reason ? inert(String(v.stop_reason)) : ""),
+    h("td", flagChips(member.flags, data.severities, 2, member.explains)),
     h(
       "td",
-      null,
       member.turns.length
         ? turnStrip(member.turns, longest, index =>
             open(member, {
@@ -213,10 +189,8 @@ function memberRow(member, letters, row, width, longest) {
         : null,
     ),
     row
-      ? Array.from({ length: width }, (_, at) =>
-          h("td", { class: "rt-actions" }, row[at] ? actionChip(row[at], letters) : null),
-        )
-      : h("td", { class: "rt-faint", colspan: width }, "its text was not kept"),
+      ? Array.from({ length: width }, (_, at) => h("td.rt-actions", row[at] ? actionChip(row[at], letters) : null))
+      : h("td.rt-faint", { colspan: width }, "its text was not kept"),
   );
 }
 
@@ -228,9 +202,9 @@ function actionChip(action, letters) {
       class: `rt-action ${shared ? `b${at % 8}` : "rt-action-lone"}${action.failed ? " rt-action-failed" : ""}`,
       title: `${action.name}: ${inert(action.text)}${action.failed ? " (failed)" : ""}`,
     },
-    h("b", null, letter),
+    h("b", letter),
     action.kind === "answer" ? " answer" : ` ${inert(action.name)} `,
-    action.kind === "answer" ? null : h("span", { class: "rt-faint" }, firstWords(action.text, 22)),
+    action.kind === "answer" ? null : h("span.rt-faint", firstWords(action.text, 22)),
     action.failed ? " ✕" : "",
   );
 }
@@ -242,21 +216,20 @@ function parting() {
   const difference = firstDifference(best, worst);
   const said = action =>
     action
-      ? [h("b", null, inert(action.name)), " ", h("code", { dir: "auto" }, inert(action.text))]
-      : h("span", { class: "rt-faint" }, "no further action");
+      ? [h("b", inert(action.name)), " ", h("code", { dir: "auto" }, inert(action.text))]
+      : h("span.rt-faint", "no further action");
   return h(
-    "section",
-    { class: "rt-bench", testid: "first-action" },
-    h("h2", null, "First action in which best and worst differ"),
+    "section.rt-bench",
+    { testid: "first-action" },
+    h("h2", "First action in which best and worst differ"),
     difference === null
-      ? h("p", { class: "rt-soft" }, "None: both did the same and said the same at the end.")
+      ? h("p.rt-soft", "None: both did the same and said the same at the end.")
       : h(
-          "dl",
-          { class: "rt-differ" },
-          h("dt", null, `best, #${number(best.sample)}, action ${difference.at + 1}`),
-          h("dd", null, said(difference.best)),
-          h("dt", null, `worst, #${number(worst.sample)}, action ${difference.at + 1}`),
-          h("dd", null, said(difference.worst)),
+          "dl.rt-differ",
+          h("dt", `best, #${number(best.sample)}, action ${difference.at + 1}`),
+          h("dd", said(difference.best)),
+          h("dt", `worst, #${number(worst.sample)}, action ${difference.at + 1}`),
+          h("dd", said(difference.worst)),
         ),
   );
 }
@@ -264,19 +237,17 @@ function parting() {
 function tree() {
   if (!data.tree) return null;
   return h(
-    "section",
-    { class: "rt-bench", testid: "prefix-tree" },
+    "section.rt-bench",
+    { testid: "prefix-tree" },
     h(
       "h2",
-      null,
       "Where they part",
       h(
-        "span",
-        { class: "rt-faint" },
+        "span.rt-faint",
         ` tokens that kept samples share after a prompt of ${plural(data.tree.prompt_tokens, "token")}, with the mean reward of each branch`,
       ),
     ),
-    h("ul", { class: "rt-branches" }, branch(data.tree.root, true)),
+    h("ul.rt-branches", branch(data.tree.root, true)),
   );
 }
 
@@ -284,39 +255,28 @@ function branch(node, first = false) {
   const lone = node.members.length === 1;
   const member = data.members[node.members[0]];
   const line = [
-    h("span", { class: "rt-branch-mean", style: { "--dot": rewardColour(node.mean, data.range) } }, number(node.mean)),
+    h("span.rt-branch-mean", { style: { "--dot": rewardColour(node.mean, data.range) } }, number(node.mean)),
+    h("span.rt-branch-count", lone ? `#${number(member.sample)}` : `${number(node.members.length)} samples`),
     h(
-      "span",
-      { class: "rt-branch-count" },
-      lone ? `#${number(member.sample)}` : `${number(node.members.length)} samples`,
-    ),
-    h(
-      "code",
-      { class: "rt-ellipsis", dir: "auto" },
+      "code.rt-ellipsis",
+      { dir: "auto" },
       node.n_tokens ? inert(node.text).replace(/\n/g, "↵") : first ? "they share nothing from here on" : "ends here",
     ),
-    h("span", { class: "rt-faint rt-nowrap" }, plural(node.n_tokens, "token")),
+    h("span.rt-faint.rt-nowrap", plural(node.n_tokens, "token")),
   ];
   const row = lone
     ? h(
-        "button",
-        {
-          type: "button",
-          class: "rt-branch",
-          title: "Open there",
-          onclick: () => open(member, { token: node.start, view: "tokens" }),
-        },
+        "button.rt-branch",
+        { title: "Open there", onclick: () => open(member, { token: node.start, view: "tokens" }) },
         line,
       )
-    : h("div", { class: "rt-branch" }, line);
+    : h("div.rt-branch", line);
   return h(
     "li",
-    null,
     row,
     node.children.length
       ? h(
           "ul",
-          null,
           node.children.map(child => branch(child)),
         )
       : null,
@@ -329,45 +289,35 @@ function phrases() {
   const side = (title, found) =>
     h(
       "div",
-      null,
-      h("h3", null, title),
+      h("h3", title),
       found.length
         ? h(
-            "ul",
-            { class: "rt-phrases" },
+            "ul.rt-phrases",
             found.map(phrase =>
               h(
                 "li",
-                null,
                 h("code", { dir: "auto" }, inert(phrase.text)),
-                h(
-                  "span",
-                  { class: "rt-faint" },
-                  `${of(phrase.winners, n_winners)} winners, ${of(phrase.losers, n_losers)} losers`,
-                ),
+                h("span.rt-faint", `${of(phrase.winners, n_winners)} winners, ${of(phrase.losers, n_losers)} losers`),
               ),
             ),
           )
-        : h("p", { class: "rt-faint" }, "No phrase tells them apart."),
+        : h("p.rt-faint", "No phrase tells them apart."),
     );
   return h(
-    "section",
-    { class: "rt-bench", testid: "phrases" },
+    "section.rt-bench",
+    { testid: "phrases" },
     h(
       "h2",
-      null,
       "What they say",
       h(
-        "span",
-        { class: "rt-faint" },
+        "span.rt-faint",
         ` ${plural(n_winners, "kept sample")} above the group's mean against ${number(n_losers)} below it; hints, not findings`,
       ),
     ),
     n_winners && n_losers
-      ? h("div", { class: "rt-phrase-sides" }, side("winners say", winners), side("losers say", losers))
+      ? h("div.rt-phrase-sides", side("winners say", winners), side("losers say", losers))
       : h(
-          "p",
-          { class: "rt-faint" },
+          "p.rt-faint",
           data.tied
             ? "All rewards are equal: there are no winners."
             : "Samples above and below the mean have to be kept for this.",

@@ -1,6 +1,6 @@
 // Is the run well: every step over all its rollouts; each point opens its examples.
 
-import { button, h, notice, replace, select } from "../../lib/dom.js";
+import { button, ghost, h, notice, replace, select } from "../../lib/dom.js";
 import { number, percent, plural } from "../../lib/format.js";
 import { usualLine } from "../../lib/flags.js";
 import { kept, register, setPopulation } from "../../lib/pages.js";
@@ -47,7 +47,7 @@ function update(now, changed) {
 function load(now) {
   if (!data) {
     setPopulation("health");
-    replace(part(".rt-health-main"), h("div", { class: "rt-loading" }, "Reading the ledgers…"));
+    replace(part(".rt-health-main"), h("div.rt-loading", "Reading the ledgers…"));
   }
   newest(
     call("health", state.placeOf(now)),
@@ -83,7 +83,7 @@ function draw() {
       main,
       notice("info", "No ledger in this split", "Health reads the ledger: one row of every rollout, traced or not.", [
         "It is logged by default; ",
-        h("code", null, "RolloutLogger(ledger=True)"),
+        h("code", "RolloutLogger(ledger=True)"),
         " keeps it, also with a cap of 0.",
       ]),
     );
@@ -96,13 +96,11 @@ function draw() {
   replace(
     main,
     h(
-      "div",
-      { class: "rt-health-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
+      "div.rt-health-grid",
+      { style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
       data.measures.map(measure => card(measure, step, chartWidth, weightFor(now.smooth, data.steps.length))),
     ),
-    data.usual.length
-      ? h("p", { class: "rt-soft rt-usual", testid: "usual-flags" }, inert(usualLine(data.usual)))
-      : null,
+    data.usual.length ? h("p.rt-soft.rt-usual", { testid: "usual-flags" }, inert(usualLine(data.usual))) : null,
     heat(
       "Flags",
       `worst first; share of ${data.kept_only ? "the kept" : "all"} rollouts, stronger for more; ~ needs text${data.kept_only ? "" : " and is estimated from those kept at random"}. A name lists its rollouts`,
@@ -132,15 +130,14 @@ function card(measure, step, chartWidth, weight) {
   const now = state.get();
   const at = step === null ? data.steps.length - 1 : data.steps.indexOf(step);
   return h(
-    "figure",
-    { class: "rt-health-card", testid: "health-card", dataset: { measure: measure.key }, title: measure.meaning },
+    "figure.rt-health-card",
+    { testid: "health-card", dataset: { measure: measure.key }, title: measure.meaning },
     h(
       "figcaption",
-      null,
-      h("span", null, measure.title),
+      h("span", measure.title),
       logButton(now, measure.key, measure.values, measure.title),
       byPicker(measure),
-      h("b", null, show(measure.unit, measure.values[at >= 0 ? at : measure.values.length - 1])),
+      h("b", show(measure.unit, measure.values[at >= 0 ? at : measure.values.length - 1])),
     ),
     apart.has(measure.key)
       ? parts(measure, step, chartWidth, weight)
@@ -174,7 +171,7 @@ function byPicker(measure) {
 
 // One small line for each of the most frequent values, all on one scale.
 function parts(measure, step, chartWidth, weight) {
-  const slot = h("div", { class: "rt-parts", testid: "parts" }, h("span", { class: "rt-faint" }, "…"));
+  const slot = h("div.rt-parts", { testid: "parts" }, h("span.rt-faint", "…"));
   call("breakdown", { ...state.placeOf(state.get()), name: measure.key, by: apart.get(measure.key) }).then(
     answer => {
       const all = answer.series.flatMap(([, values]) => values).filter(Number.isFinite);
@@ -184,9 +181,8 @@ function parts(measure, step, chartWidth, weight) {
         answer.series.length
           ? answer.series.map(([value, values]) =>
               h(
-                "div",
-                { class: "rt-part" },
-                h("span", { class: "rt-ellipsis", title: String(value) }, inert(String(value))),
+                "div.rt-part",
+                h("span.rt-ellipsis", { title: String(value) }, inert(String(value))),
                 lineChart(answer.steps, values, {
                   width: Math.max(chartWidth - 130, 60),
                   height: 26,
@@ -196,17 +192,13 @@ function parts(measure, step, chartWidth, weight) {
                   bare: true,
                   label: `${measure.title}, ${value}`,
                 }),
-                h(
-                  "b",
-                  null,
-                  show(measure.unit, values[step === null ? values.length - 1 : answer.steps.indexOf(step)]),
-                ),
+                h("b", show(measure.unit, values[step === null ? values.length - 1 : answer.steps.indexOf(step)])),
               ),
             )
-          : h("span", { class: "rt-faint" }, "not logged"),
+          : h("span.rt-faint", "not logged"),
       );
     },
-    error => replace(slot, h("span", { class: "rt-faint" }, error.message)),
+    error => replace(slot, h("span.rt-faint", error.message)),
   );
   return slot;
 }
@@ -234,24 +226,19 @@ function heat(title, meaning, what, rows, step) {
   if (!rows.length) return null;
   const top = Math.max(...rows.flatMap(row => row.values), 1e-9);
   return h(
-    "section",
-    { class: "rt-heat" },
-    h("h2", null, title, h("span", { class: "rt-faint" }, ` ${meaning}`)),
+    "section.rt-heat",
+    h("h2", title, h("span.rt-faint", ` ${meaning}`)),
     h(
-      "div",
-      { class: "rt-heat-rows" },
+      "div.rt-heat-rows",
       rows.slice(0, 30).map(row => {
         const cells = bins(row);
         return h(
-          "div",
-          { class: "rt-heat-row" },
+          "div.rt-heat-row",
           heatName(row, what),
           h(
-            "div",
-            { class: "rt-heat-cells" },
+            "div.rt-heat-cells",
             cells.map(cell =>
               h("button", {
-                type: "button",
                 "aria-label": `${row.name} at step ${cell.step}: ${percent(cell.value)}`,
                 title: `step ${number(cell.step)}: ${row.estimated ? "about " : ""}${percent(cell.value)}, seen on ${plural(cell.count, what === "ties" ? "group" : "rollout")}`,
                 class: step !== null && cell.from <= step && step <= cell.to ? "rt-here" : "",
@@ -285,11 +272,10 @@ function heatName(row, what) {
     ? `${row.name}: needs text, so its share is estimated from the rollouts kept at random`
     : row.name;
   const where = { flags: `flags has '${row.name}'`, discards: `discard_reason = '${row.name}'` }[what];
-  if (!where) return h("span", { class: "rt-heat-name rt-ellipsis", title }, label);
+  if (!where) return h("span.rt-heat-name.rt-ellipsis", { title }, label);
   return h(
     "button",
     {
-      type: "button",
       class: `rt-heat-name rt-ellipsis rt-sev-${severity || "none"}`,
       title: `${title}. Lists its rollouts of all steps`,
       testid: "heat-name",
@@ -314,24 +300,21 @@ function heatName(row, what) {
 function axis(cells) {
   const [first, last] = [data.steps[0], data.steps[data.steps.length - 1]];
   return h(
-    "div",
-    { class: "rt-heat-row rt-heat-axis" },
+    "div.rt-heat-row.rt-heat-axis",
     h(
       "span",
-      null,
       cells < data.steps.length ? `largest of ${number(Math.ceil(data.steps.length / CELLS))} steps a cell` : "",
     ),
     h(
-      "div",
-      { class: "rt-heat-cells" },
+      "div.rt-heat-cells",
       h(
         "span",
         { style: { "max-width": `${cells * 42 - 2}px` } },
-        h("span", null, `step ${number(first)}`),
-        last > first ? h("span", null, number(last)) : null,
+        h("span", `step ${number(first)}`),
+        last > first ? h("span", number(last)) : null,
       ),
     ),
-    h("span", null, "mean"),
+    h("span", "mean"),
   );
 }
 
@@ -340,19 +323,19 @@ function switchedOff() {
   const entries = Object.entries(data.off).filter(([, text]) => text);
   if (!entries.length) return null;
   return h(
-    "section",
-    { class: "rt-heat", testid: "switched-off" },
-    h("h2", null, "Not computed", h("span", { class: "rt-faint" }, " and what is missing for it")),
-    entries.map(([what, text]) => h("p", { class: "rt-soft" }, h("b", null, `${what}: `), text)),
+    "section.rt-heat",
+    { testid: "switched-off" },
+    h("h2", "Not computed", h("span.rt-faint", " and what is missing for it")),
+    entries.map(([what, text]) => h("p.rt-soft", h("b", `${what}: `), text)),
   );
 }
 
 function counters() {
   const frame = (said, inside) =>
     h(
-      "section",
-      { class: "rt-heat", testid: "counters" },
-      h("h2", null, "The logger’s own counters", h("span", { class: "rt-faint" }, ` ${said}`)),
+      "section.rt-heat",
+      { testid: "counters" },
+      h("h2", "The logger’s own counters", h("span.rt-faint", ` ${said}`)),
       inside,
     );
   if (data.counters === null)
@@ -363,17 +346,11 @@ function counters() {
       "are not on this machine: the run was logged elsewhere, or its spool was removed after everything was stored",
     );
   return frame("what was handed over, stored and left out, from the spool on this machine", [
-    data.stored && h("p", { class: "rt-soft" }, data.stored),
+    data.stored && h("p.rt-soft", data.stored),
     h(
-      "div",
-      { class: "rt-facts" },
+      "div.rt-facts",
       entries.map(([name, value]) =>
-        h(
-          "div",
-          { class: "rt-fact" },
-          h("span", { class: "rt-label" }, name.replaceAll("_", " ")),
-          h("span", { class: "rt-fact-value" }, number(value)),
-        ),
+        h("div.rt-fact", h("span.rt-label", name.replaceAll("_", " ")), h("span.rt-fact-value", number(value))),
       ),
     ),
   ]);
@@ -396,22 +373,20 @@ function examples(now) {
       replace(
         side,
         h(
-          "div",
-          { class: "rt-side-head-line" },
-          h("h2", null, `${title} at step ${number(Number(now.step))}`),
-          button("close", () => state.set({ flag: null }), { class: "rt-ghost" }),
+          "div.rt-side-head-line",
+          h("h2", `${title} at step ${number(Number(now.step))}`),
+          ghost("close", () => state.set({ flag: null })),
         ),
         h(
-          "p",
-          { class: "rt-soft" },
+          "p.rt-soft",
           answer.n_rows === null
             ? `${plural(answer.n_matched, "kept rollout")}; those that were not kept were not read for it.`
             : `${plural(answer.n_rows, "rollout")} of ${number(answer.population.n_rows)}, ${number(answer.n_matched)} of them kept as traces.`,
         ),
         answer.n_matched
           ? h(
-              "div",
-              { class: "rt-example-list", testid: "examples" },
+              "div.rt-example-list",
+              { testid: "examples" },
               answer.samples.map(each =>
                 sampleCard(each, {
                   range: answer.range,
@@ -432,10 +407,9 @@ function examples(now) {
                 }),
               ),
             )
-          : h("p", { class: "rt-empty" }, "None of them was kept as a trace. Explore, all rows, shows their numbers."),
+          : h("p.rt-empty", "None of them was kept as a trace. Explore, all rows, shows their numbers."),
         h(
-          "div",
-          { class: "rt-example-tools" },
+          "div.rt-example-tools",
           button(
             "list under Rollouts",
             () =>

@@ -1,6 +1,6 @@
 // What people said of a rollout: labels as chips, notes below them, and adding one from the keyboard.
 
-import { button, h, replace } from "../../lib/dom.js";
+import { ghost, h, replace } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { inert } from "../../lib/text.js";
 
@@ -27,7 +27,7 @@ export class Labels {
     this.rollout = rollout;
     this.doing = doing;
     this.data = rollout.labels || { labels: [], names: [], may_label: false, author: "" };
-    this.root = h("div", { class: "rt-labels", testid: "labels" });
+    this.root = h("div.rt-labels", { testid: "labels" });
     this.draw();
   }
 
@@ -39,14 +39,10 @@ export class Labels {
     const { labels: entries } = this.data;
     const labels = entries.filter(entry => entry.kind === "label");
     const notes = entries.filter(entry => entry.kind === "note");
-    const where = entry =>
-      placeOf(entry)
-        ? h("button", { type: "button", class: "rt-ghost", onclick: () => this.goTo(entry) }, placeOf(entry))
-        : null;
+    const where = entry => (placeOf(entry) ? ghost(placeOf(entry), () => this.goTo(entry)) : null);
     const off = entry =>
       this.open && entry.may_remove
-        ? button("×", () => this.send({ kind: "removed", text: entry.id }), {
-            class: "rt-ghost",
+        ? ghost("×", () => this.send({ kind: "removed", text: entry.id }), {
             title: "Take it back",
             "aria-label": "Take it back",
             testid: "label-remove",
@@ -57,13 +53,8 @@ export class Labels {
       this.root,
       labels.map(entry =>
         h(
-          "span",
-          {
-            class: "rt-chip rt-label-chip",
-            title: inert(byWhom(entry)),
-            testid: "label",
-            dataset: { label: entry.text },
-          },
+          "span.rt-chip.rt-label-chip",
+          { title: inert(byWhom(entry)), testid: "label", dataset: { label: entry.text } },
           inert(entry.text),
           where(entry),
           off(entry),
@@ -71,23 +62,15 @@ export class Labels {
       ),
       this.open
         ? [
-            button("label", () => this.ask("label"), {
-              class: "rt-ghost",
-              title: "Label it (q)",
-              testid: "label-button",
-            }),
-            button("note", () => this.ask("note"), {
-              class: "rt-ghost",
-              title: "Write a note (u)",
-              testid: "note-button",
-            }),
+            ghost("label", () => this.ask("label"), { title: "Label it (q)", testid: "label-button" }),
+            ghost("note", () => this.ask("note"), { title: "Write a note (u)", testid: "note-button" }),
           ]
         : null,
       notes.map(entry =>
         h(
-          "p",
-          { class: "rt-label-note", testid: "note" },
-          h("b", null, inert(entry.author)),
+          "p.rt-label-note",
+          { testid: "note" },
+          h("b", inert(entry.author)),
           where(entry),
           " ",
           inert(entry.text),
@@ -125,8 +108,8 @@ export class Labels {
     if (!this.open) return;
     const place = selectedPlace(this.doing.view(), this.doing.token());
     const whole = h(
-      "select",
-      { class: "rt-select", "aria-label": "On what", testid: "label-place" },
+      "select.rt-select",
+      { "aria-label": "On what", testid: "label-place" },
       placeOf(place) ? h("option", { value: "place" }, placeOf(place)) : null,
       h("option", { value: "" }, "the whole rollout"),
     );
@@ -139,14 +122,14 @@ export class Labels {
 export function askWords({ kind, names, author, about, keep }) {
   if (document.querySelector(".rt-label-dialog[open]")) return;
   document.querySelector(".rt-label-dialog")?.remove();
-  const said = h("p", { class: "rt-error-text", role: "alert" });
+  const said = h("p.rt-error-text", { role: "alert" });
   const text =
     kind === "note"
-      ? h("textarea", { class: "rt-input rt-label-text", rows: 4, "aria-label": "Note", testid: "label-text" })
-      : h("input", { class: "rt-input", "aria-label": "Label", testid: "label-text", autocomplete: "off" });
+      ? h("textarea.rt-input.rt-label-text", { rows: 4, "aria-label": "Note", testid: "label-text" })
+      : h("input.rt-input", { "aria-label": "Label", testid: "label-text", autocomplete: "off" });
   const who = h(
-    "span",
-    { class: "rt-faint", title: "The name that your token has", testid: "label-author" },
+    "span.rt-faint",
+    { title: "The name that your token has", testid: "label-author" },
     `as ${inert(author)}`,
   );
   const done = value =>
@@ -156,8 +139,8 @@ export function askWords({ kind, names, author, about, keep }) {
     );
   const offered = kind === "label" ? names.slice(0, 9) : [];
   const dialog = h(
-    "dialog",
-    { class: "rt-dialog rt-label-dialog", testid: "label-dialog", onclose: () => dialog.remove() },
+    "dialog.rt-dialog.rt-label-dialog",
+    { testid: "label-dialog", onclose: () => dialog.remove() },
     h(
       "form",
       {
@@ -167,27 +150,17 @@ export function askWords({ kind, names, author, about, keep }) {
           done(text.value);
         },
       },
-      h("h2", null, kind === "label" ? "Label" : "Note"),
+      h("h2", kind === "label" ? "Label" : "Note"),
       text,
       offered.length
         ? h(
-            "div",
-            { class: "rt-label-offered" },
+            "div.rt-label-offered",
             offered.map((name, at) =>
-              button([h("kbd", null, String(at + 1)), ` ${inert(name)}`], () => done(name), {
-                class: "rt-ghost",
-                testid: "label-offered",
-              }),
+              ghost([h("kbd", String(at + 1)), ` ${inert(name)}`], () => done(name), { testid: "label-offered" }),
             ),
           )
         : null,
-      h(
-        "div",
-        { class: "rt-label-line" },
-        about,
-        who,
-        h("button", { type: "submit", class: "rt-button", testid: "label-keep" }, "keep"),
-      ),
+      h("div.rt-label-line", about, who, h("button.rt-button", { type: "submit", testid: "label-keep" }, "keep")),
       said,
     ),
   );

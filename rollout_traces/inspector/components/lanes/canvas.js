@@ -43,32 +43,21 @@ export class LanesCanvas {
     this.placed = layout(answer, options);
     this.from = 0;
     this.to = Math.max(answer.ms, 1);
-    this.canvas = h("canvas", {
-      class: "rt-lanes-canvas",
-      testid: "lanes-canvas",
-      role: "img",
-      "aria-label": this.said(),
-    });
-    this.card = h("div", { class: "rt-card-float rt-lanes-card", testid: "lanes-card", hidden: true });
+    this.canvas = h("canvas.rt-lanes-canvas", { testid: "lanes-canvas", role: "img", "aria-label": this.said() });
+    this.card = h("div.rt-card-float.rt-lanes-card", { testid: "lanes-card", hidden: true });
     this.names = h(
-      "div",
-      { class: "rt-lanes-names", style: { "padding-top": `${options.dense ? AXIS - 3 : AXIS}px` } },
+      "div.rt-lanes-names",
+      { style: { "padding-top": `${options.dense ? AXIS - 3 : AXIS}px` } },
       this.nameList(),
     );
     this.whole = h(
-      "button",
-      {
-        type: "button",
-        class: "rt-ghost rt-lanes-whole",
-        hidden: true,
-        testid: "lanes-whole",
-        onclick: () => this.zoom(0, answer.ms),
-      },
+      "button.rt-ghost.rt-lanes-whole",
+      { hidden: true, testid: "lanes-whole", onclick: () => this.zoom(0, answer.ms) },
       "whole time",
     );
-    this.legend = h("div", { class: "rt-lanes-legend", testid: "lanes-legend" });
-    const field = h("div", { class: "rt-lanes-field" }, this.canvas, this.whole);
-    this.root = h("div", null, h("div", { class: "rt-lanes-drawn" }, this.names, field, this.card), this.legend);
+    this.legend = h("div.rt-lanes-legend", { testid: "lanes-legend" });
+    const field = h("div.rt-lanes-field", this.canvas, this.whole);
+    this.root = h("div", h("div.rt-lanes-drawn", this.names, field, this.card), this.legend);
     this.listen();
     this.sized = new ResizeObserver(() => this.canvas.clientWidth !== this.width && this.draw());
     this.sized.observe(this.canvas);
@@ -86,15 +75,14 @@ export class LanesCanvas {
       const { height } = this.placed.lanes[at];
       const figure = this.answer.by === "rollout" ? seconds(lane.busy) : `idle ${percent(lane.idle)}`;
       return h(
-        "div",
+        "div.rt-lane-name",
         {
-          class: "rt-lane-name",
           style: { height: `${height + 6}px` },
           title: `${inert(lane.name)}: ${number(lane.n_rollouts)} rollouts, ${number(lane.n_spans)} spans, ${seconds(lane.busy)} busy`,
           testid: "lane-name",
         },
-        h("span", { class: "rt-ellipsis" }, inert(lane.name)),
-        h("span", { class: "rt-faint rt-nowrap" }, figure),
+        h("span.rt-ellipsis", inert(lane.name)),
+        h("span.rt-faint.rt-nowrap", figure),
       );
     });
   }
@@ -291,18 +279,16 @@ export class LanesCanvas {
     const name = s.name[i] >= 0 ? ` ${inert(answer.names[s.name[i]])}` : "";
     replace(
       this.card,
-      h("b", null, `${answer.kinds[s.kind[i]]}${name}, ${seconds(s.ms[i] / 1000)}`),
+      h("b", `${answer.kinds[s.kind[i]]}${name}, ${seconds(s.ms[i] / 1000)}`),
       h(
         "div",
-        null,
         `from ${seconds(s.start[i] / 1000)}${s.turn[i] >= 0 ? `, turn ${s.turn[i]}` : ""}${s.version[i] >= 0 ? `, version ${s.version[i]}` : ""}`,
       ),
       h(
-        "div",
-        { class: "rt-soft" },
+        "div.rt-soft",
         `step ${number(rollout.step)}, group ${number(rollout.group)}, sample ${number(rollout.sample)}${rollout.id ? "" : ", not kept"}`,
       ),
-      s.error[i] >= 0 ? h("div", { class: "rt-error-text" }, inert(answer.names[s.error[i]])) : null,
+      s.error[i] >= 0 ? h("div.rt-error-text", inert(answer.names[s.error[i]])) : null,
     );
     this.card.style.left = `${Math.min(event.clientX + 14, window.innerWidth - 270)}px`;
     this.card.style.top = `${Math.min(event.clientY + 14, window.innerHeight - 100)}px`;
@@ -318,7 +304,7 @@ export class LanesCanvas {
 // What the colours mean.
 function legend(answer, colours) {
   const seen = new Set(answer.spans.kind.map(kind => answer.kinds[kind]));
-  const entry = (colour, text) => h("span", { class: "rt-lanes-key" }, h("i", { style: { background: colour } }), text);
+  const entry = (colour, text) => h("span.rt-lanes-key", h("i", { style: { background: colour } }), text);
   const versions = colours.versions.map(version =>
     entry(colours.version(version), `sampling, version ${number(version)}`),
   );

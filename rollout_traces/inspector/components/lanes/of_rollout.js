@@ -10,9 +10,9 @@ import { LanesCanvas } from "./canvas.js";
 export function timeline(rollout, { call, request, goTo, open }) {
   const { group, sample } = rollout.metadata;
   if (!rollout.n_spans || group === undefined || sample === undefined) return null;
-  const body = h("div", null, h("div", { class: "rt-loading" }, "\u2026"));
-  const title = h("summary", null, "Timeline");
-  const root = h("details", { class: "rt-lanes-of-rollout", open: true, testid: "timeline" }, title, body);
+  const body = h("div", h("div.rt-loading", "\u2026"));
+  const title = h("summary", "Timeline");
+  const root = h("details.rt-lanes-of-rollout", { open: true, testid: "timeline" }, title, body);
   call("lanes", { ...request, group, sample, by: "rollout" }).then(
     answer => {
       const own = each => each.group === group && each.sample === sample;
@@ -25,11 +25,11 @@ export function timeline(rollout, { call, request, goTo, open }) {
       replace(
         body,
         drawn.root,
-        answer.said.map(text => h("p", { class: "rt-lanes-said" }, inert(text))),
+        answer.said.map(text => h("p.rt-lanes-said", inert(text))),
       );
       drawn.draw();
     },
-    error => replace(body, h("p", { class: "rt-soft" }, error.message)),
+    error => replace(body, h("p.rt-soft", error.message)),
   );
   return root;
 }

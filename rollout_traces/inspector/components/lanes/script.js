@@ -53,8 +53,7 @@ function news(now) {
 }
 
 function load(now, wanted) {
-  if (shownFor !== wanted && !drawn)
-    replace(part(".rt-lanes-time"), h("div", { class: "rt-loading" }, "Reading the spans\u2026"));
+  if (shownFor !== wanted && !drawn) replace(part(".rt-lanes-time"), h("div.rt-loading", "Reading the spans\u2026"));
   shownFor = wanted;
   const asked = state.placeAtStep(now);
   const failed = (slot, title) => error => replace(part(slot), notice("error", title, error.message));
@@ -79,13 +78,12 @@ function load(now, wanted) {
 
 const segmented = (label, chosen, options, choose, testid) =>
   h(
-    "div",
-    { class: "rt-segmented", role: "group", "aria-label": label },
+    "div.rt-segmented",
+    { role: "group", "aria-label": label },
     options.map(([value, text]) =>
       h(
         "button",
         {
-          type: "button",
           "aria-pressed": String(value === chosen),
           testid: `${testid}-${value || "step"}`,
           onclick: () => choose(value),
@@ -111,11 +109,11 @@ function draw(answer) {
     segmented("Time shown", now.minutes || "", WINDOWS, minutes => state.set({ minutes: minutes || null }), "minutes"),
   );
   const notes = [
-    answer.said.map(text => h("p", { class: "rt-lanes-said", testid: "lanes-said" }, inert(text))),
-    answer.unobserved.map(text => h("p", { class: "rt-soft", testid: "lanes-unobserved" }, inert(text))),
+    answer.said.map(text => h("p.rt-lanes-said", { testid: "lanes-said" }, inert(text))),
+    answer.unobserved.map(text => h("p.rt-soft", { testid: "lanes-unobserved" }, inert(text))),
   ];
-  const block = inside => replace(part(".rt-lanes-time"), h("section", { class: "rt-lanes-block" }, inside));
-  if (!answer.spans.lane.length) return block([h("h2", null, "Lanes of time"), notes]);
+  const block = inside => replace(part(".rt-lanes-time"), h("section.rt-lanes-block", inside));
+  if (!answer.spans.lane.length) return block([h("h2", "Lanes of time"), notes]);
   drawn = new LanesCanvas(answer, { open, dense: answer.by === "rollout" });
   const steps =
     answer.steps.length > 1
@@ -124,11 +122,9 @@ function draw(answer) {
   block([
     h(
       "h2",
-      null,
       "Lanes of time",
       h(
-        "span",
-        { class: "rt-faint" },
+        "span.rt-faint",
         ` ${plural(answer.spans.lane.length, "span")} of ${number(answer.n_timed)} of ${plural(answer.n_rows, "rollout")} in ${seconds(answer.ms / 1000)}${steps}, from ${new Date(answer.began * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC; drag to look closer, a click opens the rollout`,
       ),
     ),
@@ -142,9 +138,9 @@ function draw(answer) {
 
 function tail({ text, where, n }) {
   return h(
-    "p",
-    { class: "rt-lanes-tail", testid: "lanes-tail" },
-    h("b", null, inert(text)),
+    "p.rt-lanes-tail",
+    { testid: "lanes-tail" },
+    h("b", inert(text)),
     " ",
     button(
       `list ${n === 1 ? "it" : "them"}`,

@@ -1,6 +1,6 @@
 // The funnel of a step and of the run, and the reward functions by name.
 
-import { button, h, table } from "../../lib/dom.js";
+import { ghost, h, table } from "../../lib/dom.js";
 import { number, percent, plural, seconds } from "../../lib/format.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
@@ -11,12 +11,11 @@ const CLEAN = { sort: null, text: null, flag: null, group: null, sample: null, i
 // The kept rollouts of a filter under Rollouts, all of them under Explore.
 function links(where, step) {
   return [
-    button("kept", () => state.set({ page: "rollouts", scope: step === null ? "all" : null, where, ...CLEAN }), {
-      class: "rt-ghost",
+    ghost("kept", () => state.set({ page: "rollouts", scope: step === null ? "all" : null, where, ...CLEAN }), {
       title: "The kept ones, under Rollouts",
       testid: "funnel-rollouts",
     }),
-    button(
+    ghost(
       "all",
       () =>
         state.set({
@@ -25,42 +24,39 @@ function links(where, step) {
           where: step === null ? where : `(${where}) and step = ${step}`,
           ...CLEAN,
         }),
-      { class: "rt-ghost", title: "All of them, kept or not, under Explore", testid: "funnel-all" },
+      { title: "All of them, kept or not, under Explore", testid: "funnel-all" },
     ),
   ];
 }
 
 export function funnelTable(answer) {
   const cells = (counted, stage, step) => [
-    h("td", { class: "rt-num" }, counted.n === null ? "\u2013" : number(counted.n)),
-    h("td", { class: "rt-num rt-soft" }, counted.tokens === null ? "" : percent(counted.tokens)),
+    h("td.rt-num", counted.n === null ? "\u2013" : number(counted.n)),
+    h("td.rt-num.rt-soft", counted.tokens === null ? "" : percent(counted.tokens)),
     h(
-      "td",
-      { class: "rt-funnel-bar" },
+      "td.rt-funnel-bar",
       counted.tokens === null ? null : h("i", { style: { "--share": `${counted.tokens * 100}%` } }),
     ),
-    h("td", null, counted.n && stage.where ? links(stage.where, step) : null),
+    h("td", counted.n && stage.where ? links(stage.where, step) : null),
   ];
   return h(
-    "section",
-    { class: "rt-lanes-block", testid: "funnel" },
+    "section.rt-lanes-block",
+    { testid: "funnel" },
     h(
       "h2",
-      null,
       "Funnel",
       h(
-        "span",
-        { class: "rt-faint" },
+        "span.rt-faint",
         " rollouts of all there were, and their share of the sampled tokens; one rollout can be in several lines",
       ),
     ),
     h(
-      "div",
-      { class: "rt-lanes-table rt-table-scroll rt-scroll", tabindex: "0", role: "region", "aria-label": "Funnel" },
+      "div.rt-lanes-table.rt-table-scroll.rt-scroll",
+      { tabindex: "0", role: "region", "aria-label": "Funnel" },
       table(
         null,
         [
-          h("th", null, ""),
+          h("th", ""),
           h("th", { colspan: 4 }, `step ${number(answer.step)}`),
           h("th", { colspan: 4 }, `the run, ${plural(answer.n_steps, "step")}`),
         ],
@@ -70,7 +66,7 @@ export function funnelTable(answer) {
             { class: stage.of ? "rt-funnel-reason" : "", testid: "funnel-stage", dataset: { stage: stage.name } },
             h("td", { title: stage.where || "" }, inert(stage.title)),
             stage.unobserved
-              ? h("td", { class: "rt-faint rt-funnel-unobserved", colspan: 8 }, `unobserved: ${stage.unobserved}`)
+              ? h("td.rt-faint.rt-funnel-unobserved", { colspan: 8 }, `unobserved: ${stage.unobserved}`)
               : [cells(stage.step, stage, answer.step), cells(stage.run, stage, null)],
           ),
         ),
@@ -84,7 +80,6 @@ export function functionsTable(answer, step) {
   const curve = (each, field, title, show) =>
     h(
       "td",
-      null,
       line(
         each.steps.map(s => s[field]),
         `${each.name}, ${title}`,
@@ -103,16 +98,16 @@ export function functionsTable(answer, step) {
           onStep: picked => state.set({ step: picked }),
         })
       : "";
-  const time = value => (value === null ? h("span", { class: "rt-faint" }, "unobserved") : seconds(value));
+  const time = value => (value === null ? h("span.rt-faint", "unobserved") : seconds(value));
   const share = value => (value === null ? "\u2013" : percent(value));
   const row = each => {
     const here = each.steps[at] || each.whole;
     return h(
       "tr",
       { testid: "reward-function", dataset: { name: each.name } },
-      h("td", { class: "rt-mono" }, inert(each.name)),
-      h("td", { class: "rt-num" }, time(here.seconds)),
-      h("td", { class: "rt-num" }, time(each.whole.seconds)),
+      h("td.rt-mono", inert(each.name)),
+      h("td.rt-num", time(here.seconds)),
+      h("td.rt-num", time(each.whole.seconds)),
       curve(each, "seconds", "seconds a step", seconds),
       h(
         "td",
@@ -120,31 +115,21 @@ export function functionsTable(answer, step) {
         here.no_value === null ? "\u2013" : `${number(here.no_value)} of ${number(here.rollouts)}`,
         here.no_value && answer.steps[at] !== undefined ? links(`${name(each.column)} is null`, step) : null,
       ),
-      h("td", { class: "rt-num" }, share(here.zeros)),
+      h("td.rt-num", share(here.zeros)),
       curve(each, "zeros", "share of zeros", percent),
-      h("td", { class: "rt-num" }, share(here.one_value)),
-      h("td", { class: "rt-num" }, share(here.outliers)),
+      h("td.rt-num", share(here.one_value)),
+      h("td.rt-num", share(here.outliers)),
     );
   };
   return h(
-    "section",
-    { class: "rt-lanes-block", testid: "reward-functions" },
-    h(
-      "h2",
-      null,
-      "Reward functions",
-      h("span", { class: "rt-faint" }, " the slowest first; values at this step, lines over the steps"),
-    ),
-    answer.unobserved.map(text => h("p", { class: "rt-soft" }, text)),
+    "section.rt-lanes-block",
+    { testid: "reward-functions" },
+    h("h2", "Reward functions", h("span.rt-faint", " the slowest first; values at this step, lines over the steps")),
+    answer.unobserved.map(text => h("p.rt-soft", text)),
     answer.functions.length
       ? h(
-          "div",
-          {
-            class: "rt-lanes-table rt-table-scroll rt-scroll",
-            tabindex: "0",
-            role: "region",
-            "aria-label": "Reward functions",
-          },
+          "div.rt-lanes-table.rt-table-scroll.rt-scroll",
+          { tabindex: "0", role: "region", "aria-label": "Reward functions" },
           table(
             null,
             [

@@ -1,6 +1,6 @@
 // One rollout in flight: its stages so far, the words of each, the newest last.
 
-import { button, h, replace } from "../../lib/dom.js";
+import { ghost, h, replace } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
@@ -16,18 +16,16 @@ export function opened(side, { rollout, stages, n_gone }) {
   replace(
     side,
     h(
-      "header",
-      { class: "rt-flight-opened-head" },
-      h("h2", null, `${FATES[rollout.fate]} · ${duration(rollout.seconds)}`),
+      "header.rt-flight-opened-head",
+      h("h2", `${FATES[rollout.fate]} · ${duration(rollout.seconds)}`),
       rollout.is_stored ? landed(rollout) : null,
-      button("×", () => state.set({ live: null }), { class: "rt-ghost", "aria-label": "Close" }),
+      ghost("×", () => state.set({ live: null }), { "aria-label": "Close" }),
     ),
-    h("p", { class: "rt-faint" }, facts(rollout)),
-    h("pre", { class: "rt-flight-text" }, inert(rollout.prompt || "")),
-    n_gone ? h("p", { class: "rt-faint" }, `${plural(n_gone, "earlier stage")} not kept`) : null,
+    h("p.rt-faint", facts(rollout)),
+    h("pre.rt-flight-text", inert(rollout.prompt || "")),
+    n_gone ? h("p.rt-faint", `${plural(n_gone, "earlier stage")} not kept`) : null,
     h(
-      "ol",
-      { class: "rt-flight-stages" },
+      "ol.rt-flight-stages",
       stages.map((each, at) => stage(each, stages[at - 1], at === stages.length - 1 && rollout.fate === "running")),
     ),
   );
@@ -55,12 +53,12 @@ function stage(each, before, isNow) {
   return h(
     "li",
     { class: isNow ? "rt-flight-now" : null },
-    h("b", null, each.stage),
+    h("b", each.stage),
     each.detail ? ` ${inert(each.detail)}` : "",
-    h("span", { class: "rt-faint" }, ` at ${duration(each.began)}${isEnd ? "" : ` for ${duration(each.seconds)}`}`),
+    h("span.rt-faint", ` at ${duration(each.began)}${isEnd ? "" : ` for ${duration(each.seconds)}`}`),
     each.tokens === null || each.tokens === before?.tokens
       ? null
-      : h("span", { class: "rt-faint" }, ` · ${plural(each.tokens, "token")} by then`),
-    each.words && each.words !== before?.words ? h("pre", { class: "rt-flight-text" }, inert(each.words)) : null,
+      : h("span.rt-faint", ` · ${plural(each.tokens, "token")} by then`),
+    each.words && each.words !== before?.words ? h("pre.rt-flight-text", inert(each.words)) : null,
   );
 }

@@ -88,7 +88,7 @@ function draw(answer, now) {
   }
   setPopulation(
     "live",
-    h("b", null, `${number(answer.n_running)} in flight`),
+    h("b", `${number(answer.n_running)} in flight`),
     answer.n_silent ? ` · ${number(answer.n_silent)} silent for a minute or longer` : "",
     answer.n_lost ? ` · ${number(answer.n_lost)} were running` : "",
     answer.n_ended ? ` · ${number(answer.n_ended)} ended` : "",
@@ -99,11 +99,11 @@ function draw(answer, now) {
   slot().classList.toggle("rt-flight-open", Boolean(now.live));
   replace(
     list.head,
-    Object.entries(answer.stages).map(([stage, n]) => h("span", { class: "rt-chip" }, `${stage} ${number(n)}`)),
+    Object.entries(answer.stages).map(([stage, n]) => h("span.rt-chip", `${stage} ${number(n)}`)),
   );
   replace(
     list.remarks,
-    answer.remarks.map(text => h("p", { class: "rt-flight-remark" }, inert(text))),
+    answer.remarks.map(text => h("p.rt-flight-remark", inert(text))),
   );
   fill(list.going, answer.rollouts, now);
   fill(list.ended, answer.ended, now);
@@ -126,23 +126,22 @@ function frame() {
     return { node, body, rows: new Map() };
   };
   list = {
-    head: h("div", { class: "rt-flight-head", testid: "flight-stages" }),
+    head: h("div.rt-flight-head", { testid: "flight-stages" }),
     remarks: h("div", { testid: "flight-remarks" }),
     going: made("In flight", false),
     ended: made("Ended", true),
-    endedTitle: h("h2", null, "Ended last"),
-    none: h("p", { class: "rt-empty" }, "Nothing is in flight."),
-    side: h("aside", { class: "rt-flight-side rt-scroll", testid: "flight-opened", hidden: true }),
+    endedTitle: h("h2", "Ended last"),
+    none: h("p.rt-empty", "Nothing is in flight."),
+    side: h("aside.rt-flight-side.rt-scroll", { testid: "flight-opened", hidden: true }),
   };
   list.going.node.setAttribute("data-testid", "flight-going");
   list.ended.node.setAttribute("data-testid", "flight-ended");
   const scroll = (label, node) =>
-    h("div", { class: "rt-table-scroll rt-flight-scroll", tabindex: "0", role: "region", "aria-label": label }, node);
+    h("div.rt-table-scroll.rt-flight-scroll", { tabindex: "0", role: "region", "aria-label": label }, node);
   replace(
     slot(),
     h(
-      "div",
-      { class: "rt-flight-list" },
+      "div.rt-flight-list",
       list.head,
       list.remarks,
       list.none,
@@ -170,13 +169,8 @@ function fill(made, rollouts, now) {
 function newRow(each) {
   const cells = Array.from({ length: 8 }, (_, at) => h("td", { class: at >= 2 && at <= 5 ? "rt-num" : null }));
   const open = h(
-    "button",
-    {
-      type: "button",
-      class: "rt-flight-name",
-      title: inert(each.prompt || ""),
-      onclick: () => state.set({ live: each.id }),
-    },
+    "button.rt-flight-name",
+    { title: inert(each.prompt || ""), onclick: () => state.set({ live: each.id }) },
     firstWords(each.prompt || "", 60) || each.id,
   );
   cells[0].append(open);

@@ -6,47 +6,39 @@ import { LEVELS } from "./registry.js";
 
 export function legend(painted) {
   const { overlay, domain, bands } = painted;
-  const name = h("span", { class: "rt-legend-meaning" }, overlay.meaning);
+  const name = h("span.rt-legend-meaning", overlay.meaning);
   if (overlay.kind === "mask")
-    return h(
-      "div",
-      { class: "rt-legend", "data-testid": "legend" },
-      swatch("m1", overlay.on),
-      swatch("m0", overlay.off),
-      name,
-    );
+    return h("div.rt-legend", { "data-testid": "legend" }, swatch("m1", overlay.on), swatch("m0", overlay.off), name);
   if (overlay.kind === "bands") {
     return h(
-      "div",
-      { class: "rt-legend", "data-testid": "legend" },
+      "div.rt-legend",
+      { "data-testid": "legend" },
       [...bands].slice(0, 12).map(([value, band]) => swatch(`b${band}`, overlay.names?.[value] ?? number(value))),
       swatch("m0", "not sampled"),
       name,
     );
   }
   if (!painted.values.some(value => value !== 0 && !Number.isNaN(value)))
-    return h("div", { class: "rt-legend", "data-testid": "legend" }, h("b", null, "0 at every token"), name);
+    return h("div.rt-legend", { "data-testid": "legend" }, h("b", "0 at every token"), name);
   const steps =
     overlay.kind === "diverging"
       ? Array.from({ length: 2 * LEVELS + 1 }, (_, i) => (i < LEVELS ? `n${LEVELS - i}` : `p${i - LEVELS}`))
       : Array.from({ length: LEVELS + 1 }, (_, i) => `s${overlay.low ? LEVELS - i : i}`);
-  const middle =
-    overlay.kind === "diverging" ? h("span", { class: "rt-legend-middle" }, number((domain[0] + domain[1]) / 2)) : null;
+  const middle = overlay.kind === "diverging" ? h("span.rt-legend-middle", number((domain[0] + domain[1]) / 2)) : null;
   return h(
-    "div",
-    { class: "rt-legend", "data-testid": "legend" },
-    h("span", { class: "rt-mono" }, "≤ ".repeat(overlay.kind === "diverging" || overlay.low), number(domain[0])),
+    "div.rt-legend",
+    { "data-testid": "legend" },
+    h("span.rt-mono", "≤ ".repeat(overlay.kind === "diverging" || overlay.low), number(domain[0])),
     h(
-      "span",
-      { class: "rt-legend-scale" },
+      "span.rt-legend-scale",
       steps.map(step => h("i", { class: `rt-tok ${step}` })),
       middle,
     ),
-    h("span", { class: "rt-mono" }, overlay.low ? "" : "≥ ", number(domain[1]), overlay.unit ? ` ${overlay.unit}` : ""),
+    h("span.rt-mono", overlay.low ? "" : "≥ ", number(domain[1]), overlay.unit ? ` ${overlay.unit}` : ""),
     name,
   );
 }
 
 function swatch(level, label) {
-  return h("span", { class: "rt-swatch" }, h("i", { class: `rt-tok ${level}` }, "ab"), label);
+  return h("span.rt-swatch", h("i", { class: `rt-tok ${level}` }, "ab"), label);
 }

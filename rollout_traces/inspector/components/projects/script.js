@@ -34,12 +34,12 @@ async function update() {
       notice(
         "info",
         "No project here yet",
-        ["Looked in ", h("code", null, found.where), "."],
+        ["Looked in ", h("code", found.where), "."],
         [
           "Log to one: ",
-          h("code", null, "RolloutLogger(project=…, tokenizer=…, max_rollout_traces_per_step=32)"),
+          h("code", "RolloutLogger(project=…, tokenizer=…, max_rollout_traces_per_step=32)"),
           ", or try ",
-          h("code", null, "make demo"),
+          h("code", "make demo"),
           ".",
         ],
       ),
@@ -48,9 +48,8 @@ async function update() {
   }
   const cards = found.projects.map(name =>
     h(
-      "a",
+      "a.rt-project",
       {
-        class: "rt-project",
         href: state.href({ page: null, project: name }),
         "data-testid": "project-card",
         onclick: event => {
@@ -59,20 +58,14 @@ async function update() {
           state.set({ project: name, page: "run" });
         },
       },
-      h("h2", null, name),
-      h("div", { class: "rt-soft" }, "…"),
+      h("h2", name),
+      h("div.rt-soft", "…"),
     ),
   );
   replace(
     slot,
     catalog.error ? notice("error", "That project cannot be opened", catalog.error) : null,
-    h(
-      "div",
-      { class: "rt-projects-in" },
-      h("h1", null, "Projects"),
-      h("p", { class: "rt-faint" }, found.where),
-      h("div", { class: "rt-project-grid" }, cards),
-    ),
+    h("div.rt-projects-in", h("h1", "Projects"), h("p.rt-faint", found.where), h("div.rt-project-grid", cards)),
   );
   const shown = [];
   for (const [at, name] of found.projects.entries()) {
@@ -99,7 +92,7 @@ async function open({ name, last_run, split }) {
       "div",
       { testid: "project-incidents", title: listed.map(each => inert(each.sentence)).join("\n") },
       h("span", { class: `rt-chip rt-chip-${listed[0].severity}` }, `${plural(listed.length, "open incident")}`),
-      h("span", { class: "rt-soft rt-project-incident" }, inert(listed[0].sentence)),
+      h("span.rt-soft.rt-project-incident", inert(listed[0].sentence)),
     ),
   ];
 }
@@ -109,28 +102,25 @@ function described(info) {
   return [
     h(
       "div",
-      null,
       `${plural(info.n_runs, "run")} · ${plural(info.n_traces, "rollout")} kept${info.n_rollouts >= info.n_traces ? ` of ${number(info.n_rollouts)}` : ""}`,
     ),
     h(
       "div",
-      null,
-      h("b", null, info.last_run),
+      h("b", info.last_run),
       `, step ${number(info.last_step)}`,
       info.resumed_at.length
         ? h("span", { testid: "project-resumed" }, `, resumed at ${info.resumed_at.map(number).join(", ")}`)
         : null,
-      last ? h("span", { class: "rt-faint", title: last }, ` · ${ago(last)}`) : null,
+      last ? h("span.rt-faint", { title: last }, ` · ${ago(last)}`) : null,
     ),
     info.reward
       ? h(
-          "div",
-          { class: "rt-project-reward" },
+          "div.rt-project-reward",
           sparkline(info.reward),
-          h("span", { class: "rt-faint" }, "reward "),
-          h("b", null, number(parted(info.reward)[0].findLast(value => value !== null))),
+          h("span.rt-faint", "reward "),
+          h("b", number(parted(info.reward)[0].findLast(value => value !== null))),
         )
-      : h("div", { class: "rt-faint" }, "no reward was logged"),
+      : h("div.rt-faint", "no reward was logged"),
   ];
 }
 

@@ -1,6 +1,6 @@
 // One prompt: its rewards and lengths over the steps, a line a run and split; each visit opens its rollouts.
 
-import { button, h, table } from "../../lib/dom.js";
+import { button, ghost, h, table } from "../../lib/dom.js";
 import { rewardColour } from "../../lib/colour.js";
 import { number, percent, plural } from "../../lib/format.js";
 import * as state from "../../lib/state.js";
@@ -29,9 +29,9 @@ export function onePrompt(one, now, width) {
     const values = drawn.flatMap(each => each.values);
     if (!values.some(Number.isFinite)) return null;
     return h(
-      "figure",
-      { class: "rt-run-card", testid: "prompt-chart" },
-      h("figcaption", null, h("span", null, title), logButton(now, key, values, title)),
+      "figure.rt-run-card",
+      { testid: "prompt-chart" },
+      h("figcaption", h("span", title), logButton(now, key, values, title)),
       seriesChart(drawn, {
         width: wide,
         height: 120,
@@ -47,24 +47,22 @@ export function onePrompt(one, now, width) {
   const share = visit => (visit.solved === null ? NaN : visit.solved / visit.tried);
   return [
     h(
-      "div",
-      { class: "rt-prompt-head" },
+      "div.rt-prompt-head",
       button("all prompts", () => state.set({ prompt: null }), { testid: "all-prompts" }),
-      h("h1", { class: "rt-prompts-title", testid: "prompt-key" }, inert(one.prompt_key)),
+      h("h1.rt-prompts-title", { testid: "prompt-key" }, inert(one.prompt_key)),
       h(
-        "span",
-        { class: "rt-soft" },
+        "span.rt-soft",
         `${plural(one.tried, "rollout")}${one.solved === null ? "" : `, ${number(one.solved)} solved`}${firstSolved(one)}`,
       ),
       explain(one.prompt_key, now),
     ),
     one.prompt
-      ? h("p", { class: "rt-prompt-text", dir: "auto" }, inert(one.prompt))
-      : h("p", { class: "rt-faint" }, "No rollout of it was kept, so its text is not known."),
+      ? h("p.rt-prompt-text", { dir: "auto" }, inert(one.prompt))
+      : h("p.rt-faint", "No rollout of it was kept, so its text is not known."),
     several ? legend(one.places.map(place => ({ name: name(place) }))) : null,
     h(
-      "div",
-      { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
+      "div.rt-run-grid",
+      { style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
       chart("prompt reward", "Reward, mean of each visit", visit => visit.mean_reward ?? NaN),
       chart("prompt solved", "Solved", share, percent),
       chart("prompt length", "Sampled tokens, mean", visit => visit.n_sampled ?? NaN),
@@ -91,42 +89,34 @@ function explain(key, now) {
 function visits(place, one, now) {
   const listed = place.visits.slice(-MOST_LISTED);
   return h(
-    "section",
-    { class: "rt-run-block", testid: "visits" },
+    "section.rt-run-block",
+    { testid: "visits" },
+    h("h2", inert(`${place.run}, ${place.split}`), h("span.rt-faint", ` ${plural(place.visits.length, "visit")}`)),
     h(
-      "h2",
-      null,
-      inert(`${place.run}, ${place.split}`),
-      h("span", { class: "rt-faint" }, ` ${plural(place.visits.length, "visit")}`),
-    ),
-    h(
-      "div",
-      { class: "rt-table-scroll", tabindex: "0", role: "region", "aria-label": `Visits in ${place.split}` },
+      "div.rt-table-scroll",
+      { tabindex: "0", role: "region", "aria-label": `Visits in ${place.split}` },
       table(
         { class: "rt-prompts-table" },
-        ["step", "rewards", "solved", "tokens", "stopped by", "kept", ""].map(name => h("th", null, name)),
+        ["step", "rewards", "solved", "tokens", "stopped by", "kept", ""].map(name => h("th", name)),
         listed.map(visit =>
           h(
             "tr",
             { class: String(visit.step) === now.step ? "rt-here" : "", testid: "visit" },
-            h("td", null, number(visit.step)),
+            h("td", number(visit.step)),
             h(
               "td",
-              null,
               h(
-                "span",
-                { class: "rt-visit-dots" },
+                "span.rt-visit-dots",
                 visit.rewards.map(reward =>
                   h("i", { style: { background: rewardColour(reward, one.range) }, title: number(reward) }),
                 ),
               ),
               ` ${number(visit.mean_reward)}`,
             ),
-            h("td", null, visit.solved === null ? "–" : `${number(visit.solved)} of ${number(visit.tried)}`),
-            h("td", null, number(visit.n_sampled === null ? null : Math.round(visit.n_sampled))),
+            h("td", visit.solved === null ? "–" : `${number(visit.solved)} of ${number(visit.tried)}`),
+            h("td", number(visit.n_sampled === null ? null : Math.round(visit.n_sampled))),
             h(
               "td",
-              null,
               inert(
                 Object.entries(visit.stop_reasons)
                   .map(([reason, n]) => `${reason} ${n}`)
@@ -135,12 +125,10 @@ function visits(place, one, now) {
             ),
             h(
               "td",
-              null,
               visit.ids
                 .slice(0, 4)
                 .map((id, i) =>
-                  button(String(i + 1), () => open(place, id), {
-                    class: "rt-ghost",
+                  ghost(String(i + 1), () => open(place, id), {
                     "aria-label": `Open rollout ${i + 1} of step ${visit.step}`,
                     testid: "visit-open",
                   }),
@@ -148,10 +136,8 @@ function visits(place, one, now) {
             ),
             h(
               "td",
-              null,
               visit.ids.length > 1
-                ? button("compare", () => compare(place, visit.ids[0], visit.ids[visit.ids.length - 1]), {
-                    class: "rt-ghost",
+                ? ghost("compare", () => compare(place, visit.ids[0], visit.ids[visit.ids.length - 1]), {
                     testid: "visit-compare",
                   })
                 : null,
@@ -168,8 +154,7 @@ function visits(place, one, now) {
 function earlier(place, visit, listed) {
   const before = listed.filter(each => each.step < visit.step && each.ids.length).pop();
   if (!before || !visit.ids.length) return null;
-  return button(`with step ${number(before.step)}`, () => compare(place, before.ids[0], visit.ids[0]), {
-    class: "rt-ghost",
+  return ghost(`with step ${number(before.step)}`, () => compare(place, before.ids[0], visit.ids[0]), {
     title: "Side by side with the visit before, at the first turn that differs",
     testid: "visit-before",
   });

@@ -1,6 +1,6 @@
 // Prompts: the list of a run and split, and one prompt over steps, splits and runs.
 
-import { button, h, notice, replace, table } from "../../lib/dom.js";
+import { button, ghost, h, notice, replace, table } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
 import { register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
@@ -59,7 +59,7 @@ const fail = error =>
 function loadList(now) {
   one = null;
   setPopulation("prompts");
-  replace(slot(), h("div", { class: "rt-loading" }, "Looking at every prompt…"));
+  replace(slot(), h("div.rt-loading", "Looking at every prompt…"));
   newest(
     call("prompt_list", asked(now)),
     answer => {
@@ -73,7 +73,7 @@ function loadList(now) {
 function drawList(now) {
   setPopulation(
     "prompts",
-    h("b", null, plural(list.total, "prompt")),
+    h("b", plural(list.total, "prompt")),
     ` in ${inert(now.run)}, ${inert(now.split)}`,
     list.keyless ? ` · ${number(list.keyless)} rollouts have no prompt key` : "",
     " · figures are over all rollouts, from the ledger",
@@ -92,46 +92,38 @@ function drawList(now) {
   const sourced = list.prompts.some(each => each.source);
   const head = ([name, title, order]) =>
     h(
-      "th",
-      { class: "rt-num", "aria-sort": order === list.order ? "other" : null },
+      "th.rt-num",
+      { "aria-sort": order === list.order ? "other" : null },
       h(
-        "button",
-        {
-          type: "button",
-          class: "rt-th",
-          "aria-pressed": String(order === list.order),
-          testid: `order-${order}`,
-          onclick: () => state.set({ order }),
-        },
+        "button.rt-th",
+        { "aria-pressed": String(order === list.order), testid: `order-${order}`, onclick: () => state.set({ order }) },
         title,
       ),
     );
   return replace(
     slot(),
     h(
-      "h1",
-      { class: "rt-prompts-title" },
+      "h1.rt-prompts-title",
       `${plural(list.total, "prompt")} of ${inert(now.split)}`,
       now.where
         ? h(
-            "span",
-            { class: "rt-faint" },
+            "span.rt-faint",
             ` where ${inert(now.where)} `,
-            button("all", () => state.set({ where: null }), { class: "rt-ghost" }),
+            ghost("all", () => state.set({ where: null })),
           )
         : null,
     ),
     h(
-      "div",
-      { class: "rt-table-scroll rt-prompts-scroll", tabindex: "0", role: "region", "aria-label": "Prompts" },
+      "div.rt-table-scroll.rt-prompts-scroll",
+      { tabindex: "0", role: "region", "aria-label": "Prompts" },
       table(
         { class: "rt-prompts-table", testid: "prompts-table" },
         [
-          h("th", null, "prompt"),
-          sourced ? h("th", null, "source") : null,
+          h("th", "prompt"),
+          sourced ? h("th", "source") : null,
           COLUMNS.map(head),
-          h("th", { class: "rt-num" }, "first solved"),
-          h("th", { class: "rt-num" }, "steps"),
+          h("th.rt-num", "first solved"),
+          h("th.rt-num", "steps"),
         ],
         list.prompts.map(each => row(each, sourced)),
       ),
@@ -143,40 +135,33 @@ function drawList(now) {
 function row(each, sourced) {
   const solved =
     each.solve_rate === null
-      ? h("span", { class: "rt-faint" }, "not known")
+      ? h("span.rt-faint", "not known")
       : [
-          h("span", { class: "rt-bar rt-solved" }, h("i", { style: { width: `${each.solve_rate * 100}%` } })),
-          h("span", null, `${percent(each.solve_rate)} of ${number(each.tried)}`),
+          h("span.rt-bar.rt-solved", h("i", { style: { width: `${each.solve_rate * 100}%` } })),
+          h("span", `${percent(each.solve_rate)} of ${number(each.tried)}`),
         ];
   return h(
     "tr",
     { testid: "prompt-row" },
     h(
-      "td",
-      { class: "rt-prompt-cell" },
+      "td.rt-prompt-cell",
       h(
-        "button",
-        {
-          type: "button",
-          class: "rt-plain-link rt-ellipsis",
-          title: inert(each.prompt || each.prompt_key),
-          onclick: () => state.set({ prompt: each.prompt_key }),
-        },
-        h("b", null, inert(each.prompt_key)),
-        each.prompt ? h("span", { class: "rt-soft" }, ` ${inert(each.prompt.slice(0, 160))}`) : null,
+        "button.rt-plain-link.rt-ellipsis",
+        { title: inert(each.prompt || each.prompt_key), onclick: () => state.set({ prompt: each.prompt_key }) },
+        h("b", inert(each.prompt_key)),
+        each.prompt ? h("span.rt-soft", ` ${inert(each.prompt.slice(0, 160))}`) : null,
       ),
     ),
-    sourced ? h("td", { class: "rt-ellipsis rt-prompt-source" }, inert(each.source || "")) : null,
-    h("td", { class: "rt-num" }, solved),
-    h("td", { class: "rt-num", title: "reward a step" }, each.trend === null ? "–" : signed(each.trend)),
-    h("td", { class: "rt-num", title: "standard deviation of the reward" }, number(each.spread)),
-    h("td", { class: "rt-num" }, number(each.visits)),
-    h("td", { class: "rt-num" }, number(each.tokens)),
-    h("td", { class: "rt-num" }, each.tokens ? percent((each.wasted || 0) / each.tokens) : "–"),
-    h("td", { class: "rt-num" }, each.first_solved === null ? "never" : number(each.first_solved)),
+    sourced ? h("td.rt-ellipsis.rt-prompt-source", inert(each.source || "")) : null,
+    h("td.rt-num", solved),
+    h("td.rt-num", { title: "reward a step" }, each.trend === null ? "–" : signed(each.trend)),
+    h("td.rt-num", { title: "standard deviation of the reward" }, number(each.spread)),
+    h("td.rt-num", number(each.visits)),
+    h("td.rt-num", number(each.tokens)),
+    h("td.rt-num", each.tokens ? percent((each.wasted || 0) / each.tokens) : "–"),
+    h("td.rt-num", each.first_solved === null ? "never" : number(each.first_solved)),
     h(
-      "td",
-      { class: "rt-num rt-nowrap" },
+      "td.rt-num.rt-nowrap",
       each.first_step === each.last_step
         ? number(each.first_step)
         : `${number(each.first_step)} to ${number(each.last_step)}`,
@@ -193,7 +178,7 @@ async function more() {
 
 function loadOne(now) {
   setPopulation("prompts");
-  replace(slot(), h("div", { class: "rt-loading" }, "Looking for it in every run…"));
+  replace(slot(), h("div.rt-loading", "Looking for it in every run…"));
   newest(
     call("prompt", { ...state.placeOf(now), prompt: now.prompt }),
     answer => {
@@ -212,7 +197,7 @@ function drawOne() {
   width = node.clientWidth;
   setPopulation(
     "prompts",
-    h("b", null, plural(one.tried, "rollout")),
+    h("b", plural(one.tried, "rollout")),
     ` of this prompt in ${plural(one.n_visits, "visit")}`,
     one.shown < one.n_visits ? `, the last ${number(one.shown)} are shown` : "",
   );

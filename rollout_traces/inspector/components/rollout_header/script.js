@@ -1,6 +1,6 @@
 // What is known of one rollout, above its conversation.
 
-import { button, copyButton, h } from "../../lib/dom.js";
+import { button, copyButton, ghost, h } from "../../lib/dom.js";
 import { number, percent, plural, seconds, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { grouped } from "../../lib/flags.js";
@@ -8,12 +8,7 @@ import { inert } from "../../lib/text.js";
 
 function fact(label, value, title) {
   if (value === null || value === undefined || value === "") return null;
-  return h(
-    "div",
-    { class: "rt-fact", title },
-    h("span", { class: "rt-label" }, label),
-    h("span", { class: "rt-fact-value" }, value),
-  );
+  return h("div.rt-fact", { title }, h("span.rt-label", label), h("span.rt-fact-value", value));
 }
 
 function versions(m) {
@@ -25,22 +20,20 @@ function components(m, ranges) {
   const names = Object.keys(m).filter(key => key.startsWith("component/"));
   if (!names.length) return null;
   return h(
-    "div",
-    { class: "rt-components" },
+    "div.rt-components",
     names.map(key => {
       const name = key.slice("component/".length);
       const [low, high] = ranges[key] || [Math.min(0, m[key]), Math.max(1, m[key])];
       const share = high > low ? Math.min(Math.max((m[key] - low) / (high - low), 0), 1) : 1;
       return h(
-        "div",
-        { class: "rt-component", title: `${name}: ${number(m[key])} in ${number(low)} to ${number(high)}` },
-        h("span", { class: "rt-label rt-ellipsis" }, inert(name)),
+        "div.rt-component",
+        { title: `${name}: ${number(m[key])} in ${number(low)} to ${number(high)}` },
+        h("span.rt-label.rt-ellipsis", inert(name)),
         h(
-          "span",
-          { class: "rt-bar" },
+          "span.rt-bar",
           h("i", { style: { width: `${share * 100}%`, background: rewardColour(m[key], [low, high]) } }),
         ),
-        h("b", null, number(m[key])),
+        h("b", number(m[key])),
       );
     }),
   );
@@ -90,9 +83,9 @@ function answer(label, value) {
   if (value === undefined || value === null) return null;
   const text = typeof value === "string" ? value : JSON.stringify(value);
   return h(
-    "span",
-    { class: "rt-answer", title: inert(text.slice(0, 2000)) },
-    h("span", { class: "rt-label" }, label),
+    "span.rt-answer",
+    { title: inert(text.slice(0, 2000)) },
+    h("span.rt-label", label),
     h("code", { dir: "auto" }, inert(text.slice(0, 400))),
   );
 }
@@ -123,30 +116,29 @@ export function rolloutHeader(rollout, actions) {
     .join(" · ");
   const range = rollout.ranges.reward;
   return h(
-    "section",
-    { class: "rt-rollout-head", testid: "rollout-header" },
+    "section.rt-rollout-head",
+    { testid: "rollout-header" },
     h(
-      "div",
-      { class: "rt-headline" },
+      "div.rt-headline",
       h(
-        "div",
-        { class: "rt-reward", style: { "--dot": rewardColour(m.reward, range) }, title: "reward" },
-        h("span", { class: "rt-label" }, "reward"),
+        "div.rt-reward",
+        { style: { "--dot": rewardColour(m.reward, range) }, title: "reward" },
+        h("span.rt-label", "reward"),
         h("b", { testid: "reward" }, number(m.reward)),
       ),
       h(
-        "div",
-        { class: "rt-advantage", title: "mean advantage over the loss tokens" },
-        h("span", { class: "rt-label" }, "advantage"),
-        h("b", null, signed(m.advantage)),
+        "div.rt-advantage",
+        { title: "mean advantage over the loss tokens" },
+        h("span.rt-label", "advantage"),
+        h("b", signed(m.advantage)),
       ),
-      h("h1", { class: "rt-headline-title" }, title || "A trace of another tool"),
-      h("div", { class: "rt-headline-tools" }, actions.compare ? tools(rollout, actions) : null),
+      h("h1.rt-headline-title", title || "A trace of another tool"),
+      h("div.rt-headline-tools", actions.compare ? tools(rollout, actions) : null),
     ),
     details(rollout, actions.rawRecord),
     flagLines(rollout.flags, actions.showFlag),
     actions.labels,
-    rollout.warnings.map(warning => h("div", { class: "rt-strip rt-strip-info" }, h("span", null, inert(warning)))),
+    rollout.warnings.map(warning => h("div.rt-strip.rt-strip-info", h("span", inert(warning)))),
   );
 }
 
@@ -155,8 +147,7 @@ function tools(rollout, { compare, pin, pinned, share, episode }) {
   return [
     named === undefined || !episode
       ? null
-      : button("episode", episode, {
-          class: "rt-ghost",
+      : ghost("episode", episode, {
           title: `The rows of episode ${inert(String(named)).slice(0, 80)} as a tree`,
           testid: "open-episode",
         }),
@@ -166,8 +157,7 @@ function tools(rollout, { compare, pin, pinned, share, episode }) {
         : "Best and worst of this group side by side (c)",
       testid: "open-compare",
     }),
-    button(pinned === rollout.id ? "pinned" : "pin", pin, {
-      class: "rt-ghost",
+    ghost(pinned === rollout.id ? "pinned" : "pin", pin, {
       "aria-pressed": String(pinned === rollout.id),
       title: "Pin it, to compare with another one of any step (x)",
       testid: "pin",
@@ -180,14 +170,14 @@ function tools(rollout, { compare, pin, pinned, share, episode }) {
 function details(rollout, readRecord) {
   const m = rollout.metadata;
   const node = h(
-    "details",
-    { class: "rt-head-more", open: opened(), testid: "header-more" },
+    "details.rt-head-more",
+    { open: opened(), testid: "header-more" },
     h(
       "summary",
       { title: "All that is known of this rollout" },
-      h("span", { class: "rt-head-line" }, line(m, rollout.superseded), answers(m)),
+      h("span.rt-head-line", line(m, rollout.superseded), answers(m)),
     ),
-    h("div", { class: "rt-faint rt-selected-by" }, selectedSentence(m)),
+    h("div.rt-faint.rt-selected-by", selectedSentence(m)),
     facts(rollout),
     components(m, rollout.ranges),
     more(m),
@@ -218,23 +208,15 @@ export function lateChips(late, superseded) {
   return [
     late
       ? h(
-          "span",
-          {
-            class: "rt-chip rt-chip-warn",
-            testid: "late",
-            title: "It came after its step was closed; the step's metrics leave it out",
-          },
+          "span.rt-chip.rt-chip-warn",
+          { testid: "late", title: "It came after its step was closed; the step's metrics leave it out" },
           "late",
         )
       : null,
     superseded
       ? h(
-          "span",
-          {
-            class: "rt-chip rt-chip-warn",
-            testid: "superseded",
-            title: "A later attempt of the run went on from before this step",
-          },
+          "span.rt-chip.rt-chip-warn",
+          { testid: "superseded", title: "A later attempt of the run went on from before this step" },
           "superseded",
         )
       : null,
@@ -255,19 +237,15 @@ function line(m, superseded) {
   ].filter(Boolean);
   return [
     m.discard_reason
-      ? h(
-          "span",
-          { class: "rt-chip rt-chip-warn" },
-          `not trained on: ${inert(String(m.discard_reason)).replaceAll("_", " ")}`,
-        )
+      ? h("span.rt-chip.rt-chip-warn", `not trained on: ${inert(String(m.discard_reason)).replaceAll("_", " ")}`)
       : null,
     lateChips(m.late, superseded),
-    m.n_tool_errors ? h("span", { class: "rt-chip rt-chip-error" }, `${plural(m.n_tool_errors, "tool error")}`) : null,
-    parts.map(each => h("span", null, each)),
+    m.n_tool_errors ? h("span.rt-chip.rt-chip-error", `${plural(m.n_tool_errors, "tool error")}`) : null,
+    parts.map(each => h("span", each)),
     Object.keys(m)
       .filter(key => key.startsWith("component/"))
       .slice(0, 4)
-      .map(key => h("span", null, inert(key.slice("component/".length)), " ", h("b", null, number(m[key])))),
+      .map(key => h("span", inert(key.slice("component/".length)), " ", h("b", number(m[key])))),
   ];
 }
 
@@ -278,8 +256,7 @@ function answers(m) {
 function facts(rollout) {
   const m = rollout.metadata;
   return h(
-    "div",
-    { class: "rt-facts" },
+    "div.rt-facts",
     fact("tokens", m.n_tokens === undefined ? null : number(m.n_tokens), "without padding"),
     fact("prompt", m.n_prompt === undefined ? null : number(m.n_prompt), "tokens before the first sampled one"),
     fact("sampled", m.n_sampled === undefined ? null : number(m.n_sampled), "tokens the policy sampled"),
@@ -295,7 +272,7 @@ function facts(rollout) {
       m.n_tool_calls
         ? [
             number(m.n_tool_calls),
-            m.n_tool_errors ? h("span", { class: "rt-error-text" }, ` ${number(m.n_tool_errors)} failed`) : null,
+            m.n_tool_errors ? h("span.rt-error-text", ` ${number(m.n_tool_errors)} failed`) : null,
           ]
         : null,
     ),
@@ -321,17 +298,14 @@ function more(m) {
     .sort();
   if (!rest.length) return null;
   return h(
-    "details",
-    { class: "rt-more-facts" },
-    h("summary", null, plural(rest.length, "more field")),
+    "details.rt-more-facts",
+    h("summary", plural(rest.length, "more field")),
     h(
       "dl",
-      null,
       rest.map(key => [
-        h("dt", { class: "rt-mono" }, inert(key)),
+        h("dt.rt-mono", inert(key)),
         h(
           "dd",
-          null,
           typeof m[key] === "number"
             ? number(m[key])
             : inert(String(typeof m[key] === "object" ? JSON.stringify(m[key]) : m[key])),
@@ -344,12 +318,12 @@ function more(m) {
 // Where an imported rollout was read from; its record is read when it is unfolded.
 function rawRecord(origin, read) {
   if (origin === undefined) return null;
-  if (!read) return h("p", { class: "rt-faint" }, "imported from ", h("code", null, inert(String(origin))));
-  const body = h("pre", { class: "rt-raw-record rt-mono", dir: "auto", testid: "raw-record" }, "reading …");
+  if (!read) return h("p.rt-faint", "imported from ", h("code", inert(String(origin))));
+  const body = h("pre.rt-raw-record.rt-mono", { dir: "auto", testid: "raw-record" }, "reading …");
   const node = h(
-    "details",
-    { class: "rt-more-facts", testid: "raw-record-more" },
-    h("summary", null, "raw record, ", h("code", null, inert(String(origin)))),
+    "details.rt-more-facts",
+    { testid: "raw-record-more" },
+    h("summary", "raw record, ", h("code", inert(String(origin)))),
     body,
   );
   node.addEventListener(
@@ -373,21 +347,15 @@ function flagLines(flags, show) {
   const all = grouped(flags);
   if (!all.length) return null;
   const list = h(
-    "div",
-    { class: "rt-flags" },
+    "div.rt-flags",
     all.slice(0, SHOWN_FLAGS).map(entry => flagLine(entry, show)),
   );
   const rest = all.slice(SHOWN_FLAGS);
   if (rest.length) {
-    const open = h(
-      "button",
-      {
-        type: "button",
-        class: "rt-ghost",
-        testid: "more-flags",
-        onclick: () => open.replaceWith(...rest.map(entry => flagLine(entry, show))),
-      },
+    const open = ghost(
       `${plural(rest.length, "more flag")}: ${rest.map(entry => entry.name.replaceAll("_", " ")).join(", ")}`,
+      () => open.replaceWith(...rest.map(entry => flagLine(entry, show))),
+      { testid: "more-flags" },
     );
     list.append(open);
   }
@@ -402,7 +370,6 @@ function flagLine(entry, show) {
   return h(
     "button",
     {
-      type: "button",
       class: `rt-strip rt-strip-${entry.usual ? "usual" : entry.severity}${entry.cause ? " rt-strip-child" : ""}`,
       testid: "flag",
       dataset: { flag: entry.name, cause: entry.cause },
@@ -412,13 +379,12 @@ function flagLine(entry, show) {
         next += 1;
       },
     },
-    h("b", null, entry.name.replaceAll("_", " "), count > 1 ? ` \u00d7${number(count)}` : ""),
-    h("span", { class: "rt-ellipsis" }, inert(entry.message)),
-    entry.usual ? h("span", { class: "rt-strip-where rt-nowrap" }, "usual in this run") : null,
+    h("b", entry.name.replaceAll("_", " "), count > 1 ? ` \u00d7${number(count)}` : ""),
+    h("span.rt-ellipsis", inert(entry.message)),
+    entry.usual ? h("span.rt-strip-where.rt-nowrap", "usual in this run") : null,
     turns.length
       ? h(
-          "span",
-          { class: "rt-strip-where rt-nowrap" },
+          "span.rt-strip-where.rt-nowrap",
           turns.length === 1
             ? `turn ${turns[0]}`
             : `turns ${turns.slice(0, 5).join(", ")}${turns.length > 5 ? ", \u2026" : ""}`,

@@ -1,6 +1,6 @@
 // The page to read rollouts: steps and samples on the left, the conversation, charts on the right.
 
-import { button, h, notice, replace, select } from "../../lib/dom.js";
+import { ghost, h, notice, replace, select } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { usualLine } from "../../lib/flags.js";
 import { shortcut } from "../../lib/keyboard.js";
@@ -135,9 +135,9 @@ function nothingYet(now) {
         : "Start a run that logs to it; the page fills by itself.",
       [
         "In the trainer’s config: ",
-        h("code", null, "stats_logger.trackio.max_rollout_traces_per_step: 32"),
+        h("code", "stats_logger.trackio.max_rollout_traces_per_step: 32"),
         ", or in Python: ",
-        h("code", null, "RolloutLogger(project=…, tokenizer=…).log_rollouts(batch, step=…)"),
+        h("code", "RolloutLogger(project=…, tokenizer=…).log_rollouts(batch, step=…)"),
         ". A cap of 0 keeps no rollouts.",
       ],
     ),
@@ -154,7 +154,7 @@ function loadList(now, wanted, { quiet = false } = {}) {
     sort: now.sort || "",
     scope: now.scope || "step",
   };
-  if (!list && !quiet) replace(part(".rt-left-list"), h("div", { class: "rt-loading" }, "Loading…"));
+  if (!list && !quiet) replace(part(".rt-left-list"), h("div.rt-loading", "Loading…"));
   newestList(
     afterNamed(() => call("samples", asked)),
     data => {
@@ -175,12 +175,7 @@ function loadList(now, wanted, { quiet = false } = {}) {
         if (!list)
           replace(
             part(".rt-left-list"),
-            h(
-              "div",
-              { class: "rt-empty" },
-              h("b", null, "The filter cannot be read."),
-              h("p", null, "Mend the marked place, or clear it."),
-            ),
+            h("div.rt-empty", h("b", "The filter cannot be read."), h("p", "Mend the marked place, or clear it.")),
           );
         if (!rollout)
           replace(part(".rt-middle"), notice("info", "The filter cannot be read", error.message.split("\n")[0]));
@@ -254,20 +249,15 @@ function orders() {
 
 function scopes() {
   return h(
-    "div",
-    { class: "rt-segmented", role: "group", "aria-label": "Which steps" },
+    "div.rt-segmented",
+    { role: "group", "aria-label": "Which steps" },
     [
       ["step", "this step"],
       ["all", "all steps"],
     ].map(([value, label]) =>
       h(
         "button",
-        {
-          type: "button",
-          value,
-          testid: `scope-${value}`,
-          onclick: () => state.set({ scope: value === "all" ? "all" : null }),
-        },
+        { value, testid: `scope-${value}`, onclick: () => state.set({ scope: value === "all" ? "all" : null }) },
         label,
       ),
     ),
@@ -467,11 +457,11 @@ function header() {
   if (phrase)
     head.append(
       h(
-        "div",
-        { class: "rt-marked", testid: "marked" },
-        h("mark", { class: "rt-phrase" }, inert(phrase)),
-        h("span", { class: "rt-soft" }, "marked below, n goes on "),
-        button("unmark", () => state.set({ mark: null }), { class: "rt-ghost" }),
+        "div.rt-marked",
+        { testid: "marked" },
+        h("mark.rt-phrase", inert(phrase)),
+        h("span.rt-soft", "marked below, n goes on "),
+        ghost("unmark", () => state.set({ mark: null })),
       ),
     );
   return head;

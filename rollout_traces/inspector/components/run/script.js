@@ -1,6 +1,6 @@
 // The run at a glance: what is wrong, since when, for whom; a point of a chart opens what differs there.
 
-import { button, h, notice, replace, svg } from "../../lib/dom.js";
+import { button, ghost, h, notice, replace, svg } from "../../lib/dom.js";
 import { usualLine } from "../../lib/flags.js";
 import { number, percent, plural } from "../../lib/format.js";
 import { register, setPopulation } from "../../lib/pages.js";
@@ -60,7 +60,7 @@ function load(now) {
   const report = () => newest(call("run_report", state.placeOf(now)), show, late);
   if (data) return report();
   setPopulation("run");
-  replace(part(".rt-run-main"), h("div", { class: "rt-loading" }, "Looking at every step…"));
+  replace(part(".rt-run-main"), h("div.rt-loading", "Looking at every step…"));
   return newest(
     call("run_curves", state.placeOf(now)),
     answer => {
@@ -75,7 +75,7 @@ function show(answer) {
   data = answer;
   setPopulation(
     "run",
-    h("b", null, `${plural(answer.n_rows, "rollout")} in ${plural(answer.n_steps, "step")}`),
+    h("b", `${plural(answer.n_rows, "rollout")} in ${plural(answer.n_steps, "step")}`),
     answer.kept_only
       ? " · figures are over these"
       : " · figures are over all rollouts, from the ledger; what needs text is over those kept at random",
@@ -99,10 +99,10 @@ const ask = step => state.set({ explain: 1, step });
 // Leads to the rows of a filter; a shared file has none.
 function rolloutsButton(where, testid) {
   if (!where || inFile()) return null;
-  return button(
+  return ghost(
     "rollouts",
     () => state.set({ page: "explore", rows: "all", where, explain: null, text: null, step: null }),
-    { class: "rt-ghost", title: where, testid },
+    { title: where, testid },
   );
 }
 
@@ -129,21 +129,20 @@ function draw() {
     known
       ? [verdict(), data.settings?.changes.length ? settings() : null, diagnoses(), strip(width - 66, step)]
       : h(
-          "div",
-          { class: "rt-run-verdict rt-sev-unknown", testid: "run-pending" },
+          "div.rt-run-verdict.rt-sev-unknown",
+          { testid: "run-pending" },
           h("i"),
           data.failure ? inert(`The verdict could not be made: ${data.failure}`) : "Looking for what changed…",
         ),
     h(
-      "div",
-      { class: "rt-run-metrics" },
-      h("h2", null, "Metrics that matter"),
+      "div.rt-run-metrics",
+      h("h2", "Metrics that matter"),
       axisPicker(now, data.progress),
-      isStatic() ? null : h("span", { class: "rt-faint" }, "a click explains the step"),
+      isStatic() ? null : h("span.rt-faint", "a click explains the step"),
     ),
     h(
-      "div",
-      { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
+      "div.rt-run-grid",
+      { style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
       data.metrics.map(metric => card(metric, step, chartWidth)),
     ),
     known ? [events(), data.settings?.changes.length ? null : settings(), unobserved()] : null,
@@ -170,11 +169,10 @@ function verdict() {
     since === null ? null : ` since step ${number(since)}`,
     h(
       "span",
-      null,
       `${plural(data.n_steps, "step")}, ${plural(data.n_rows, "rollout")}${data.unobserved.length ? `, ${data.unobserved.length} unobserved below` : ""}`,
     ),
     shareButton(call, shared),
-    data.remarks.map(remark => h("span", null, remark)),
+    data.remarks.map(remark => h("span", remark)),
     (data.problems || []).map(problem =>
       h("span", { testid: "run-problem" }, inert(`left out, because it raised: ${problem}`)),
     ),
@@ -189,8 +187,8 @@ function diagnoses() {
   const nWrong = found.filter(each => each.severity !== "info").length;
   const nShown = Math.min(nWrong || found.length, SHOWN);
   return h(
-    "section",
-    { class: "rt-run-block", testid: "diagnoses" },
+    "section.rt-run-block",
+    { testid: "diagnoses" },
     found.slice(0, nShown).map(diagnosis),
     found.length > nShown
       ? h(
@@ -198,7 +196,6 @@ function diagnoses() {
           { testid: "diagnoses-folded" },
           h(
             "summary",
-            null,
             nShown < nWrong ? `${number(found.length - nShown)} more` : `${number(found.length - nShown)} more to know`,
           ),
           found.slice(nShown).map((each, at) => diagnosis(each, at + nShown)),
@@ -208,30 +205,25 @@ function diagnoses() {
 }
 
 function diagnosis(each, at) {
-  const slot = h("div", { class: "rt-run-query" });
+  const slot = h("div.rt-run-query");
   return h(
-    "div",
-    { class: "rt-diagnosis", testid: "diagnosis", dataset: { series: (each.series || [])[0] || each.name } },
+    "div.rt-diagnosis",
+    { testid: "diagnosis", dataset: { series: (each.series || [])[0] || each.name } },
     h("b", { class: `rt-sev-${each.severity}` }, each.severity),
-    h("p", null, inert(each.sentence)),
+    h("p", inert(each.sentence)),
     h(
-      "span",
-      { class: "rt-run-tier" },
+      "span.rt-run-tier",
       each.in_force && each.severity !== "info" ? h("b", { testid: "in-force" }, "in force · ") : null,
       each.tier,
     ),
     h(
-      "div",
-      { class: "rt-run-more" },
-      each.advice ? h("span", { class: "rt-soft" }, each.advice) : null,
+      "div.rt-run-more",
+      each.advice ? h("span.rt-soft", each.advice) : null,
       each.step === null
         ? null
-        : button(`explain step ${number(each.step)}`, () => ask(each.step), {
-            class: "rt-ghost",
-            testid: "diagnosis-explain",
-          }),
+        : ghost(`explain step ${number(each.step)}`, () => ask(each.step), { testid: "diagnosis-explain" }),
       each.flips && !isStatic()
-        ? button(
+        ? ghost(
             "which prompts were lost",
             () =>
               state.set({
@@ -241,7 +233,7 @@ function diagnosis(each, at) {
                 other: null,
                 step: null,
               }),
-            { class: "rt-ghost", testid: "diagnosis-flips" },
+            { testid: "diagnosis-flips" },
           )
         : null,
       rolloutsButton(each.where, "diagnosis-rollouts"),
@@ -251,9 +243,8 @@ function diagnosis(each, at) {
     each.consequences.length
       ? h(
           "ul",
-          null,
-          each.consequences.slice(0, 6).map(one => h("li", null, inert(one.sentence))),
-          each.consequences.length > 6 ? h("li", null, `and ${each.consequences.length - 6} more`) : null,
+          each.consequences.slice(0, 6).map(one => h("li", inert(one.sentence))),
+          each.consequences.length > 6 ? h("li", `and ${each.consequences.length - 6} more`) : null,
         )
       : null,
   );
@@ -266,8 +257,7 @@ function strip(wide, step) {
   if (!heads.length && !data.events.length) return null;
   const height = STRIP.row * (heads.length + 1) + 18;
   const x = at => STRIP.left + (last > first ? (at - first) / (last - first) : 0.5) * (wide - STRIP.left - STRIP.right);
-  const picture = svg("svg", {
-    class: "rt-run-strip",
+  const picture = svg("svg.rt-run-strip", {
     width: wide,
     height,
     viewBox: `0 0 ${wide} ${height}`,
@@ -286,7 +276,7 @@ function strip(wide, step) {
         height: 4,
         rx: 2,
       },
-      svg("title", null, inert(each.sentence)),
+      svg("title", inert(each.sentence)),
     );
     leadsTo(bar, each.step);
     const left = start > wide / 2;
@@ -314,17 +304,17 @@ function strip(wide, step) {
         cy: base,
         r: event.kind === "change" ? 4 : 3,
       },
-      svg("title", null, inert(event.sentence)),
+      svg("title", inert(event.sentence)),
     );
     leadsTo(mark, event.step);
     picture.append(mark);
   }
-  if (step !== null) picture.append(svg("line", { class: "rt-now", x1: x(step), x2: x(step), y1: 0, y2: base + 6 }));
+  if (step !== null) picture.append(svg("line.rt-now", { x1: x(step), x2: x(step), y1: 0, y2: base + 6 }));
   picture.append(
     svg("text", { x: STRIP.left, y: height - 2 }, `step ${number(first)}`),
     svg("text", { x: wide - STRIP.right, y: height - 2, "text-anchor": "end" }, number(last)),
   );
-  return h("section", { class: "rt-run-block", testid: "timeline" }, h("h2", null, "Timeline"), picture);
+  return h("section.rt-run-block", { testid: "timeline" }, h("h2", "Timeline"), picture);
 }
 
 function leadsTo(mark, step) {
@@ -345,14 +335,13 @@ function card(metric, step, chartWidth) {
   const axis = now.axis || "step";
   const at = step === null ? metric.steps.length - 1 : metric.steps.indexOf(step);
   return h(
-    "figure",
-    { class: "rt-run-card", testid: "run-card", dataset: { metric: metric.key } },
+    "figure.rt-run-card",
+    { testid: "run-card", dataset: { metric: metric.key } },
     h(
       "figcaption",
-      null,
-      h("span", { class: "rt-ellipsis", title: metric.title }, inert(metric.title)),
+      h("span.rt-ellipsis", { title: metric.title }, inert(metric.title)),
       logButton(now, metric.key, metric.values, metric.title),
-      h("b", null, inUnit(metric.unit, metric.values[at >= 0 ? at : metric.values.length - 1])),
+      h("b", inUnit(metric.unit, metric.values[at >= 0 ? at : metric.values.length - 1])),
     ),
     lineChart(metric.steps, metric.values, {
       width: chartWidth,
@@ -372,28 +361,27 @@ function card(metric, step, chartWidth) {
 function events() {
   if (!data.events.length) return null;
   return h(
-    "section",
-    { class: "rt-run-block", testid: "events" },
-    h("h2", null, "What happened"),
-    h("div", { class: "rt-run-events" }, data.events.map(eventLine)),
+    "section.rt-run-block",
+    { testid: "events" },
+    h("h2", "What happened"),
+    h("div.rt-run-events", data.events.map(eventLine)),
     data.n_events > data.events.length
-      ? h("p", { class: "rt-faint" }, `${number(data.n_events)} in all; rollout-traces events lists them.`)
+      ? h("p.rt-faint", `${number(data.n_events)} in all; rollout-traces events lists them.`)
       : null,
   );
 }
 
 function eventLine(event, at) {
-  const slot = h("div", { class: "rt-run-query" });
+  const slot = h("div.rt-run-query");
   return h(
     "div",
     { testid: "event" },
     h(
-      "div",
-      { class: "rt-event" },
+      "div.rt-event",
       h(
-        "button",
-        { type: "button", class: "rt-event-step", onclick: () => ask(event.step) },
-        h("b", null, `step ${number(event.step)} `),
+        "button.rt-event-step",
+        { onclick: () => ask(event.step) },
+        h("b", `step ${number(event.step)} `),
         inert(event.sentence),
       ),
       event.kind === "config"
@@ -408,39 +396,34 @@ function settings() {
   if (!data.settings) return null;
   const { run, changes } = data.settings;
   return h(
-    "section",
-    { class: "rt-run-block", testid: "settings" },
+    "section.rt-run-block",
+    { testid: "settings" },
     h(
       "h2",
-      null,
       "Settings",
-      h("span", { class: "rt-faint" }, ` against ${inert(run)}, the run before`),
+      h("span.rt-faint", ` against ${inert(run)}, the run before`),
       " ",
-      button("both runs", () => state.set({ page: "runs", other: run, explain: null }), {
-        class: "rt-ghost",
-        testid: "to-runs",
-      }),
+      ghost("both runs", () => state.set({ page: "runs", other: run, explain: null }), { testid: "to-runs" }),
     ),
     changes.length
       ? differences(
           changes.map(({ key, a, b }) => ({ key, values: [a, b] })),
           [run, data.run],
         )
-      : h("p", { class: "rt-soft" }, "The same."),
+      : h("p.rt-soft", "The same."),
   );
 }
 
 function unobserved() {
   if (!data.unobserved.length) return null;
   return h(
-    "section",
-    { class: "rt-run-block", testid: "unobserved" },
-    h("h2", null, "Unobserved", h("span", { class: "rt-faint" }, " not logged, so not known to be fine")),
+    "section.rt-run-block",
+    { testid: "unobserved" },
+    h("h2", "Unobserved", h("span.rt-faint", " not logged, so not known to be fine")),
     data.unobserved.map(each =>
       h(
-        "p",
-        { class: "rt-soft" },
-        h("b", null, `${each.what}: `),
+        "p.rt-soft",
+        h("b", `${each.what}: `),
         `without it nothing is known of ${each.hides}. Log ${each.log.replaceAll("`", "")}.`,
       ),
     ),
@@ -453,7 +436,7 @@ function explain(now) {
   root.querySelector(".rt-run").classList.toggle("rt-with-side", open);
   if (!open) return replace(side);
   const request = { ...state.placeOf(now), step: Number(now.step) };
-  replace(side, h("div", { class: "rt-loading" }, "Comparing…"));
+  replace(side, h("div.rt-loading", "Comparing…"));
   return newestExplanation(
     call("explain", request),
     answer => {
@@ -461,24 +444,18 @@ function explain(now) {
       replace(
         side,
         h(
-          "div",
-          { class: "rt-side-head-line" },
-          h("h2", null, `What changed at step ${number(Number(now.step))}`),
+          "div.rt-side-head-line",
+          h("h2", `What changed at step ${number(Number(now.step))}`),
           h(
             "span",
-            null,
             isStatic()
               ? null
-              : button(
+              : ghost(
                   "widen",
                   () => state.set({ page: "explain", explain: null, steps: null, against: null, where: null }),
-                  {
-                    class: "rt-ghost",
-                    title: "On a page of its own: other steps, filters, against …",
-                    testid: "explain-widen",
-                  },
+                  { title: "On a page of its own: other steps, filters, against …", testid: "explain-widen" },
                 ),
-            button("close", () => state.set({ explain: null }), { class: "rt-ghost" }),
+            ghost("close", () => state.set({ explain: null })),
           ),
         ),
         head,
@@ -499,7 +476,7 @@ function inForce(step) {
     ? h(
         "section",
         { testid: "in-force" },
-        h("h3", null, "Diagnosed at this step"),
+        h("h3", "Diagnosed at this step"),
         found.map(each => h("p", { class: `rt-sev-${each.severity}` }, inert(each.sentence))),
       )
     : null;

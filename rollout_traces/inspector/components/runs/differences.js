@@ -3,23 +3,21 @@
 import { h, table } from "../../lib/dom.js";
 import { inert } from "../../lib/text.js";
 
-const text = value =>
-  value === null || value === undefined ? h("span", { class: "rt-faint" }, "not set") : inert(String(value));
+const text = value => (value === null || value === undefined ? h("span.rt-faint", "not set") : inert(String(value)));
 
 // rows: {key, values: one a run}; runs: their names.
 export function differences(rows, runs) {
   return h(
-    "div",
-    { class: "rt-table-scroll", tabindex: "0", role: "region", "aria-label": "Settings that differ" },
+    "div.rt-table-scroll",
+    { tabindex: "0", role: "region", "aria-label": "Settings that differ" },
     table(
       { class: "rt-differences", testid: "differences" },
-      [h("th", null, "setting"), runs.map(run => h("th", null, inert(run)))],
+      [h("th", "setting"), runs.map(run => h("th", inert(run)))],
       rows.map(row =>
         h(
           "tr",
-          null,
-          h("th", null, inert(row.key)),
-          row.values.map(value => h("td", null, text(value))),
+          h("th", inert(row.key)),
+          row.values.map(value => h("td", text(value))),
         ),
       ),
     ),

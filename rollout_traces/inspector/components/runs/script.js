@@ -1,6 +1,6 @@
 // Several runs: curves over each other by steps, rollouts or tokens; settings that differ; ways to what else differs.
 
-import { button, h, notice, replace, select } from "../../lib/dom.js";
+import { button, ghost, h, notice, replace, select } from "../../lib/dom.js";
 import { catalog, register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import { number } from "../../lib/format.js";
@@ -55,7 +55,7 @@ function update(now, changed) {
 }
 
 function load(now) {
-  if (!data) replace(slot(), h("div", { class: "rt-loading" }, "Reading the runs…"));
+  if (!data) replace(slot(), h("div.rt-loading", "Reading the runs…"));
   newest(
     call("several_runs", {
       ...state.placeOf(now),
@@ -83,10 +83,7 @@ function draw() {
   const wide = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 28;
   setPopulation(
     "runs",
-    data.runs.map((each, at) => [
-      at ? (at < data.runs.length - 1 ? ", " : " and ") : "",
-      h("b", null, inert(each.run)),
-    ]),
+    data.runs.map((each, at) => [at ? (at < data.runs.length - 1 ? ", " : " and ") : "", h("b", inert(each.run))]),
     " · numbers that the runs logged; rollouts and tokens seen are of all rollouts, from the ledger",
   );
   replace(
@@ -96,21 +93,21 @@ function draw() {
     data.runs.map(each => attemptsNote(each.resumed_at, each.run)),
     data.shown.length
       ? h(
-          "div",
-          { class: "rt-run-grid", style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
+          "div.rt-run-grid",
+          { style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
           data.shown.map(name => card(name, now, wide)),
         )
-      : h("p", { class: "rt-empty" }, "None of them logged a number."),
+      : h("p.rt-empty", "None of them logged a number."),
     h(
-      "section",
-      { class: "rt-run-block", testid: "settings" },
-      h("h2", null, "Settings that differ", h("span", { class: "rt-faint" }, ` ${number(data.settings.length)}`)),
+      "section.rt-run-block",
+      { testid: "settings" },
+      h("h2", "Settings that differ", h("span.rt-faint", ` ${number(data.settings.length)}`)),
       data.settings.length
         ? differences(
             data.settings,
             data.runs.map(each => each.run),
           )
-        : h("p", { class: "rt-soft" }, "None."),
+        : h("p.rt-soft", "None."),
     ),
   );
   node.scrollTop = keep;
@@ -127,10 +124,9 @@ function head(now) {
       ...patch,
     });
   return h(
-    "div",
-    { class: "rt-flip-pickers rt-runs-head" },
-    h("b", null, inert(data.runs[0].run)),
-    h("span", { class: "rt-soft" }, "and"),
+    "div.rt-flip-pickers.rt-runs-head",
+    h("b", inert(data.runs[0].run)),
+    h("span.rt-soft", "and"),
     select(
       catalog.runs.filter(run => run.name !== now.run).map(run => [run.name, run.label]),
       now.other,
@@ -163,11 +159,10 @@ function others(now) {
   return [
     shown.map(name =>
       h(
-        "span",
-        { class: "rt-chip", testid: "further-run" },
+        "span.rt-chip",
+        { testid: "further-run" },
         inert(name),
-        button("×", () => state.set({ more: joined(shown.filter(each => each !== name)) }), {
-          class: "rt-ghost",
+        ghost("×", () => state.set({ more: joined(shown.filter(each => each !== name)) }), {
           "aria-label": `Without ${name}`,
         }),
       ),
@@ -203,14 +198,13 @@ function card(name, now, wide) {
   const missing = series.filter(each => !each.steps.length).map(each => each.name);
   const step = now.step === undefined ? null : Number(now.step);
   return h(
-    "figure",
-    { class: "rt-run-card", testid: "runs-card", dataset: { metric: name } },
+    "figure.rt-run-card",
+    { testid: "runs-card", dataset: { metric: name } },
     h(
       "figcaption",
-      null,
-      h("span", { class: "rt-ellipsis", title: name }, shortName(name, now.split)),
+      h("span.rt-ellipsis", { title: name }, shortName(name, now.split)),
       logButton(now, name, values),
-      missing.length ? h("span", { class: "rt-faint" }, inert(`not in ${missing.join(", ")}`)) : null,
+      missing.length ? h("span.rt-faint", inert(`not in ${missing.join(", ")}`)) : null,
     ),
     seriesChart(series, {
       width: wide,

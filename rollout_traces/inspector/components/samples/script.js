@@ -39,11 +39,7 @@ export function flagChips(flags, severities = {}, limit = 1, explains = {}) {
         ),
       ),
     flags.length > limit
-      ? h(
-          "span",
-          { class: "rt-chip rt-more-flags", title: ranked.slice(limit).map(said).join("\n") },
-          `+${flags.length - limit}`,
-        )
+      ? h("span.rt-chip.rt-more-flags", { title: ranked.slice(limit).map(said).join("\n") }, `+${flags.length - limit}`)
       : null,
   ];
 }
@@ -52,12 +48,8 @@ export function flagChips(flags, severities = {}, limit = 1, explains = {}) {
 function usualChip(flags) {
   if (!flags.length) return null;
   return h(
-    "span",
-    {
-      class: "rt-chip rt-flag-chip",
-      testid: "usual-chip",
-      title: `usual in this run: ${flags.join(", ").replaceAll("_", " ")}`,
-    },
+    "span.rt-chip.rt-flag-chip",
+    { testid: "usual-chip", title: `usual in this run: ${flags.join(", ").replaceAll("_", " ")}` },
     flags[0].replaceAll("_", " "),
     flags.length > 1 ? ` +${flags.length - 1}` : "",
   );
@@ -66,18 +58,18 @@ function usualChip(flags) {
 export function dots(rewards, range) {
   const shown = rewards.slice(0, 64);
   return h(
-    "div",
-    { class: "rt-dots", title: rewards.map(r => number(r.reward)).join("  ") },
+    "div.rt-dots",
+    { title: rewards.map(r => number(r.reward)).join("  ") },
     shown.map(r => h("i", { class: r.traced ? "" : "rt-untraced", style: { "--dot": rewardColour(r.reward, range) } })),
-    rewards.length > shown.length ? h("span", { class: "rt-faint" }, ` +${rewards.length - shown.length}`) : null,
+    rewards.length > shown.length ? h("span.rt-faint", ` +${rewards.length - shown.length}`) : null,
   );
 }
 
 // Where what was searched for was found, and the words around it.
 function snippet(words, text) {
   const pieces = aroundHits(words, text);
-  const shown = pieces ? pieces.map((piece, at) => (at % 2 ? h("mark", null, piece) : piece)) : words;
-  return h("span", { class: "rt-sample-snippet", dir: "auto", testid: "snippet" }, shown);
+  const shown = pieces ? pieces.map((piece, at) => (at % 2 ? h("mark", piece) : piece)) : words;
+  return h("span.rt-sample-snippet", { dir: "auto", testid: "snippet" }, shown);
 }
 
 export function sampleCard(card, { text = "", range, severities, selected, open, showStep, inGroup, sortedBy }) {
@@ -91,7 +83,6 @@ export function sampleCard(card, { text = "", range, severities, selected, open,
   return h(
     "button",
     {
-      type: "button",
       class: "rt-sample" + (selected ? " rt-selected" : "") + (card.discard_reason ? " rt-discarded" : ""),
       testid: "sample-card",
       dataset: { id: card.id },
@@ -99,24 +90,14 @@ export function sampleCard(card, { text = "", range, severities, selected, open,
       onclick: event => open(card, event),
       onmousedown: event => event.shiftKey && event.preventDefault(), // no text is marked
     },
+    h("span.rt-sample-reward", { style: { "--dot": rewardColour(card.reward, range) } }, number(card.reward, 3)),
     h(
-      "span",
-      { class: "rt-sample-reward", style: { "--dot": rewardColour(card.reward, range) } },
-      number(card.reward, 3),
-    ),
-    h(
-      "span",
-      { class: "rt-sample-body" },
-      h(
-        "span",
-        { class: "rt-sample-words rt-ellipsis" },
-        firstWords(card.words || "") || h("em", { class: "rt-faint" }, "no text"),
-      ),
+      "span.rt-sample-body",
+      h("span.rt-sample-words.rt-ellipsis", firstWords(card.words || "") || h("em.rt-faint", "no text")),
       card.snippet ? snippet(firstWords(card.snippet, 240), text) : null,
       h(
-        "span",
-        { class: "rt-sample-facts" },
-        where ? h("span", null, where) : null,
+        "span.rt-sample-facts",
+        where ? h("span", where) : null,
         sortedBy && card.sorted_by !== null
           ? h(
               "b",
@@ -137,14 +118,10 @@ export function sampleCard(card, { text = "", range, severities, selected, open,
             )
           : null,
         card.discard_reason && !inGroup
-          ? h(
-              "span",
-              { class: "rt-chip", title: "not trained on" },
-              inert(String(card.discard_reason)).replaceAll("_", " "),
-            )
+          ? h("span.rt-chip", { title: "not trained on" }, inert(String(card.discard_reason)).replaceAll("_", " "))
           : null,
         lateChips(card.late, card.superseded),
-        (card.labels || []).map(name => h("span", { class: "rt-chip rt-label-chip", title: "label" }, inert(name))),
+        (card.labels || []).map(name => h("span.rt-chip.rt-label-chip", { title: "label" }, inert(name))),
         flagChips(card.flags, severities, 1, card.explains),
       ),
     ),
@@ -169,50 +146,39 @@ function groupCard(group, options) {
   const reasons = new Set(group.samples.map(card => card.discard_reason));
   const discarded =
     reasons.size === 1 && [...reasons][0]
-      ? h("span", { class: "rt-chip", title: "not trained on" }, inert(String([...reasons][0])).replaceAll("_", " "))
+      ? h("span.rt-chip", { title: "not trained on" }, inert(String([...reasons][0])).replaceAll("_", " "))
       : null;
   const zero =
     group.zero_advantage && !group.tied && !lone
-      ? h("span", { class: "rt-chip rt-chip-warn", title: "Every advantage is zero" }, "zero advantage")
+      ? h("span.rt-chip.rt-chip-warn", { title: "Every advantage is zero" }, "zero advantage")
       : null;
   return h(
-    "section",
-    { class: "rt-group", testid: "group-card", dataset: { group: String(group.group) } },
+    "section.rt-group",
+    { testid: "group-card", dataset: { group: String(group.group) } },
     h(
-      "header",
-      { class: "rt-group-head", title: firstWords(group.prompt || "", 600) },
+      "header.rt-group-head",
+      { title: firstWords(group.prompt || "", 600) },
       h(
-        "div",
-        { class: "rt-group-line" },
+        "div.rt-group-line",
         group.group === null || !options.openGroup
-          ? h("b", null, group.group === null ? "Without a group" : `Group ${number(group.group)}`)
+          ? h("b", group.group === null ? "Without a group" : `Group ${number(group.group)}`)
           : h(
-              "button",
-              {
-                type: "button",
-                class: "rt-group-open",
-                title: "The whole group at a glance (5)",
-                onclick: () => options.openGroup(group.group),
-              },
+              "button.rt-group-open",
+              { title: "The whole group at a glance (5)", onclick: () => options.openGroup(group.group) },
               `Group ${number(group.group)}`,
             ),
         group.mean === null || lone
           ? null
-          : h(
-              "span",
-              { class: "rt-soft", title: "mean reward of all rollouts of the group" },
-              `mean ${number(group.mean, 3)}`,
-            ),
+          : h("span.rt-soft", { title: "mean reward of all rollouts of the group" }, `mean ${number(group.mean, 3)}`),
         h(
-          "span",
-          { class: "rt-faint rt-group-count", title: "kept of all rollouts of the group" },
+          "span.rt-faint.rt-group-count",
+          { title: "kept of all rollouts of the group" },
           `${group.samples.length}/${group.n}`,
         ),
       ),
-      group.prompt && !lone ? h("div", { class: "rt-group-prompt rt-ellipsis" }, firstWords(group.prompt)) : null,
+      group.prompt && !lone ? h("div.rt-group-prompt.rt-ellipsis", firstWords(group.prompt)) : null,
       h(
-        "div",
-        { class: "rt-group-chips" },
+        "div.rt-group-chips",
         group.rewards.length && !lone ? dots(group.rewards, range) : null,
         tied,
         zero,
@@ -245,8 +211,8 @@ export function drawSamples(root, data, options) {
       data.samples.map(card => sampleCard(card, { ...all, selected: card.id === options.selectedId })),
       data.next
         ? h(
-            "button",
-            { type: "button", class: "rt-button rt-more", onclick: () => options.more(data.next) },
+            "button.rt-button.rt-more",
+            { onclick: () => options.more(data.next) },
             `more of ${plural(data.n_matched, "rollout")}`,
           )
         : null,
@@ -259,28 +225,22 @@ function emptyList(data, options) {
   if (options.filtered) {
     const steps = options.scope === "all" ? "all steps" : "this step";
     return h(
-      "div",
-      { class: "rt-empty" },
-      h("b", null, "Nothing matches."),
+      "div.rt-empty",
+      h("b", "Nothing matches."),
       h(
         "p",
-        null,
         data.n_traced
           ? `${plural(data.n_traced, "rollout")} of ${steps} are kept; the filter leaves none of them.`
           : `No rollout of ${steps} was kept as a trace.`,
       ),
-      options.scope === "all"
-        ? null
-        : h("button", { type: "button", class: "rt-button", onclick: options.widen }, "search all steps"),
+      options.scope === "all" ? null : h("button.rt-button", { onclick: options.widen }, "search all steps"),
     );
   }
   return h(
-    "div",
-    { class: "rt-empty" },
-    h("b", null, "No rollout kept at this step."),
+    "div.rt-empty",
+    h("b", "No rollout kept at this step."),
     h(
       "p",
-      null,
       data.n_rows
         ? `${plural(data.n_rows, "rollout")} were logged to the ledger; the cap left none of them as a trace. Explore lists them all.`
         : "Nothing was logged here. Pick another step.",

@@ -1,6 +1,6 @@
 // Several rollouts of the list at once: chosen by click and key, then labelled, noted, compared or exported together.
 
-import { button, h, replace } from "../../lib/dom.js";
+import { ghost, h, replace } from "../../lib/dom.js";
 import { plural } from "../../lib/format.js";
 import { exportDialog } from "../../lib/share.js";
 import { askWords } from "../labels/script.js";
@@ -64,7 +64,7 @@ export class Selection {
       node.toggleAttribute("data-chosen", chosen);
     }
     this.root.hidden = !this.ids.size && !this.said;
-    const action = (name, work, title) => button(name, work, { class: "rt-ghost", title, testid: `selection-${name}` });
+    const action = (name, work, title) => ghost(name, work, { title, testid: `selection-${name}` });
     replace(
       this.root,
       h("b", { "aria-live": "polite" }, `${plural(this.ids.size, "rollout")} chosen`),
@@ -77,7 +77,7 @@ export class Selection {
       this.ids.size === 2 ? action("compare", () => this.doing.compare(...this.ids), "Side by side") : null,
       this.ids.size ? action("export", () => this.export(), "As JSON lines, or by a command") : null,
       action("clear", () => this.clear(), "Choose none"),
-      this.said ? h("span", { class: "rt-faint", role: "status" }, this.said) : null,
+      this.said ? h("span.rt-faint", { role: "status" }, this.said) : null,
     );
   }
 

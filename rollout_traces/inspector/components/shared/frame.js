@@ -1,6 +1,6 @@
 // The frame around the inspector's pages where there is no server: what is looked at, which page, theme, keys.
 
-import { button, h, replace } from "../../lib/dom.js";
+import { ghost, h, replace } from "../../lib/dom.js";
 import { listenToKeys, showHelp, toggleTheme } from "../../lib/frame.js";
 import { onPopulation, setPopulation, showPopulationOf, whenReady } from "../../lib/pages.js";
 import * as state from "../../lib/state.js";
@@ -11,38 +11,33 @@ import { inert } from "../../lib/text.js";
 export function drawFrame({ pages, bar, made, missing }) {
   let shown = null;
   let back = pages[0].name;
-  const top = h("div", { class: "rt-pickers", testid: "run-picker" });
-  const tabs = h("nav", { class: "rt-tabs", "aria-label": "Pages" });
-  const population = h("div", { class: "rt-population", testid: "population" });
+  const top = h("div.rt-pickers", { testid: "run-picker" });
+  const tabs = h("nav.rt-tabs", { "aria-label": "Pages" });
+  const population = h("div.rt-population", { testid: "population" });
   document.documentElement.dataset.rtTheme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
   onPopulation(parts => {
     replace(population, parts);
     population.title = population.textContent;
   });
-  const tool = (label, action, title, testid) =>
-    button(label, action, { class: "rt-ghost", title, "aria-label": title, testid });
+  const tool = (label, action, title, testid) => ghost(label, action, { title, "aria-label": title, testid });
   document.body.prepend(
     h(
-      "div",
-      { class: "rt-view" },
+      "div.rt-view",
       h(
-        "header",
-        { class: "rt-top" },
-        h("span", { class: "rt-brand" }, "rollout traces"),
+        "header.rt-top",
+        h("span.rt-brand", "rollout traces"),
         top,
         tabs,
         h(
-          "div",
-          { class: "rt-top-tools" },
+          "div.rt-top-tools",
           tool("◐", toggleTheme, "Light or dark (t)", "theme"),
           tool("?", showHelp, "Keyboard (?)", "help-button"),
         ),
       ),
       h(
-        "footer",
-        { class: "rt-status" },
+        "footer.rt-status",
         population,
-        h("div", { class: "rt-faint rt-nowrap rt-wide-only", testid: "shared-made" }, inert(made)),
+        h("div.rt-faint.rt-nowrap.rt-wide-only", { testid: "shared-made" }, inert(made)),
       ),
     ),
   );

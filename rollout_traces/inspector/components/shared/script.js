@@ -19,15 +19,15 @@ if (held.compare) held.compare.sides = held.rollouts;
 const NOT_HERE = "It is not in this file.";
 
 const frames = {
-  rollouts: () => h("main", { class: "rt-middle rt-shared-middle rt-scroll", tabindex: "-1" }),
-  compare: () => h("div", { class: "rt-compare rt-scroll", tabindex: "-1" }),
-  group: () => h("div", { class: "rt-workbench rt-scroll", testid: "group-page", tabindex: "-1" }),
+  rollouts: () => h("main.rt-middle.rt-shared-middle.rt-scroll", { tabindex: "-1" }),
+  compare: () => h("div.rt-compare.rt-scroll", { tabindex: "-1" }),
+  group: () => h("div.rt-workbench.rt-scroll", { testid: "group-page", tabindex: "-1" }),
   run: () =>
     h(
-      "div",
-      { class: "rt-run", testid: "run-page" },
-      h("div", { class: "rt-run-main rt-scroll", tabindex: "-1" }),
-      h("aside", { class: "rt-run-side rt-scroll" }),
+      "div.rt-run",
+      { testid: "run-page" },
+      h("div.rt-run-main.rt-scroll", { tabindex: "-1" }),
+      h("aside.rt-run-side.rt-scroll"),
     ),
 };
 const mounts = {
@@ -117,7 +117,7 @@ function mountRollouts(root) {
     element: root,
     update(now, changed) {
       const rollout = found(now);
-      setPopulation("rollouts", h("b", null, held.said));
+      setPopulation("rollouts", h("b", held.said));
       if (!rollout) {
         shownFor = undefined;
         view = null;
@@ -164,12 +164,12 @@ Object.assign(catalog, {
 });
 const refresh = drawFrame({
   pages: pages.map(name => ({ name, title: titles[name] })),
-  bar: () => [h("b", { class: "rt-ellipsis" }, inert(held.title)), picker()],
+  bar: () => [h("b.rt-ellipsis", inert(held.title)), picker()],
   made: held.made,
   missing: NOT_HERE,
 });
 for (const name of pages) {
-  const element = h("div", { class: "rt-view rt-page" }, frames[name]());
+  const element = h("div.rt-view.rt-page", frames[name]());
   document.body.append(element);
   mounts[name](element);
 }

@@ -1,6 +1,6 @@
 // The open incidents of the run and split, in a line under the top: since when, whose; mute, acknowledge.
 
-import { button, h, replace } from "../../lib/dom.js";
+import { ghost, h, replace } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
 import { setUsual } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
@@ -55,13 +55,13 @@ function draw(node, call) {
   replace(
     aside,
     quiet && node.hidden
-      ? button(
+      ? ghost(
           `${plural(quiet, "incident")} put aside`,
           () => {
             all = true;
             draw(node, call);
           },
-          { class: "rt-ghost", title: "Muted or acknowledged", testid: "incidents-aside" },
+          { title: "Muted or acknowledged", testid: "incidents-aside" },
         )
       : "",
   );
@@ -91,54 +91,46 @@ function draw(node, call) {
     h("b", { class: `rt-chip rt-chip-${one.severity}`, testid: "bar-signal" }, one.signal.replaceAll("_", " ")),
     one.children.length
       ? h(
-          "span",
-          { class: "rt-nowrap rt-soft", title: one.children.join(", ").replaceAll("_", " "), testid: "bar-children" },
+          "span.rt-nowrap.rt-soft",
+          { title: one.children.join(", ").replaceAll("_", " "), testid: "bar-children" },
           `with ${one.children[0].replaceAll("_", " ")}${one.children.length > 1 ? ` +${one.children.length - 1}` : ""}`,
         )
       : null,
-    h("span", { class: "rt-nowrap" }, `since step ${number(one.opened)}`),
-    one.part ? h("span", { class: "rt-ellipsis" }, inert(one.part)) : null,
-    h("span", { class: "rt-ellipsis rt-soft rt-bar-sentence", title: inert(one.sentence) }, inert(one.sentence)),
+    h("span.rt-nowrap", `since step ${number(one.opened)}`),
+    one.part ? h("span.rt-ellipsis", inert(one.part)) : null,
+    h("span.rt-ellipsis.rt-soft.rt-bar-sentence", { title: inert(one.sentence) }, inert(one.sentence)),
     shown.length > 1
       ? h(
-          "span",
-          { class: "rt-nowrap" },
-          button("‹", () => walk(-1), { class: "rt-ghost", "aria-label": "Incident before" }),
+          "span.rt-nowrap",
+          ghost("‹", () => walk(-1), { "aria-label": "Incident before" }),
           `${at + 1} of ${shown.length}`,
-          button("›", () => walk(1), { class: "rt-ghost", "aria-label": "Next incident", testid: "bar-next" }),
+          ghost("›", () => walk(1), { "aria-label": "Next incident", testid: "bar-next" }),
         )
       : null,
-    button("rollouts", () => state.set({ page: "explore", rows: "all", where: one.where, text: null, step: null }), {
-      class: "rt-ghost",
+    ghost("rollouts", () => state.set({ page: "explore", rows: "all", where: one.where, text: null, step: null }), {
       title: one.where,
       testid: "bar-rollouts",
     }),
     one.acknowledged === null
-      ? button("acknowledge", () => say("acknowledge"), {
-          class: "rt-ghost",
+      ? ghost("acknowledge", () => say("acknowledge"), {
           title: "Seen: not shown again unless another one of it begins",
           testid: "bar-acknowledge",
         })
-      : button("recall", () => say("recall"), {
-          class: "rt-ghost",
-          title: `acknowledged ${one.acknowledged}`,
-          testid: "bar-recall",
-        }),
+      : ghost("recall", () => say("recall"), { title: `acknowledged ${one.acknowledged}`, testid: "bar-recall" }),
     one.muted
-      ? button("unmute", () => say("unmute"), { class: "rt-ghost", testid: "bar-unmute" })
-      : button("mute", () => say("mute"), {
-          class: "rt-ghost",
+      ? ghost("unmute", () => say("unmute"), { testid: "bar-unmute" })
+      : ghost("mute", () => say("mute"), {
           title: "Never shown here for this series and part, also when it comes again",
           testid: "bar-mute",
         }),
     quiet
-      ? button(
+      ? ghost(
           all ? "hide them" : `${quiet} put aside`,
           () => {
             all = !all;
             draw(node, call);
           },
-          { class: "rt-ghost", testid: "bar-all" },
+          { testid: "bar-all" },
         )
       : null,
   );

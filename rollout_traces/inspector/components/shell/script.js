@@ -1,6 +1,6 @@
 // The frame around the pages: what is looked at (project, run, split), which page, theme, help, liveness.
 
-import { button, h, replace, select } from "../../lib/dom.js";
+import { button, ghost, h, replace, select } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
 import { listenToKeys, showHelp, toggleTheme } from "../../lib/frame.js";
 import { shortcut } from "../../lib/keyboard.js";
@@ -99,14 +99,14 @@ async function loadCatalog(project) {
 function drawIndexing(project, [done, total]) {
   let node = root.querySelector(".rt-indexing");
   if (!node) {
-    node = h("div", { class: "rt-indexing", role: "status", testid: "indexing" });
+    node = h("div.rt-indexing", { role: "status", testid: "indexing" });
     root.append(node);
   }
   replace(
     node,
-    h("b", null, `Indexing ${project}`),
+    h("b", `Indexing ${project}`),
     h("progress", { max: Math.max(total, 1), value: done }),
-    h("span", { class: "rt-faint" }, total ? `${number(done)} of ${plural(total, "trace")}, once` : "…"),
+    h("span.rt-faint", total ? `${number(done)} of ${plural(total, "trace")}, once` : "…"),
   );
 }
 
@@ -167,7 +167,7 @@ function drawPickers() {
   const run = inProject ? catalog.runs.find(each => each.name === now.run) : null;
   drawNote(run);
   if (!inProject) return replace(slot);
-  const slash = () => h("span", { class: "rt-slash" }, "/");
+  const slash = () => h("span.rt-slash", "/");
   return replace(
     slot,
     picker(
@@ -247,9 +247,8 @@ function drawTools() {
     root.querySelector(".rt-top-tools"),
     session.dashboard &&
       h(
-        "a",
+        "a.rt-ghost.rt-wide-only",
         {
-          class: "rt-ghost rt-wide-only",
           href: trackioAddress(),
           target: "_blank",
           rel: "noopener",
@@ -271,18 +270,8 @@ function drawTools() {
         testid: "may-move",
       },
     ),
-    button("◐", toggleTheme, {
-      class: "rt-ghost",
-      title: "Light or dark (t)",
-      "aria-label": "Light or dark",
-      testid: "theme",
-    }),
-    button("?", showHelp, {
-      class: "rt-ghost",
-      title: "Keyboard (?)",
-      "aria-label": "Keyboard help",
-      testid: "help-button",
-    }),
+    ghost("◐", toggleTheme, { title: "Light or dark (t)", "aria-label": "Light or dark", testid: "theme" }),
+    ghost("?", showHelp, { title: "Keyboard (?)", "aria-label": "Keyboard help", testid: "help-button" }),
   );
 }
 

@@ -13,13 +13,7 @@ const SEEN = {
 export function signedIn(root, why) {
   return new Promise(resolve => {
     const said = h("p", { role: "status" }, SEEN[why]);
-    const token = h("input", {
-      class: "rt-input",
-      type: "password",
-      autocomplete: "off",
-      "aria-label": "Token",
-      required: true,
-    });
+    const token = h("input.rt-input", { type: "password", autocomplete: "off", "aria-label": "Token", required: true });
     const ask = async event => {
       event.preventDefault();
       if (!(await signIn(token.value))) return replace(said, SEEN.wrong.replace("in this address", "given"));
@@ -27,27 +21,25 @@ export function signedIn(root, why) {
       return resolve();
     };
     const panel = h(
-      "div",
-      { class: "rt-sign-in", testid: "sign-in" },
-      h("h1", null, "This inspector asks for its token"),
+      "div.rt-sign-in",
+      { testid: "sign-in" },
+      h("h1", "This inspector asks for its token"),
       said,
       h(
         "p",
-        null,
         "Open the address that ",
-        h("code", null, "rollout-traces show"),
+        h("code", "rollout-traces show"),
         " printed when it started: it ends in ",
-        h("code", null, "#access_token=…"),
+        h("code", "#access_token=…"),
         ". Or put the token in here:",
       ),
-      h("form", { onsubmit: ask }, token, " ", h("button", { type: "submit", class: "rt-button" }, "Open")),
+      h("form", { onsubmit: ask }, token, " ", h("button.rt-button", { type: "submit" }, "Open")),
       h(
         "p",
-        null,
         "On a server that was started for you, it is your token of ",
-        h("code", null, "ROLLOUT_TRACES_TOKENS"),
+        h("code", "ROLLOUT_TRACES_TOKENS"),
         ", or ",
-        h("code", null, "ROLLOUT_TRACES_TOKEN"),
+        h("code", "ROLLOUT_TRACES_TOKEN"),
         "; ask whoever started it.",
       ),
     );

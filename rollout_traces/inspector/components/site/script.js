@@ -21,7 +21,7 @@ async function start() {
   const [run] = runs;
   const refresh = drawFrame({
     pages: PAGES,
-    bar: () => [h("b", { class: "rt-ellipsis" }, inert(about.title)), splits(run)],
+    bar: () => [h("b.rt-ellipsis", inert(about.title)), splits(run)],
     made: about.made,
     missing: "That page needs the inspector, where the run is.",
   });
@@ -51,10 +51,6 @@ function splits(run) {
 
 start().catch(error =>
   document.body.prepend(
-    h(
-      "p",
-      { class: "rt-notice", role: "alert" },
-      `${error.message} A site is served by a web server: python -m http.server.`,
-    ),
+    h("p.rt-notice", { role: "alert" }, `${error.message} A site is served by a web server: python -m http.server.`),
   ),
 );

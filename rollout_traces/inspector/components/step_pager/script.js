@@ -59,8 +59,7 @@ export function drawStepPager(root, now) {
       testid,
       disabled: !steps.length || (by < 0 ? at <= 0 : at >= steps.length - 1),
     });
-  const input = h("input", {
-    class: "rt-input rt-step-number",
+  const input = h("input.rt-input.rt-step-number", {
     inputmode: "numeric",
     "aria-label": "Step",
     value: now.step ?? "",
@@ -81,13 +80,13 @@ export function drawStepPager(root, now) {
   if (root.contains(document.activeElement) && document.activeElement.matches(".rt-step-number")) return;
   replace(
     root,
-    h("span", { class: "rt-step-word" }, "Step"),
+    h("span.rt-step-word", "Step"),
     arrow("«", -1e9, "First step ({)", "step-first"),
     arrow("‹", -1, "Previous step ([)", "step-previous"),
     input,
     arrow("›", 1, "Next step (])", "step-next"),
     arrow("»", 1e9, "Last step (})", "step-last"),
-    h("span", { class: "rt-faint rt-nowrap" }, steps.length ? `of ${number(steps[steps.length - 1])}` : "no steps yet"),
+    h("span.rt-faint.rt-nowrap", steps.length ? `of ${number(steps[steps.length - 1])}` : "no steps yet"),
     isStatic()
       ? null
       : button("follow", toggleFollow, {

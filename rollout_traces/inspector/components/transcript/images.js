@@ -1,6 +1,6 @@
 // The images of a turn, fetched from the local store when they come into view.
 
-import { h, replace } from "../../lib/dom.js";
+import { ghost, h, replace } from "../../lib/dom.js";
 import { inert } from "../../lib/text.js";
 
 // Stands in a turn's content where an image belongs.
@@ -10,8 +10,8 @@ export const MARK = "\ufffc";
 // alone.
 export function figure(rollout, number, fetched) {
   const { left_out: reason } = rollout.images[number];
-  const caption = h("figcaption", { class: "rt-faint" }, `image ${number + 1}`);
-  const node = h("figure", { class: "rt-image", testid: "image", dataset: { image: String(number) } }, caption);
+  const caption = h("figcaption.rt-faint", `image ${number + 1}`);
+  const node = h("figure.rt-image", { testid: "image", dataset: { image: String(number) } }, caption);
   if (reason !== null || !fetched) {
     replace(caption, `image ${number + 1}: ${reason === null ? "not shown here" : `left out, ${inert(reason)}`}`);
     return node;
@@ -32,18 +32,13 @@ function picture(image, number) {
   const drawn = alt => h("img", { src: source, alt, decoding: "async" });
   const enlarge = () => {
     const dialog = h(
-      "dialog",
-      { class: "rt-dialog rt-image-large" },
-      h("button", { type: "button", class: "rt-ghost", onclick: () => dialog.close() }, "close"),
+      "dialog.rt-dialog.rt-image-large",
+      ghost("close", () => dialog.close()),
       drawn(`image ${number + 1}`),
     );
     dialog.addEventListener("close", () => dialog.remove());
     document.body.append(dialog);
     dialog.showModal();
   };
-  return h(
-    "button",
-    { type: "button", class: "rt-image-open", title: "Enlarge", onclick: enlarge },
-    drawn(`image ${number + 1} of the rollout`),
-  );
+  return h("button.rt-image-open", { title: "Enlarge", onclick: enlarge }, drawn(`image ${number + 1} of the rollout`));
 }

@@ -48,7 +48,6 @@ export class Outline {
       return h(
         "button",
         {
-          type: "button",
           class: `rt-role-${turn.role}${mark.severity ? ` rt-marked-${mark.severity}` : ""}`,
           title: words,
           "aria-label": words,
@@ -60,7 +59,7 @@ export class Outline {
         mark.calls ? "\u2692" : "",
       );
     });
-    this.root = h("nav", { class: "rt-outline", "aria-label": "Turns", testid: "outline" });
+    this.root = h("nav.rt-outline", { "aria-label": "Turns", testid: "outline" });
     replace(this.root, this.parts);
   }
 

@@ -1,6 +1,6 @@
 // The conversation of one rollout, as a person reads it or token for token under an overlay.
 
-import { button, h, replace, select } from "../../lib/dom.js";
+import { button, ghost, h, replace, select } from "../../lib/dom.js";
 import { tokenMarks } from "../../lib/flags.js";
 import { number } from "../../lib/format.js";
 import { Tokens } from "../../lib/tracks.js";
@@ -30,8 +30,8 @@ export class TranscriptView {
     this.overlays = this.tokens ? available(this.tokens) : [];
     this.at = -1;
     if (this.tokenText) Object.assign(this.tokenText.look, this.tokenLook());
-    this.toolbar = h("div", { class: "rt-transcript-tools" });
-    this.legendSlot = h("div", { class: "rt-legend-slot" });
+    this.toolbar = h("div.rt-transcript-tools");
+    this.legendSlot = h("div.rt-legend-slot");
     this.turnCards = rollout.turns.map((turn, index) => {
       const raw = () => this.rollout.raw.slice(turn.char_start, turn.char_stop);
       return new TurnCard(
@@ -48,22 +48,15 @@ export class TranscriptView {
       );
     });
     this.turnsRoot = h(
-      "div",
-      { class: "rt-turns" },
+      "div.rt-turns",
       this.turnCards.map(card => card.root),
     );
     this.outline = new Outline(rollout, index => this.goToTurn(index));
     this.turn = -1;
     this.root = h(
-      "div",
-      { class: "rt-transcript", testid: "transcript" },
-      h(
-        "div",
-        { class: "rt-transcript-bar" },
-        this.toolbar,
-        rollout.turns.length > 1 ? this.outline.root : null,
-        this.legendSlot,
-      ),
+      "div.rt-transcript",
+      { testid: "transcript" },
+      h("div.rt-transcript-bar", this.toolbar, rollout.turns.length > 1 ? this.outline.root : null, this.legendSlot),
       this.turnsRoot,
     );
     this.listen();
@@ -129,7 +122,6 @@ export class TranscriptView {
       h(
         "button",
         {
-          type: "button",
           "aria-pressed": String(mode === key),
           title,
           testid: `view-${key}`,
@@ -148,12 +140,12 @@ export class TranscriptView {
       this.toolbar,
       this.tokens
         ? h(
-            "div",
-            { class: "rt-segmented", role: "group", "aria-label": "View" },
+            "div.rt-segmented",
+            { role: "group", "aria-label": "View" },
             segment("read", "Read", "As a person reads it"),
             segment("tokens", "Tokens", "Token for token, markers included"),
           )
-        : h("span", { class: "rt-faint" }, "no token data in this trace"),
+        : h("span.rt-faint", "no token data in this trace"),
       this.tokens ? overlaySelect : null,
       mode === "tokens"
         ? [
@@ -178,18 +170,16 @@ export class TranscriptView {
             testid: "rendered",
           }),
       h(
-        "span",
-        { class: "rt-transcript-end" },
+        "span.rt-transcript-end",
         this.tokens && this.options.around
-          ? button("turn table", () => this.toggleTable(), {
-              class: "rt-ghost",
+          ? ghost("turn table", () => this.toggleTable(), {
               "aria-pressed": String(Boolean(this.table)),
               title: "Each turn in figures (y)",
               testid: "turn-table-button",
             })
           : null,
-        button("collapse all", () => this.collapseAll(true), { class: "rt-ghost" }),
-        button("expand all", () => this.collapseAll(false), { class: "rt-ghost" }),
+        ghost("collapse all", () => this.collapseAll(true)),
+        ghost("expand all", () => this.collapseAll(false)),
       ),
     );
     const known = OVERLAYS.find(each => each.key === look.overlay);
@@ -199,7 +189,7 @@ export class TranscriptView {
     const waits = known && this.overlays.includes(known);
     const absent =
       look.overlay && !this.painted
-        ? h("div", { class: "rt-legend" }, waits ? this.failed || "Reading what is around the rollout…" : why)
+        ? h("div.rt-legend", waits ? this.failed || "Reading what is around the rollout…" : why)
         : null;
     replace(this.legendSlot, mode === "tokens" && this.painted ? legend(this.painted) : absent);
   }

@@ -23,7 +23,7 @@ let card = null;
 
 function element() {
   if (!card) {
-    card = h("div", { class: "rt-card-float rt-token-card", "data-testid": "token-card", hidden: true });
+    card = h("div.rt-card-float.rt-token-card", { "data-testid": "token-card", hidden: true });
     document.body.append(card);
     window.addEventListener("rt-escape", hideTokenCard);
   }
@@ -38,7 +38,7 @@ export function showTokenCard(tokens, i, anchor, { turn, flags, values }) {
   const node = element();
   const text = tokens.text(i);
   const rows = [];
-  const row = (name, value, cls) => rows.push(h("dt", null, name), h("dd", cls ? { class: cls } : null, value));
+  const row = (name, value, cls) => rows.push(h("dt", name), h("dd", cls ? { class: cls } : null, value));
   row("id", String(tokens.get("ids")[i]));
   row("position", `${number(i)} of ${number(tokens.n)}`);
   if (turn) row("turn", turn);
@@ -60,16 +60,14 @@ export function showTokenCard(tokens, i, anchor, { turn, flags, values }) {
   replace(
     node,
     h(
-      "div",
-      { class: "rt-token-text rt-mono" },
+      "div.rt-token-text.rt-mono",
       text ? showWhitespace(text).replace(/↵\n/g, "↵") : "completes no character",
-      tokens.get("special")[i] ? h("span", { class: "rt-chip" }, "special") : null,
+      tokens.get("special")[i] ? h("span.rt-chip", "special") : null,
     ),
-    h("dl", null, rows),
+    h("dl", rows),
     flags.length
       ? h(
-          "div",
-          { class: "rt-token-flags" },
+          "div.rt-token-flags",
           flags.map(flag => h("p", { class: `rt-${flag.severity}` }, flag.message)),
         )
       : null,

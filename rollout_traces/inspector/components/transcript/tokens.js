@@ -51,7 +51,7 @@ export class TokenText {
   range(start, stop) {
     const node = h("div", { class: this.first > 0 ? "rt-tokens rt-near" : "rt-tokens", dir: "auto" });
     for (let at = start; at < stop; at += CHUNK) {
-      const chunk = h("span", { class: "rt-chunk" });
+      const chunk = h("span.rt-chunk");
       chunk.rtRange = [at, Math.min(at + CHUNK, stop)];
       if (this.first > 0) this.upgrade(chunk);
       else this.downgrade(chunk);

@@ -1,6 +1,6 @@
 // One turn as a card: who wrote it, how many tokens, what it says, what was odd about it.
 
-import { button, copyButton, h, replace } from "../../lib/dom.js";
+import { button, copyButton, ghost, h, replace } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
 import { jsonView, parsed } from "../../lib/json_view.js";
 import { markdown, pieces, plain } from "../../lib/markdown_view.js";
@@ -19,7 +19,7 @@ export class TurnCard {
     this.flags = options.rollout.flags.filter(flag => flag.turn === options.index);
     this.raw = null;
     this.collapsed = turn.role === "system" && turn.content.length > 160;
-    this.body = h("div", { class: "rt-turn-body" });
+    this.body = h("div.rt-turn-body");
     this.root = h(
       "article",
       {
@@ -42,55 +42,48 @@ export class TurnCard {
         : null;
     const versions = turn.versions.length
       ? h(
-          "span",
-          { class: "rt-turn-versions", title: "policy version by run of tokens" },
+          "span.rt-turn-versions",
+          { title: "policy version by run of tokens" },
           turn.versions.map(([version, count]) =>
-            h("span", null, `v${version}`, turn.versions.length > 1 ? h("small", null, ` ×${number(count)}`) : null),
+            h("span", `v${version}`, turn.versions.length > 1 ? h("small", ` ×${number(count)}`) : null),
           ),
         )
       : null;
     this.toggle = h(
-      "button",
+      "button.rt-turn-toggle",
       {
-        type: "button",
-        class: "rt-turn-toggle",
         "aria-expanded": "true",
         onclick: () => {
           this.collapsed = !this.collapsed;
           this.draw();
         },
       },
-      h("span", { class: "rt-turn-caret", "aria-hidden": "true" }),
-      h("span", { class: "rt-turn-role" }, turn.role),
-      turn.name ? h("span", { class: "rt-turn-name rt-mono" }, inert(turn.name)) : null,
+      h("span.rt-turn-caret", { "aria-hidden": "true" }),
+      h("span.rt-turn-role", turn.role),
+      turn.name ? h("span.rt-turn-name.rt-mono", inert(turn.name)) : null,
     );
     this.rawButton = this.options.tokenText
-      ? button(
+      ? ghost(
           "tokens",
           () => {
             this.raw = !this.asTokens();
             this.draw();
           },
-          { class: "rt-ghost", title: "This turn token for token, markers included, or as a person reads it" },
+          { title: "This turn token for token, markers included, or as a person reads it" },
         )
       : null;
     return h(
-      "header",
-      { class: "rt-turn-head" },
+      "header.rt-turn-head",
       this.toggle,
       h(
-        "span",
-        { class: "rt-turn-facts" },
-        turn.n_tokens === null ? null : h("span", null, plural(turn.n_tokens, "token")),
+        "span.rt-turn-facts",
+        turn.n_tokens === null ? null : h("span", plural(turn.n_tokens, "token")),
         sampled,
         versions,
-        turn.answers !== null && turn.answers !== undefined
-          ? h("span", { class: "rt-faint" }, `answers turn ${turn.answers}`)
-          : null,
+        turn.answers !== null && turn.answers !== undefined ? h("span.rt-faint", `answers turn ${turn.answers}`) : null,
       ),
       h(
-        "span",
-        { class: "rt-turn-tools" },
+        "span.rt-turn-tools",
         this.rawButton,
         copyButton(() => (this.asTokens() || !this.options.tokenText ? this.turn.raw() : this.turn.content)),
       ),
@@ -103,25 +96,23 @@ export class TurnCard {
         h(
           "button",
           {
-            type: "button",
             class: `rt-strip rt-strip-${entry.severity}`,
             onclick: () => this.options.openFlag(entry.flags[0]),
             title: "Show the tokens",
           },
           h(
-            "b",
-            { class: "rt-nowrap" },
+            "b.rt-nowrap",
             entry.name.replaceAll("_", " "),
             entry.flags.length > 1 ? ` \u00d7${number(entry.flags.length)}` : "",
           ),
-          h("span", null, inert(entry.message)),
+          h("span", inert(entry.message)),
         ),
       ),
       ...this.turn.warnings
         .filter(warning => !this.flags.some(flag => warning.startsWith(`${flag.name}:`)))
-        .map(warning => h("div", { class: "rt-strip rt-strip-info" }, h("span", null, inert(warning)))),
+        .map(warning => h("div.rt-strip.rt-strip-info", h("span", inert(warning)))),
     ];
-    return strips.length ? h("div", { class: "rt-strips" }, strips) : null;
+    return strips.length ? h("div.rt-strips", strips) : null;
   }
 
   asTokens() {
@@ -145,10 +136,7 @@ export class TurnCard {
     this.toggle.setAttribute("aria-expanded", String(!this.collapsed));
     if (this.rawButton) this.rawButton.setAttribute("aria-pressed", String(this.asTokens()));
     if (this.collapsed) {
-      replace(
-        this.body,
-        h("div", { class: "rt-turn-preview rt-ellipsis" }, inert(turn.content.slice(0, 300)).replace(/\s+/g, " ")),
-      );
+      replace(this.body, h("div.rt-turn-preview.rt-ellipsis", inert(turn.content.slice(0, 300)).replace(/\s+/g, " ")));
     } else if (this.asTokens()) {
       replace(
         this.body,
@@ -164,21 +152,16 @@ export class TurnCard {
     if (turn.thinking !== null) {
       parts.push(
         h(
-          "details",
-          { class: "rt-thinking", open: turn.thinking.length < 4000 },
-          h(
-            "summary",
-            null,
-            "Thinking",
-            h("span", { class: "rt-faint" }, ` ${number(turn.thinking.length)} characters`),
-          ),
+          "details.rt-thinking",
+          { open: turn.thinking.length < 4000 },
+          h("summary", "Thinking", h("span.rt-faint", ` ${number(turn.thinking.length)} characters`)),
           this.text(turn.thinking),
         ),
       );
     }
     parts.push(...this.content());
     for (const call of turn.tool_calls) parts.push(toolCall(call));
-    if (!parts.length) parts.push(h("p", { class: "rt-faint" }, "Nothing but markers."));
+    if (!parts.length) parts.push(h("p.rt-faint", "Nothing but markers."));
     return parts;
   }
 
@@ -212,10 +195,9 @@ function toolCall(call) {
     { class: "rt-call" + (call.parsed ? "" : " rt-call-bad"), testid: "tool-call" },
     h(
       "header",
-      null,
-      h("span", { class: "rt-call-name rt-mono" }, inert(call.name || "unparsed call")),
-      h("span", { class: "rt-faint rt-mono" }, inert(call.id)),
-      call.parsed ? null : h("span", { class: "rt-chip rt-chip-warn" }, "could not be parsed"),
+      h("span.rt-call-name.rt-mono", inert(call.name || "unparsed call")),
+      h("span.rt-faint.rt-mono", inert(call.id)),
+      call.parsed ? null : h("span.rt-chip.rt-chip-warn", "could not be parsed"),
     ),
     callBody(call),
   );
@@ -227,12 +209,12 @@ function callBody(call) {
   if (value !== undefined) return jsonView(value);
   return text.length > LONGEST
     ? longText(text)
-    : h("pre", { class: "rt-code", tabindex: "0", dir: "auto" }, h("code", null, inert(text)));
+    : h("pre.rt-code", { tabindex: "0", dir: "auto" }, h("code", inert(text)));
 }
 
 function longText(text) {
   const [first, ...rest] = pieces(text, PREVIEW);
-  const node = h("div", null, plain(first));
+  const node = h("div", plain(first));
   node.append(
     button(`show all ${number(text.length)} characters`, event => {
       event.target.remove();

@@ -81,31 +81,28 @@ export function turnTimes(turns, timings) {
 
 export function turnTable(rollout, tokens, goTo) {
   const figures = [...turnFigures(rollout.turns, tokens), ...turnTimes(rollout.turns, rollout.timings)];
-  const cell = (value, show = number) =>
-    h("td", { class: "rt-num" }, Number.isNaN(value) || value === null ? "" : show(value));
+  const cell = (value, show = number) => h("td.rt-num", Number.isNaN(value) || value === null ? "" : show(value));
   return h(
-    "div",
-    { class: "rt-turn-table", testid: "turn-table", tabindex: "0", "aria-label": "Each turn in figures" },
+    "div.rt-turn-table",
+    { testid: "turn-table", tabindex: "0", "aria-label": "Each turn in figures" },
     table(
       null,
       [
-        h("th", null, "turn"),
-        h("th", { class: "rt-num" }, "tokens"),
-        h("th", { class: "rt-num" }, "sampled"),
-        h("th", { class: "rt-num", title: "tokens that contribute to the loss" }, "in the loss"),
-        figures.map(figure => h("th", { class: "rt-num", title: figure.meaning }, figure.name)),
-        h("th", null, "calls"),
+        h("th", "turn"),
+        h("th.rt-num", "tokens"),
+        h("th.rt-num", "sampled"),
+        h("th.rt-num", { title: "tokens that contribute to the loss" }, "in the loss"),
+        figures.map(figure => h("th.rt-num", { title: figure.meaning }, figure.name)),
+        h("th", "calls"),
       ],
       rollout.turns.map((turn, index) =>
         h(
           "tr",
-          null,
           h(
             "td",
-            null,
             h(
               "button",
-              { type: "button", class: `rt-turn-link rt-role-${turn.role}`, onclick: () => goTo(index) },
+              { class: `rt-turn-link rt-role-${turn.role}`, onclick: () => goTo(index) },
               `${index} ${turn.role}${turn.name ? ` ${inert(turn.name)}` : ""}`,
             ),
           ),
@@ -113,7 +110,7 @@ export function turnTable(rollout, tokens, goTo) {
           cell(turn.n_sampled),
           cell(countIn(tokens.get("loss_mask"), turn)),
           figures.map(figure => cell(figure.values[index], figure.show)),
-          h("td", { class: "rt-ellipsis" }, turn.tool_calls.map(call => inert(call.name)).join(", ")),
+          h("td.rt-ellipsis", turn.tool_calls.map(call => inert(call.name)).join(", ")),
         ),
       ),
     ),

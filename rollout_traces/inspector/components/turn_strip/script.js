@@ -11,8 +11,7 @@ const HEIGHT = 16;
 export function turnStrip(turns, longest, goTo) {
   const whole = turns.reduce((sum, turn) => sum + turn.n, 0);
   const said = `${plural(turns.length, "turn")}, ${plural(whole, "token")}`;
-  const picture = svg("svg", {
-    class: "rt-turn-strip",
+  const picture = svg("svg.rt-turn-strip", {
     viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
     width: WIDTH,
     height: HEIGHT,
@@ -27,7 +26,7 @@ export function turnStrip(turns, longest, goTo) {
       svg(
         "rect",
         { class: `rt-role-${turn.role}`, x, y: 3, width, height: 11, onclick: () => goTo(index) },
-        svg("title", null, words),
+        svg("title", words),
       ),
     );
     if (turn.calls.length || turn.failed)

@@ -1,13 +1,13 @@
 // Views of one's own of a rollout, each in a frame that reaches neither this page nor the network.
 
-import { button, h, replace } from "../../lib/dom.js";
+import { ghost, h, replace } from "../../lib/dom.js";
 import { inert } from "../../lib/text.js";
 
 const [LEAST, MOST] = [80, 640];
 
 // id: of a rollout; now: its viewer's name, or undefined; choose(name or null).
 export function viewersOf(call, place, id, now, choose) {
-  const root = h("section", { class: "rt-viewers", testid: "viewers" });
+  const root = h("section.rt-viewers", { testid: "viewers" });
   if (!window.rolloutTraces?.viewers) return root;
   const asked = { ...place, id };
   call("viewers", asked).then(
@@ -16,8 +16,7 @@ export function viewersOf(call, place, id, now, choose) {
       replace(
         root,
         names.map(name =>
-          button(inert(name), () => choose(name === shown ? null : name), {
-            class: "rt-ghost",
+          ghost(inert(name), () => choose(name === shown ? null : name), {
             "aria-pressed": String(name === shown),
             testid: "viewer",
           }),
@@ -31,10 +30,10 @@ export function viewersOf(call, place, id, now, choose) {
   return root;
 }
 
-const said = text => h("p", { class: "rt-faint", role: "alert", testid: "viewer-problem" }, inert(text));
+const said = text => h("p.rt-faint", { role: "alert", testid: "viewer-problem" }, inert(text));
 
 function frame(name, ask) {
-  const slot = h("div", { class: "rt-viewer-frame" }, h("p", { class: "rt-faint" }, "Drawing…"));
+  const slot = h("div.rt-viewer-frame", h("p.rt-faint", "Drawing…"));
   ask().then(
     drawn => {
       const node = h("iframe", {

@@ -1,7 +1,7 @@
 // What clipping, masking and staleness rules would have done: over the step from its histogram of loss tokens, and over
 // one kept rollout token for token.
 
-import { button, h, notice, replace, select, table as tableOf } from "../../lib/dom.js";
+import { ghost, h, notice, replace, select, table as tableOf } from "../../lib/dom.js";
 import { number, percent, plural } from "../../lib/format.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { populationOfStep, register, setPopulation, splitOf } from "../../lib/pages.js";
@@ -115,21 +115,19 @@ function ruleBox(rule, values) {
     { class: `rt-rule${values ? "" : " rt-rule-off"}`, testid: `rule-${rule.key}` },
     h(
       "label",
-      null,
       h("input", { type: "checkbox", checked: Boolean(values), onchange: event => toggle(event.target.checked) }),
       rule.label,
       own
         ? h(
-            "span",
-            { class: "rt-chip", title: "What the run declares" },
+            "span.rt-chip",
+            { title: "What the run declares" },
             `the run: ${own.map(value => number(value)).join(", ")}`,
           )
         : null,
     ),
-    h("p", null, rule.meaning),
+    h("p", rule.meaning),
     rule.params.map((param, i) => {
-      const figure = h("input", {
-        class: "rt-input",
+      const figure = h("input.rt-input", {
         type: "number",
         "aria-label": `${rule.label}: ${param.label}`,
         min: param.low,
@@ -155,7 +153,7 @@ function ruleBox(rule, values) {
       };
       slider.addEventListener("input", () => moved(slider, figure));
       figure.addEventListener("input", () => moved(figure, slider));
-      return h("div", { class: "rt-rule-param" }, h("span", null, param.label), slider, figure);
+      return h("div.rt-rule-param", h("span", param.label), slider, figure);
     }),
   );
 }
@@ -184,8 +182,8 @@ function drawStep(rules) {
   replace(
     slot,
     h(
-      "div",
-      { class: "rt-taken", testid: "taken" },
+      "div.rt-taken",
+      { testid: "taken" },
       figureBox(
         "tokens masked",
         found.all.masked,
@@ -196,8 +194,8 @@ function drawStep(rules) {
     ),
     blind.length
       ? h(
-          "p",
-          { class: "rt-soft", testid: "unobserved-rules" },
+          "p.rt-soft",
+          { testid: "unobserved-rules" },
           blind.map(
             entry =>
               `${entry.rule.label}: ${entry.observed > 0 ? `unobserved for ${percent(1 - entry.observed)} of the tokens` : "unobserved"}, needs ${entry.rule.needs}. `,
@@ -205,8 +203,7 @@ function drawStep(rules) {
         )
       : null,
     h(
-      "div",
-      { class: "rt-what-if-tables" },
+      "div.rt-what-if-tables",
       table(
         "By rule, each alone",
         found.rules.map(entry => ({
@@ -226,48 +223,41 @@ function drawStep(rules) {
 function figureBox(label, values, words) {
   return h(
     "section",
-    null,
-    h("b", null, between(values)),
+    h("b", between(values)),
     ` ${label}`,
-    h("span", { class: "rt-faint" }, bounds(values)),
-    h("span", { class: "rt-faint" }, words),
+    h("span.rt-faint", bounds(values)),
+    h("span.rt-faint", words),
   );
 }
 
 function lost(title) {
   return h(
-    "section",
-    { class: "rt-bar-table" },
-    h("h2", null, title),
-    h("p", { class: "rt-faint" }, "The step's histogram had no room for it, or it was not logged."),
+    "section.rt-bar-table",
+    h("h2", title),
+    h("p.rt-faint", "The step's histogram had no room for it, or it was not logged."),
   );
 }
 
 function table(title, rows, columns = ["masked", "update"]) {
   const heads = { masked: "tokens masked", update: "update taken away" };
   const bar = values =>
-    h("td", null, h("i", { style: { "--about": `${Math.min(100 * (values[0] || 0), 100)}%` }, title: bounds(values) }));
+    h("td", h("i", { style: { "--about": `${Math.min(100 * (values[0] || 0), 100)}%` }, title: bounds(values) }));
   return h(
-    "section",
-    { class: "rt-bar-table" },
-    h("h2", null, title),
+    "section.rt-bar-table",
+    h("h2", title),
     tableOf(
       null,
       [
-        h("th", null, ""),
-        rows.some(row => row.tokens) ? h("th", { class: "rt-num" }, "loss tokens") : null,
+        h("th", ""),
+        rows.some(row => row.tokens) ? h("th.rt-num", "loss tokens") : null,
         columns.map(name => h("th", { colspan: 2 }, heads[name])),
       ],
       rows.map(row =>
         h(
           "tr",
-          null,
-          h("td", { class: "rt-ellipsis" }, inert(row.name)),
-          rows.some(each => each.tokens) ? h("td", { class: "rt-num" }, number(row.tokens)) : null,
-          columns.map(name => [
-            h("td", { class: "rt-num", title: bounds(row[name]) }, between(row[name])),
-            bar(row[name]),
-          ]),
+          h("td.rt-ellipsis", inert(row.name)),
+          rows.some(each => each.tokens) ? h("td.rt-num", number(row.tokens)) : null,
+          columns.map(name => [h("td.rt-num", { title: bounds(row[name]) }, between(row[name])), bar(row[name])]),
         ),
       ),
     ),
@@ -308,10 +298,7 @@ function openRollout() {
   if (!card) {
     view = null;
     rolloutFor = "";
-    replace(
-      slot,
-      h("p", { class: "rt-faint" }, "No rollout of this step was kept: which tokens are cut cannot be shown."),
-    );
+    replace(slot, h("p.rt-faint", "No rollout of this step was kept: which tokens are cut cannot be shown."));
     return;
   }
   if (rolloutFor === card.id) return;
@@ -349,17 +336,14 @@ function drawRollout(rules) {
     { "aria-label": "Rollout", testid: "what-if-sample" },
   );
   const head = h(
-    "div",
-    { class: "rt-of-rollout-head" },
-    h("h2", null, "Which tokens, in one kept rollout"),
+    "div.rt-of-rollout-head",
+    h("h2", "Which tokens, in one kept rollout"),
     picker,
-    button("open under Rollouts", () => state.set({ page: "rollouts", overlay: null, rules: null }), {
-      class: "rt-ghost",
-    }),
-    h("span", { class: "rt-faint" }, "only kept rollouts have their tokens"),
+    ghost("open under Rollouts", () => state.set({ page: "rollouts", overlay: null, rules: null })),
+    h("span.rt-faint", "only kept rollouts have their tokens"),
   );
   if (!view.tokens) {
-    replace(part(".rt-of-rollout"), head, h("p", { class: "rt-faint" }, "This one has no token data."));
+    replace(part(".rt-of-rollout"), head, h("p.rt-faint", "This one has no token data."));
     return;
   }
   view.setRules(rules);
@@ -368,8 +352,7 @@ function drawRollout(rules) {
     part(".rt-of-rollout"),
     head,
     h(
-      "div",
-      { class: "rt-what-if-tables" },
+      "div.rt-what-if-tables",
       table(
         found.all.update[0] === null
           ? "This rollout: its advantages are 0, so it updates nothing"
