@@ -1,6 +1,8 @@
 // Building the page from plain values. Text always becomes a text node: nothing from a rollout is ever
 // parsed as HTML.
 
+import { number } from "./format.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 // A node of a tag with its classes, such as `p.rt-soft`; properties come first where there are any, then children.
@@ -84,9 +86,51 @@ export function copyButton(getText, label = "copy") {
   return node;
 }
 
-// heads, rows: the cells of the head's one row, and the rows of the body.
+// One of a few: options: [value, text, title] each; choose(value) is called with what was chosen.
+export function segmented(label, chosen, options, choose, testid) {
+  return h(
+    "div.rt-segmented",
+    { role: "group", "aria-label": label },
+    options.map(([value, text, title]) =>
+      h(
+        "button",
+        {
+          value,
+          title,
+          "aria-pressed": String(value === chosen),
+          testid: `${testid}-${value}`,
+          onclick: () => choose(value),
+        },
+        text,
+      ),
+    ),
+  );
+}
+
+// What may be wider than the page, reached by the keyboard too; more: further classes.
+export function scrolling(label, node, more = "") {
+  return h(`div.rt-table-scroll${more}`, { tabindex: "0", role: "region", "aria-label": label }, node);
+}
+
+// A figure of a row; unknown is empty.
+export function numberCell(value, show = number) {
+  return h("td.rt-num", value === null || value === undefined || Number.isNaN(value) ? "" : show(value));
+}
+
+// Opens a dialog with a title, in place of one of its class that is there.
+export function openDialog(className, testid, title, ...body) {
+  document.querySelector(`.${className}`)?.remove();
+  const close = ghost("close", () => dialog.close());
+  const dialog = h(`dialog.rt-dialog.${className}`, { testid }, h("div.rt-help-head", h("h2", title), close), body);
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
+// heads: the texts or cells of the head's one row; rows: those of the body.
 export function table(props, heads, rows) {
-  return h("table", props, h("thead", h("tr", heads)), h("tbody", rows));
+  const cells = heads.flat().map(head => (typeof head === "string" ? h("th", head) : head));
+  return h("table", props, h("thead", h("tr", cells)), h("tbody", rows));
 }
 
 export function debounce(wait, action) {

@@ -1,6 +1,6 @@
 // What every page offers: light or dark, and the list of its keys.
 
-import { ghost, h } from "./dom.js";
+import { h, openDialog } from "./dom.js";
 import { dispatch, listed, shortcut } from "./keyboard.js";
 import * as state from "./state.js";
 
@@ -28,45 +28,24 @@ export function toggleTheme() {
 }
 
 export function showHelp() {
-  document.querySelector(".rt-help")?.remove();
-  const sections = Map.groupBy
-    ? Map.groupBy(listed(state.get().page), entry => entry.section)
-    : grouped(listed(state.get().page));
+  const entries = listed(state.get().page);
+  const sections = [...new Set(entries.map(entry => entry.section))];
   const name = key => ({ ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓", Escape: "Esc" })[key] || key;
-  const dialog = h(
-    "dialog.rt-dialog.rt-help",
-    { "data-testid": "help" },
+  const row = entry =>
     h(
-      "div.rt-help-head",
-      h("h2", "Keyboard"),
-      ghost("close", () => dialog.close()),
-    ),
-    h(
-      "div.rt-help-grid",
-      [...sections].map(([section, entries]) => [
-        h("h3", section),
-        entries.map(entry =>
-          h(
-            "div.rt-help-row",
-            h("span", entry.meaning),
-            h(
-              "span",
-              entry.keys.map((key, i) => [i ? " " : null, h("kbd", name(key))]),
-            ),
-          ),
-        ),
-      ]),
-    ),
+      "div.rt-help-row",
+      h("span", entry.meaning),
+      h(
+        "span",
+        entry.keys.map((key, i) => [i ? " " : null, h("kbd", name(key))]),
+      ),
+    );
+  const grid = h(
+    "div.rt-help-grid",
+    sections.map(section => [h("h3", section), entries.filter(entry => entry.section === section).map(row)]),
   );
+  const dialog = openDialog("rt-help", "help", "Keyboard", grid);
   dialog.addEventListener("click", event => {
     if (event.target === dialog) dialog.close();
   });
-  document.body.append(dialog);
-  dialog.showModal();
-}
-
-function grouped(entries) {
-  const sections = new Map();
-  for (const entry of entries) sections.set(entry.section, [...(sections.get(entry.section) || []), entry]);
-  return sections;
 }

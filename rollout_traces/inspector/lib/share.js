@@ -1,6 +1,6 @@
 // What is shown as one HTML file, to send to somebody.
 
-import { button, copyButton, ghost, h, replace } from "./dom.js";
+import { button, copyButton, ghost, h, openDialog, replace } from "./dom.js";
 import { number, plural } from "./format.js";
 
 export function download(text, name, type) {
@@ -18,28 +18,23 @@ export const isStatic = () => inFile() || Boolean(document.getElementById("rt-si
 // call: a page's remote functions; asked(): what the server's `share` takes, at the time of the click. Null where there is no server.
 export function shareButton(call, asked) {
   if (isStatic()) return null;
-  return ghost("share", () => openDialog(call, asked()), {
+  return ghost("share", () => openShare(call, asked()), {
     title: "As one HTML file that opens from disk",
     testid: "share",
   });
 }
 
-function openDialog(call, asked) {
-  document.querySelector(".rt-share-dialog")?.remove();
+function openShare(call, asked) {
   const hidden = h("textarea.rt-input.rt-share-hidden", {
     rows: 3,
     "aria-label": "Texts to hide, one a line",
     testid: "share-hide",
   });
   const said = h("p.rt-soft", { role: "status" });
-  const dialog = h(
-    "dialog.rt-dialog.rt-share-dialog",
-    { testid: "share-dialog" },
-    h(
-      "div.rt-help-head",
-      h("h2", "Share as one file"),
-      ghost("close", () => dialog.close()),
-    ),
+  const dialog = openDialog(
+    "rt-share-dialog",
+    "share-dialog",
+    "Share as one file",
     h(
       "p.rt-soft",
       "An HTML file with text and tokens inside. It opens from disk without this server and asks nobody for anything.",
@@ -63,21 +58,14 @@ function openDialog(call, asked) {
       { testid: "share-download" },
     ),
   );
-  document.body.append(dialog);
-  dialog.showModal();
 }
 
 // answer: {total, most, lines or null, command}, of rows to export.
 export function exportDialog(answer) {
-  document.querySelector(".rt-export")?.remove();
-  const dialog = h(
-    "dialog.rt-dialog.rt-export",
-    { "data-testid": "export-dialog" },
-    h(
-      "div.rt-help-head",
-      h("h2", `Export ${plural(answer.total, "rollout")}`),
-      ghost("close", () => dialog.close()),
-    ),
+  openDialog(
+    "rt-export",
+    "export-dialog",
+    `Export ${plural(answer.total, "rollout")}`,
     h("p.rt-soft", "On the command line, with a manifest beside the file:"),
     h("pre.rt-code", h("code", answer.command)),
     copyButton(() => answer.command, "copy the command"),
@@ -87,6 +75,4 @@ export function exportDialog(answer) {
           testid: "download",
         }),
   );
-  document.body.append(dialog);
-  dialog.showModal();
 }

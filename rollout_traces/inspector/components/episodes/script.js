@@ -1,10 +1,10 @@
 // Episodes of several rows: the tree of branches, what was trained, the way through time, linked turns.
 
-import { button, ghost, h, notice, replace, table } from "../../lib/dom.js";
+import { button, ghost, h, notice, numberCell, replace, table } from "../../lib/dom.js";
 import { number, plural, seconds, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { populationOfStep, register, setPopulation, splitOf } from "../../lib/pages.js";
+import { populationOfStep, register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
@@ -226,7 +226,6 @@ function stops() {
 
 function branchRow(row, opened, axis, extras) {
   const v = row.values;
-  const figure = (value, show = number) => h("td.rt-num", value === null || value === undefined ? "" : show(value));
   const indent = row.depth ? `${"  ".repeat(row.depth - 1)}└ ` : "";
   const name = row.id
     ? ghost(nameOf(row), () => choose(row), { testid: "open-branch" })
@@ -247,10 +246,10 @@ function branchRow(row, opened, axis, extras) {
             )
           : "",
     ),
-    data.tree.one_reward ? null : figure(v.reward),
-    figure(v.advantage, signed),
-    figure(v.n_sampled),
-    figure(v.n_turns),
+    data.tree.one_reward ? null : numberCell(v.reward),
+    numberCell(v.advantage, signed),
+    numberCell(v.n_sampled),
+    numberCell(v.n_turns),
     stops() ? h("td", v.stop_reason ? inert(String(v.stop_reason)) : "") : null,
     extras.map(key =>
       h(

@@ -1,6 +1,6 @@
 // The figures of a sentence, computed again by the query that gave them: shown on demand, with the statement.
 
-import { copyButton, ghost, h, replace, table } from "../../lib/dom.js";
+import { copyButton, ghost, h, replace, scrolling, table } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { isStatic } from "../../lib/share.js";
 import { inert } from "../../lib/text.js";
@@ -49,9 +49,8 @@ function drawn({ sql, columns, rows, n_rows }) {
   return h(
     "div.rt-query",
     { testid: "query" },
-    h(
-      "div.rt-table-scroll",
-      { tabindex: "0", role: "region", "aria-label": "The query's answer" },
+    scrolling(
+      "The query's answer",
       table(
         null,
         columns.map(name => h("th", inert(name))),

@@ -1,6 +1,6 @@
 // The run as a table: columns, filter, search, order, how a column is spread, export.
 
-import { button, ghost, h, notice, replace, svg } from "../../lib/dom.js";
+import { button, ghost, h, notice, replace, segmented, svg } from "../../lib/dom.js";
 import { rewardColour } from "../../lib/colour.js";
 import { number, percent, plural } from "../../lib/format.js";
 import { shortcut } from "../../lib/keyboard.js";
@@ -89,30 +89,17 @@ function drawHead(now) {
   const head = part(".rt-explore-head");
   if (head.contains(document.activeElement) && document.activeElement.matches("input") && head.childElementCount)
     return;
-  const rows = now.rows || "traces";
   replace(
     head,
-    h(
-      "div.rt-segmented",
-      { role: "group", "aria-label": "Which rows" },
+    segmented(
+      "Which rows",
+      now.rows || "traces",
       [
-        ["traces", "kept rollouts"],
-        ["all", "all rows"],
-      ].map(([value, label]) =>
-        h(
-          "button",
-          {
-            testid: `rows-${value}`,
-            "aria-pressed": String(rows === value),
-            title:
-              value === "all"
-                ? "Every rollout that the ledger knows of, traced or not (r)"
-                : "Rollouts that were kept as traces (r)",
-            onclick: () => state.set({ rows: value === "all" ? "all" : null, columns: null, sort: null }),
-          },
-          label,
-        ),
-      ),
+        ["traces", "kept rollouts", "Rollouts that were kept as traces (r)"],
+        ["all", "all rows", "Every rollout that the ledger knows of, traced or not (r)"],
+      ],
+      rows => state.set({ rows: rows === "all" ? "all" : null, columns: null, sort: null }),
+      "rows",
     ),
     filterBar.root,
     button(

@@ -1,6 +1,6 @@
 // Flips: which prompts two evaluations, or two runs, solved differently, and every prompt at every evaluation.
 
-import { button, ghost, h, notice, replace, select, table } from "../../lib/dom.js";
+import { button, ghost, h, notice, replace, scrolling, select, table } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
 import { catalog, register, runOf, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
@@ -177,12 +177,11 @@ function changed(answer) {
     );
   if (!rows.length) return block(h("p.rt-soft", "None. The chips above show others."));
   return block(
-    h(
-      "div.rt-table-scroll.rt-flip-scroll",
-      { tabindex: "0", role: "region", "aria-label": "Prompts that flipped" },
+    scrolling(
+      "Prompts that flipped",
       table(
         { class: "rt-prompts-table" },
-        ["", "prompt", "A", "B", "what else differs", ""].map(name => h("th", name)),
+        ["", "prompt", "A", "B", "what else differs", ""],
         rows.map(each =>
           h(
             "tr",
@@ -219,6 +218,7 @@ function changed(answer) {
           ),
         ),
       ),
+      ".rt-flip-scroll",
     ),
   );
 }
@@ -245,9 +245,8 @@ function grid(answer) {
         ` ${plural(answer.n_prompts, "prompt")}, those that flipped most first${answer.n_prompts > answer.rows.length ? `, ${number(answer.rows.length)} shown` : ""}; ${answer.n_evaluations > answer.evaluations.length ? `the last ${answer.evaluations.length} of ${number(answer.n_evaluations)} evaluations; ` : ""}a cell opens it beside the one before, where they part`,
       ),
     ),
-    h(
-      "div.rt-table-scroll.rt-flip-scroll",
-      { tabindex: "0", role: "region", "aria-label": "Prompt by evaluation" },
+    scrolling(
+      "Prompt by evaluation",
       table(
         { class: "rt-flip-grid" },
         [
@@ -281,6 +280,7 @@ function grid(answer) {
           ),
         ),
       ),
+      ".rt-flip-scroll",
     ),
   ];
 }

@@ -1,6 +1,6 @@
 // A whole group at a glance: its samples with what they did, where they part, what winners say and losers do not.
 
-import { button, ghost, h, notice, replace, table } from "../../lib/dom.js";
+import { button, ghost, h, notice, numberCell, replace, table } from "../../lib/dom.js";
 import { number, plural, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
@@ -156,7 +156,6 @@ function members(letters) {
 
 function memberRow(member, letters, row, width, longest) {
   const v = member.values;
-  const figure = (value, show = number) => h("td.rt-num", value === null || value === undefined ? "" : show(value));
   const name = `#${number(member.sample)}`;
   return h(
     "tr",
@@ -171,10 +170,10 @@ function memberRow(member, letters, row, width, longest) {
       "td.rt-num",
       h("span.rt-cell-reward", { style: { "--dot": rewardColour(v.reward, data.range) } }, number(v.reward)),
     ),
-    data.components.map(key => figure(v[key])),
-    figure(v.advantage, signed),
-    figure(v.n_sampled),
-    figure(v.n_turns),
+    data.components.map(key => numberCell(v[key])),
+    numberCell(v.advantage, signed),
+    numberCell(v.n_sampled),
+    numberCell(v.n_turns),
     h("td", v.stop_reason ? inert(String(v.stop_reason)) : ""),
     h("td", flagChips(member.flags, data.severities, 2, member.explains)),
     h(

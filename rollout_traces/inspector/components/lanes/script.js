@@ -1,6 +1,6 @@
 // How rollouts went through a step: lanes of time, the funnel, the reward functions.
 
-import { button, h, notice, replace } from "../../lib/dom.js";
+import { button, h, notice, replace, segmented } from "../../lib/dom.js";
 import { number, plural, seconds } from "../../lib/format.js";
 import { populationOfStep, register, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
@@ -12,7 +12,7 @@ import { funnelTable, functionsTable } from "./tables.js";
 
 const KEYS = ["project", "run", "split", "step", "lane", "minutes"];
 const WINDOWS = [
-  ["", "the step"],
+  ["step", "the step"],
   ["1", "last minute"],
   ["5", "5 minutes"],
   ["15", "15 minutes"],
@@ -76,23 +76,6 @@ function load(now, wanted) {
   newestPopulation(call("population", asked));
 }
 
-const segmented = (label, chosen, options, choose, testid) =>
-  h(
-    "div.rt-segmented",
-    { role: "group", "aria-label": label },
-    options.map(([value, text]) =>
-      h(
-        "button",
-        {
-          "aria-pressed": String(value === chosen),
-          testid: `${testid}-${value || "step"}`,
-          onclick: () => choose(value),
-        },
-        text,
-      ),
-    ),
-  );
-
 function draw(answer) {
   const now = state.get();
   drawn?.forget();
@@ -106,7 +89,13 @@ function draw(answer) {
       lane => state.set({ lane }),
       "lane",
     ),
-    segmented("Time shown", now.minutes || "", WINDOWS, minutes => state.set({ minutes: minutes || null }), "minutes"),
+    segmented(
+      "Time shown",
+      now.minutes || "step",
+      WINDOWS,
+      minutes => state.set({ minutes: minutes === "step" ? null : minutes }),
+      "minutes",
+    ),
   );
   const notes = [
     answer.said.map(text => h("p.rt-lanes-said", { testid: "lanes-said" }, inert(text))),

@@ -1,6 +1,6 @@
 // The funnel of a step and of the run, and the reward functions by name.
 
-import { ghost, h, table } from "../../lib/dom.js";
+import { ghost, h, scrolling, table } from "../../lib/dom.js";
 import { number, percent, plural, seconds } from "../../lib/format.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
@@ -50,9 +50,8 @@ export function funnelTable(answer) {
         " rollouts of all there were, and their share of the sampled tokens; one rollout can be in several lines",
       ),
     ),
-    h(
-      "div.rt-lanes-table.rt-table-scroll.rt-scroll",
-      { tabindex: "0", role: "region", "aria-label": "Funnel" },
+    scrolling(
+      "Funnel",
       table(
         null,
         [
@@ -71,6 +70,7 @@ export function funnelTable(answer) {
           ),
         ),
       ),
+      ".rt-lanes-table.rt-scroll",
     ),
   );
 }
@@ -127,9 +127,8 @@ export function functionsTable(answer, step) {
     h("h2", "Reward functions", h("span.rt-faint", " the slowest first; values at this step, lines over the steps")),
     answer.unobserved.map(text => h("p.rt-soft", text)),
     answer.functions.length
-      ? h(
-          "div.rt-lanes-table.rt-table-scroll.rt-scroll",
-          { tabindex: "0", role: "region", "aria-label": "Reward functions" },
+      ? scrolling(
+          "Reward functions",
           table(
             null,
             [
@@ -145,6 +144,7 @@ export function functionsTable(answer, step) {
             ].map(([text, title]) => h("th", { title }, text)),
             answer.functions.map(row),
           ),
+          ".rt-lanes-table.rt-scroll",
         )
       : null,
   );

@@ -1,6 +1,6 @@
 // Live: the rollouts in flight, the silent and the slowest first, and one of them while it grows.
 
-import { h, notice, replace, table } from "../../lib/dom.js";
+import { h, notice, replace, scrolling, table } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
@@ -113,31 +113,25 @@ function draw(answer, now) {
 }
 
 function frame() {
-  const made = (title, hasEnded) => {
-    const body = h("tbody");
+  const made = (title, testid, hasEnded) => {
     const node = table(
-      { class: "rt-flight-table", "aria-label": title },
+      { class: "rt-flight-table", "aria-label": title, testid },
       HEADS.map(name =>
         h("th", { class: NUMBERS.includes(name) ? "rt-num" : null }, hasEnded && name === "silent" ? "stored" : name),
       ),
       [],
     );
-    node.querySelector("tbody").replaceWith(body);
-    return { node, body, rows: new Map() };
+    return { node, body: node.querySelector("tbody"), rows: new Map() };
   };
   list = {
     head: h("div.rt-flight-head", { testid: "flight-stages" }),
     remarks: h("div", { testid: "flight-remarks" }),
-    going: made("In flight", false),
-    ended: made("Ended", true),
+    going: made("In flight", "flight-going", false),
+    ended: made("Ended", "flight-ended", true),
     endedTitle: h("h2", "Ended last"),
     none: h("p.rt-empty", "Nothing is in flight."),
     side: h("aside.rt-flight-side.rt-scroll", { testid: "flight-opened", hidden: true }),
   };
-  list.going.node.setAttribute("data-testid", "flight-going");
-  list.ended.node.setAttribute("data-testid", "flight-ended");
-  const scroll = (label, node) =>
-    h("div.rt-table-scroll.rt-flight-scroll", { tabindex: "0", role: "region", "aria-label": label }, node);
   replace(
     slot(),
     h(
@@ -145,9 +139,9 @@ function frame() {
       list.head,
       list.remarks,
       list.none,
-      scroll("In flight", list.going.node),
+      scrolling("In flight", list.going.node, ".rt-flight-scroll"),
       list.endedTitle,
-      scroll("Ended last", list.ended.node),
+      scrolling("Ended last", list.ended.node, ".rt-flight-scroll"),
     ),
     list.side,
   );

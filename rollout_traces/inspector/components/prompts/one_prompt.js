@@ -1,6 +1,6 @@
 // One prompt: its rewards and lengths over the steps, a line a run and split; each visit opens its rollouts.
 
-import { button, ghost, h, table } from "../../lib/dom.js";
+import { button, ghost, h, scrolling, table } from "../../lib/dom.js";
 import { rewardColour } from "../../lib/colour.js";
 import { number, percent, plural } from "../../lib/format.js";
 import * as state from "../../lib/state.js";
@@ -92,12 +92,11 @@ function visits(place, one, now) {
     "section.rt-run-block",
     { testid: "visits" },
     h("h2", inert(`${place.run}, ${place.split}`), h("span.rt-faint", ` ${plural(place.visits.length, "visit")}`)),
-    h(
-      "div.rt-table-scroll",
-      { tabindex: "0", role: "region", "aria-label": `Visits in ${place.split}` },
+    scrolling(
+      `Visits in ${place.split}`,
       table(
         { class: "rt-prompts-table" },
-        ["step", "rewards", "solved", "tokens", "stopped by", "kept", ""].map(name => h("th", name)),
+        ["step", "rewards", "solved", "tokens", "stopped by", "kept", ""],
         listed.map(visit =>
           h(
             "tr",

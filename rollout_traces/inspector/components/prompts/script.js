@@ -1,6 +1,6 @@
 // Prompts: the list of a run and split, and one prompt over steps, splits and runs.
 
-import { button, ghost, h, notice, replace, table } from "../../lib/dom.js";
+import { button, ghost, h, notice, replace, scrolling, table } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
 import { register, setPopulation } from "../../lib/pages.js";
 import { latest, remote } from "../../lib/remote.js";
@@ -113,9 +113,8 @@ function drawList(now) {
           )
         : null,
     ),
-    h(
-      "div.rt-table-scroll.rt-prompts-scroll",
-      { tabindex: "0", role: "region", "aria-label": "Prompts" },
+    scrolling(
+      "Prompts",
       table(
         { class: "rt-prompts-table", testid: "prompts-table" },
         [
@@ -127,6 +126,7 @@ function drawList(now) {
         ],
         list.prompts.map(each => row(each, sourced)),
       ),
+      ".rt-prompts-scroll",
     ),
     list.prompts.length < list.total ? button(`more of ${number(list.total)}`, more, { testid: "prompts-more" }) : null,
   );

@@ -1,6 +1,6 @@
 // The page to read rollouts: steps and samples on the left, the conversation, charts on the right.
 
-import { ghost, h, notice, replace, select } from "../../lib/dom.js";
+import { ghost, h, notice, replace, segmented, select } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { usualLine } from "../../lib/flags.js";
 import { shortcut } from "../../lib/keyboard.js";
@@ -248,19 +248,16 @@ function orders() {
 }
 
 function scopes() {
-  return h(
-    "div.rt-segmented",
-    { role: "group", "aria-label": "Which steps" },
-    [
-      ["step", "this step"],
-      ["all", "all steps"],
-    ].map(([value, label]) =>
-      h(
-        "button",
-        { value, testid: `scope-${value}`, onclick: () => state.set({ scope: value === "all" ? "all" : null }) },
-        label,
-      ),
-    ),
+  const options = [
+    ["step", "this step"],
+    ["all", "all steps"],
+  ];
+  return segmented(
+    "Which steps",
+    null,
+    options,
+    scope => state.set({ scope: scope === "all" ? "all" : null }),
+    "scope",
   );
 }
 

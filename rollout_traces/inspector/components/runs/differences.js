@@ -1,15 +1,14 @@
 // The settings in which runs differ, as a table.
 
-import { h, table } from "../../lib/dom.js";
+import { h, scrolling, table } from "../../lib/dom.js";
 import { inert } from "../../lib/text.js";
 
 const text = value => (value === null || value === undefined ? h("span.rt-faint", "not set") : inert(String(value)));
 
 // rows: {key, values: one a run}; runs: their names.
 export function differences(rows, runs) {
-  return h(
-    "div.rt-table-scroll",
-    { tabindex: "0", role: "region", "aria-label": "Settings that differ" },
+  return scrolling(
+    "Settings that differ",
     table(
       { class: "rt-differences", testid: "differences" },
       [h("th", "setting"), runs.map(run => h("th", inert(run)))],

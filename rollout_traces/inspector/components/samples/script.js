@@ -140,7 +140,7 @@ function groupCard(group, options) {
             class: usual.includes("tied_group") ? "rt-chip" : "rt-chip rt-chip-warn",
             title: "All rewards are equal: this group teaches nothing",
           },
-          group.tied_why ? `tied, ${group.tied_why}` : "tied",
+          "tied",
         )
       : null;
   const reasons = new Set(group.samples.map(card => card.discard_reason));

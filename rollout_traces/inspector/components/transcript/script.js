@@ -1,8 +1,7 @@
 // The conversation of one rollout, as a person reads it or token for token under an overlay.
 
-import { button, ghost, h, replace, select } from "../../lib/dom.js";
+import { button, ghost, h, replace, segmented, select } from "../../lib/dom.js";
 import { tokenMarks } from "../../lib/flags.js";
-import { number } from "../../lib/format.js";
 import { Tokens } from "../../lib/tracks.js";
 import { legend } from "../overlays/legend.js";
 import { OVERLAYS, available, extremes, missing, paint } from "../overlays/registry.js";
@@ -118,18 +117,6 @@ export class TranscriptView {
     const { look } = this;
     const change = patch => this.options.onChange(patch);
     const mode = this.mode();
-    const segment = (key, label, title) =>
-      h(
-        "button",
-        {
-          "aria-pressed": String(mode === key),
-          title,
-          testid: `view-${key}`,
-          onclick: () =>
-            change({ view: key === "tokens" ? "tokens" : null, overlay: key === "tokens" ? look.overlay : null }),
-        },
-        label,
-      );
     const overlaySelect = select(
       [["", "no overlay"], ...this.overlays.map(overlay => [overlay.key, overlay.label])],
       look.overlay,
@@ -139,11 +126,15 @@ export class TranscriptView {
     replace(
       this.toolbar,
       this.tokens
-        ? h(
-            "div.rt-segmented",
-            { role: "group", "aria-label": "View" },
-            segment("read", "Read", "As a person reads it"),
-            segment("tokens", "Tokens", "Token for token, markers included"),
+        ? segmented(
+            "View",
+            mode,
+            [
+              ["read", "Read", "As a person reads it"],
+              ["tokens", "Tokens", "Token for token, markers included"],
+            ],
+            key => change(key === "tokens" ? { view: key, overlay: look.overlay } : { view: null, overlay: null }),
+            "view",
           )
         : h("span.rt-faint", "no token data in this trace"),
       this.tokens ? overlaySelect : null,
@@ -309,10 +300,6 @@ export class TranscriptView {
     if (flag.turn !== null) this.turnCards[flag.turn]?.expand();
     if (flag.start !== null && this.tokens) this.goTo(flag.start);
     else if (flag.turn !== null) this.turnCards[flag.turn]?.root.scrollIntoView({ block: "start" });
-  }
-
-  describe() {
-    return `${number(this.rollout.turns.length)} turns`;
   }
 
   forget() {

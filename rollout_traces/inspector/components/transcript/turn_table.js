@@ -1,6 +1,6 @@
 // Each turn in figures, from the token track; a figure whose input was not logged has no column.
 
-import { h, table } from "../../lib/dom.js";
+import { h, numberCell, table } from "../../lib/dom.js";
 import { number, seconds, signed } from "../../lib/format.js";
 import { inert } from "../../lib/text.js";
 import { meanOf } from "../overlays/values.js";
@@ -81,7 +81,6 @@ export function turnTimes(turns, timings) {
 
 export function turnTable(rollout, tokens, goTo) {
   const figures = [...turnFigures(rollout.turns, tokens), ...turnTimes(rollout.turns, rollout.timings)];
-  const cell = (value, show = number) => h("td.rt-num", Number.isNaN(value) || value === null ? "" : show(value));
   return h(
     "div.rt-turn-table",
     { testid: "turn-table", tabindex: "0", "aria-label": "Each turn in figures" },
@@ -106,10 +105,10 @@ export function turnTable(rollout, tokens, goTo) {
               `${index} ${turn.role}${turn.name ? ` ${inert(turn.name)}` : ""}`,
             ),
           ),
-          cell(turn.n_tokens),
-          cell(turn.n_sampled),
-          cell(countIn(tokens.get("loss_mask"), turn)),
-          figures.map(figure => cell(figure.values[index], figure.show)),
+          numberCell(turn.n_tokens),
+          numberCell(turn.n_sampled),
+          numberCell(countIn(tokens.get("loss_mask"), turn)),
+          figures.map(figure => numberCell(figure.values[index], figure.show)),
           h("td.rt-ellipsis", turn.tool_calls.map(call => inert(call.name)).join(", ")),
         ),
       ),
