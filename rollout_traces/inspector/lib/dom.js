@@ -6,6 +6,7 @@ import { number } from "./format.js";
 const SVG = "http://www.w3.org/2000/svg";
 
 // A node of a tag with its classes, such as `p.rt-soft`; properties come first where there are any, then children.
+// An object would be taken for properties: a value of a rollout is given as text, `inert(String(value))`.
 function made(create, selector, given) {
   const [tag, ...classes] = selector.split(".");
   const has = Object.getPrototypeOf(given[0] ?? "") === Object.prototype;
@@ -131,6 +132,16 @@ export function openDialog(className, testid, title, ...body) {
 export function table(props, heads, rows) {
   const cells = heads.flat().map(head => (typeof head === "string" ? h("th", head) : head));
   return h("table", props, h("thead", h("tr", cells)), h("tbody", rows));
+}
+
+// Calls back when an element became wider or narrower, by more than a scroll bar's coming and going.
+export function onWidth(node, changed) {
+  let width = node.clientWidth;
+  new ResizeObserver(() => {
+    if (Math.abs(node.clientWidth - width) <= 8) return;
+    width = node.clientWidth;
+    changed();
+  }).observe(node);
 }
 
 export function debounce(wait, action) {

@@ -31,6 +31,10 @@ export function percent(share) {
   );
 }
 
+export function inUnit(unit, value) {
+  return unit === "share" ? percent(value) : number(value);
+}
+
 export function compact(value) {
   if (value === null || value === undefined) return "\u2013";
   const size = Math.abs(value);

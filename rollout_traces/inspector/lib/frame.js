@@ -2,6 +2,7 @@
 
 import { h, openDialog } from "./dom.js";
 import { dispatch, listed, shortcut } from "./keyboard.js";
+import { keep } from "./kept.js";
 import * as state from "./state.js";
 
 // The keys that every page has, and the one place that listens to them.
@@ -20,11 +21,7 @@ export function listenToKeys() {
 export function toggleTheme() {
   const theme = document.documentElement.dataset.rtTheme === "dark" ? "light" : "dark";
   document.documentElement.dataset.rtTheme = theme;
-  try {
-    localStorage.setItem("rt-theme", theme);
-  } catch {
-    /* a private window keeps it for this page alone */
-  }
+  keep("rt-theme", theme);
 }
 
 export function showHelp() {

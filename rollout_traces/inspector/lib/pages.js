@@ -1,6 +1,6 @@
 import { h } from "./dom.js";
 import { number, plural } from "./format.js";
-import { latest } from "./remote.js";
+import { latest, remote } from "./remote.js";
 
 // Pages announce themselves here; the shell shows the one that the address names.
 
@@ -11,6 +11,13 @@ export function register(name, page) {
   pages.set(name, page);
   for (const resolve of waiting.get(name) || []) resolve(page);
   waiting.delete(name);
+}
+
+// For the script of a page: its view and what asks its functions. page: {update(now, changed); news(now), where new rows matter}.
+export function mounted(name, element, server, page) {
+  const root = element.closest(".rt-view") || element;
+  register(name, { element: root, ...page });
+  return [root, remote(server)];
 }
 
 export function whenReady(name) {

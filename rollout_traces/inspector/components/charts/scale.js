@@ -2,6 +2,13 @@
 
 import { number } from "../../lib/format.js";
 
+// As many charts beside each other as there is room for: the style of their grid, and how wide each of them is drawn.
+export function besides(width, least, most) {
+  const columns = Math.max(1, Math.min(most, Math.floor(width / least)));
+  const style = { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` };
+  return { style, wide: Math.floor((width - 36 - (columns - 1) * 14) / columns) - 28 };
+}
+
 // Lines of this many points and more are drawn as their mean, with the noise light behind it.
 export const MANY = 24;
 const USUAL_WEIGHT = 0.7;

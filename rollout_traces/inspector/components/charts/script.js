@@ -2,6 +2,7 @@
 
 import { ghost, h, notice, replace } from "../../lib/dom.js";
 import { number, seconds } from "../../lib/format.js";
+import { keep, recalled } from "../../lib/kept.js";
 import { isStatic } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
@@ -27,7 +28,7 @@ export function chartsOf(text) {
 // The charts chosen for a project, remembered; the address has the last word.
 export function rememberedCharts(project) {
   try {
-    return JSON.parse(localStorage.getItem(`rt-charts:${project}`) || "[]").filter(name => typeof name === "string");
+    return JSON.parse(recalled(`rt-charts:${project}`) || "[]").filter(name => typeof name === "string");
   } catch {
     return [];
   }
@@ -35,11 +36,7 @@ export function rememberedCharts(project) {
 
 function choose(charts) {
   const entries = charts.filter(chart => chart.length).map(chart => chart.join("|"));
-  try {
-    localStorage.setItem(`rt-charts:${state.get().project}`, JSON.stringify(entries));
-  } catch {
-    /* the address keeps it */
-  }
+  keep(`rt-charts:${state.get().project}`, JSON.stringify(entries));
   state.set({ charts: entries.join(",") || null }, { fill: true });
 }
 

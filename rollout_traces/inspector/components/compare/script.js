@@ -4,14 +4,14 @@ import { ghost, h, notice, replace, select, table } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { populationOfStep, register, setPopulation, splitOf } from "../../lib/pages.js";
-import { latest, remote } from "../../lib/remote.js";
+import { mounted, populationOfStep, setPopulation, splitOf } from "../../lib/pages.js";
+import { latest } from "../../lib/remote.js";
 import { shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { grouped } from "../../lib/flags.js";
 import { inert } from "../../lib/text.js";
 import { selectedSentence } from "../rollout_header/script.js";
-import { LOOK_KEYS, lookOf } from "../transcript/keys.js";
+import { LOOK_KEYS, lookOf, lookPatch } from "../transcript/keys.js";
 import { TranscriptView } from "../transcript/script.js";
 
 const KEYS = ["project", "run", "split", "step", "group", "a", "b"];
@@ -27,8 +27,7 @@ const newestPopulation = populationOfStep("compare");
 const slot = () => root.querySelector(".rt-compare");
 
 export function mount(element, server) {
-  root = element.closest(".rt-view") || element;
-  call = remote(server);
+  [root, call] = mounted("compare", element, server, { update });
   const here = { page: "compare", section: "Compare" };
   shortcut("s", "Swap the sides", swap, here);
   shortcut("d", "Go to the first difference", goToDivergence, here);
@@ -38,7 +37,6 @@ export function mount(element, server) {
     () => lookChanged(views[0]?.mode() === "tokens" ? { view: null, overlay: null } : { view: "tokens" }),
     here,
   );
-  register("compare", { element: root, update, news() {} });
 }
 
 function update(now, changed) {
@@ -327,14 +325,7 @@ function swap() {
   if (data) state.set({ a: data.sides[1].id, b: data.sides[0].id });
 }
 
-function lookChanged(patch) {
-  const next = {};
-  if ("overlay" in patch) next.overlay = patch.overlay;
-  if ("view" in patch) next.view = patch.view === "read" ? null : patch.view;
-  if ("rendered" in patch) next.plain = patch.rendered ? null : 1;
-  if ("whitespace" in patch) next.ws = patch.whitespace ? 1 : null;
-  if (Object.keys(next).length) state.set(next);
-}
+const lookChanged = ({ token, ...patch }) => state.set(lookPatch(patch));
 
 // The same prompt over the steps: a strip of mean rewards; a click puts that step's best on the right.
 function loadHistory(now, answer, node) {

@@ -4,8 +4,8 @@ import { button, ghost, h, notice, numberCell, replace, table } from "../../lib/
 import { number, plural, seconds, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { populationOfStep, register, setPopulation } from "../../lib/pages.js";
-import { latest, remote } from "../../lib/remote.js";
+import { mounted, populationOfStep, setPopulation } from "../../lib/pages.js";
+import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { flagChips } from "../samples/script.js";
@@ -38,15 +38,13 @@ const newestPopulation = populationOfStep("episodes");
 const part = selector => root.querySelector(selector);
 
 export function mount(element, server) {
-  root = element.closest(".rt-view") || element;
-  call = remote(server);
+  [root, call] = mounted("episodes", element, server, { update });
   const here = { page: "episodes", section: "Episodes" };
   stepKeys(here);
   shortcut("j", "Next branch", () => stepRow(1), here);
   shortcut("k", "Previous branch", () => stepRow(-1), here);
   shortcut("J", "Next episode", () => stepEpisode(1), here);
   shortcut("K", "Previous episode", () => stepEpisode(-1), here);
-  register("episodes", { element: root, update, news() {} });
 }
 
 function update(now, changed) {

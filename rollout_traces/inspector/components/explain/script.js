@@ -2,14 +2,16 @@
 
 import { ghost, h, notice, replace, select } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
-import { catalog, register, runOf, setPopulation, splitOf } from "../../lib/pages.js";
-import { latest, remote } from "../../lib/remote.js";
+import { toRollout, toRows } from "../../lib/going.js";
+import { catalog, mounted, runOf, setPopulation, splitOf } from "../../lib/pages.js";
+import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { pointed } from "../filter_bar/script.js";
 import { KINDS, asked, formatAgainst, kindOf, parseAgainst } from "./against.js";
 import { explanation } from "./explanation.js";
 
+const LEFT = { explain: null, steps: null, against: null };
 const ASKED = ["project", "run", "split", "step", "steps", "where", "against"];
 
 let call;
@@ -20,9 +22,7 @@ const newestForce = latest();
 const part = selector => root.querySelector(selector);
 
 export function mount(element, server) {
-  root = element.closest(".rt-view") || element;
-  call = remote(server);
-  register("explain", { element: root, update, news() {} });
+  [root, call] = mounted("explain", element, server, { update });
 }
 
 function update(now) {
@@ -42,35 +42,8 @@ function update(now) {
 export function actions(request, figures) {
   return {
     rollouts: place =>
-      state.set({
-        page: "explore",
-        rows: "all",
-        where: place.where,
-        run: place.run || undefined,
-        split: place.split || undefined,
-        explain: null,
-        text: null,
-        step: null,
-        steps: null,
-        against: null,
-        sort: null,
-      }),
-    open: (id, mark) =>
-      state.set({
-        page: "rollouts",
-        id,
-        mark,
-        step: null,
-        group: null,
-        sample: null,
-        explain: null,
-        where: null,
-        text: null,
-        steps: null,
-        against: null,
-        scope: null,
-        sort: null,
-      }),
+      toRows(place.where, { run: place.run || undefined, split: place.split || undefined, step: null, ...LEFT }),
+    open: (id, mark) => toRollout({ id }, { mark, ...LEFT }),
     figures: (of, at) => figures("figures", { ...request, of, at }),
   };
 }

@@ -1,11 +1,12 @@
 // The run as a table: columns, filter, search, order, how a column is spread, export.
 
 import { button, ghost, h, notice, replace, segmented, svg } from "../../lib/dom.js";
+import { toRollout } from "../../lib/going.js";
 import { rewardColour } from "../../lib/colour.js";
 import { number, percent, plural } from "../../lib/format.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { isUsual, kept, onUsual, register, setPopulation } from "../../lib/pages.js";
-import { latest, remote } from "../../lib/remote.js";
+import { isUsual, kept, mounted, onUsual, setPopulation } from "../../lib/pages.js";
+import { latest } from "../../lib/remote.js";
 import { exportDialog } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { firstWords, inert } from "../../lib/text.js";
@@ -36,8 +37,7 @@ const newestSpread = latest();
 const part = selector => root.querySelector(selector);
 
 export function mount(element, server) {
-  root = element.closest(".rt-view") || element;
-  call = remote(server);
+  [root, call] = mounted("explore", element, server, { update, news: now => load(now, shownFor, { quiet: true }) });
   filterBar = buildFilterBar({ columns: () => known.map(column => column.name) });
   const here = { page: "explore", section: "Explore" };
   shortcut("f", "Filter", () => filterBar.focusFilter(), here);
@@ -51,7 +51,6 @@ export function mount(element, server) {
   onUsual(() => {
     if (data) drawTable(state.get());
   });
-  register("explore", { element: root, update, news: now => load(now, shownFor, { quiet: true }) });
 }
 
 function asked(now) {
@@ -219,34 +218,18 @@ function cell(name, value, step) {
 }
 
 function rowNode(row) {
+  const open = () => row.traced && toRollout(row);
   return h(
     "tr",
     {
       tabindex: 0,
       class: row.traced ? "" : "rt-not-traced",
       title: row.traced ? "Open under Rollouts" : "Not kept as a trace: the ledger has its numbers alone",
-      onclick: () => openRow(row),
-      onkeydown: event => {
-        if (event.key === "Enter") openRow(row);
-      },
+      onclick: open,
+      onkeydown: event => event.key === "Enter" && open(),
     },
     row.cells.map((value, at) => cell(data.columns[at], value, row.step)),
   );
-}
-
-function openRow(row) {
-  if (!row.traced) return;
-  state.set({
-    page: "rollouts",
-    step: row.step,
-    group: row.group,
-    sample: row.sample,
-    id: row.group === null || row.sample === null ? row.id : null,
-    where: null,
-    text: null,
-    sort: null,
-    scope: null,
-  });
 }
 
 function drawTable(now) {

@@ -2,8 +2,9 @@
 
 import { button, ghost, h, notice, replace, scrolling, select, table } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
-import { catalog, register, runOf, setPopulation } from "../../lib/pages.js";
-import { latest, remote } from "../../lib/remote.js";
+import { toRollout } from "../../lib/going.js";
+import { catalog, mounted, runOf, setPopulation } from "../../lib/pages.js";
+import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { queries } from "../explain/queries.js";
@@ -20,9 +21,7 @@ const newestGrid = latest();
 const slot = () => root.querySelector(".rt-flips");
 
 export function mount(element, server) {
-  root = element.closest(".rt-view") || element;
-  call = remote(server);
-  register("flips", { element: root, update, news() {} });
+  [root, call] = mounted("flips", element, server, { update });
 }
 
 // The evaluation split in sight: the one that is chosen, else the run's first.
@@ -317,15 +316,7 @@ function gridCell(row, at, answer, title) {
       onclick: () =>
         pair
           ? beside(...pair)
-          : state.set({
-              page: "rollouts",
-              run: answer.evaluations[at][0],
-              split: evaluation(state.get()),
-              id: mine,
-              step: null,
-              group: null,
-              sample: null,
-            }),
+          : toRollout({ id: mine }, { run: answer.evaluations[at][0], split: evaluation(state.get()) }),
     },
     shown,
   );

@@ -2,10 +2,11 @@
 
 import { button, ghost, h, notice, numberCell, replace, table } from "../../lib/dom.js";
 import { number, plural, signed } from "../../lib/format.js";
+import { toRollout } from "../../lib/going.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { populationOfStep, register, setPopulation, splitOf } from "../../lib/pages.js";
-import { latest, remote } from "../../lib/remote.js";
+import { mounted, populationOfStep, setPopulation, splitOf } from "../../lib/pages.js";
+import { latest } from "../../lib/remote.js";
 import { shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { firstWords, inert } from "../../lib/text.js";
@@ -24,13 +25,11 @@ const newestPopulation = populationOfStep("group");
 const slot = () => root.querySelector(".rt-workbench");
 
 export function mount(element, server) {
-  root = element.closest(".rt-view") || element;
-  call = remote(server);
+  [root, call] = mounted("group", element, server, { update });
   const here = { page: "group", section: "Group" };
   shortcut("J", "Next group", () => move(1), here);
   shortcut("K", "Previous group", () => move(-1), here);
   shortcut("c", "Compare best and worst of the group", () => state.set({ page: "compare", a: null, b: null }), here);
-  register("group", { element: root, update, news() {} });
 }
 
 function update(now) {
@@ -101,19 +100,8 @@ function head() {
   );
 }
 
-function open(member, extra = {}) {
-  state.set({
-    page: "rollouts",
-    step: data.step,
-    group: data.group,
-    sample: member.sample,
-    id: null,
-    where: null,
-    text: null,
-    sort: null,
-    scope: null,
-    ...extra,
-  });
+function open({ sample, id }, more = {}) {
+  toRollout({ step: data.step, group: data.group, sample, id }, more);
 }
 
 function members(letters) {

@@ -1,15 +1,16 @@
 // Is the run well: every step over all its rollouts; each point opens its examples.
 
-import { button, ghost, h, notice, replace, select } from "../../lib/dom.js";
-import { number, percent, plural } from "../../lib/format.js";
+import { button, ghost, h, notice, onWidth, replace, select } from "../../lib/dom.js";
+import { inUnit, number, percent, plural } from "../../lib/format.js";
 import { usualLine } from "../../lib/flags.js";
-import { kept, register, setPopulation } from "../../lib/pages.js";
-import { latest, remote } from "../../lib/remote.js";
+import { toKept, toRollout, toRows } from "../../lib/going.js";
+import { kept, mounted, setPopulation } from "../../lib/pages.js";
+import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { isLog, logButton } from "../charts/axis_controls.js";
 import { lineChart } from "../charts/line_chart.js";
-import { weightFor } from "../charts/scale.js";
+import { besides, weightFor } from "../charts/scale.js";
 import { sampleCard } from "../samples/script.js";
 
 const CELLS = 72;
@@ -18,7 +19,6 @@ let call;
 let root;
 let shownFor = "";
 let data = null;
-let width = 0;
 // Which measures are taken apart, and by what.
 const apart = new Map();
 const newest = latest();
@@ -26,12 +26,8 @@ const newestExamples = latest();
 const part = selector => root.querySelector(selector);
 
 export function mount(element, server) {
-  root = element.closest(".rt-view") || element;
-  call = remote(server);
-  register("health", { element: root, update, news: load });
-  new ResizeObserver(() => {
-    if (data && Math.abs(part(".rt-health-main").clientWidth - width) > 8) draw();
-  }).observe(part(".rt-health-main"));
+  [root, call] = mounted("health", element, server, { update, news: load });
+  onWidth(part(".rt-health-main"), () => data && draw());
 }
 
 function update(now, changed) {
@@ -77,7 +73,6 @@ function ask(what, name, step) {
 function draw() {
   const now = state.get();
   const main = part(".rt-health-main");
-  width = main.clientWidth;
   if (!data.steps.length) {
     replace(
       main,
@@ -90,15 +85,14 @@ function draw() {
     return;
   }
   const keep = main.scrollTop;
-  const columns = Math.max(1, Math.min(5, Math.floor(width / 300)));
-  const chartWidth = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 26;
+  const { style, wide } = besides(main.clientWidth, 300, 5);
   const step = now.step === undefined ? null : Number(now.step);
   replace(
     main,
     h(
       "div.rt-health-grid",
-      { style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
-      data.measures.map(measure => card(measure, step, chartWidth, weightFor(now.smooth, data.steps.length))),
+      { style },
+      data.measures.map(measure => card(measure, step, wide, weightFor(now.smooth, data.steps.length))),
     ),
     data.usual.length ? h("p.rt-soft.rt-usual", { testid: "usual-flags" }, inert(usualLine(data.usual))) : null,
     heat(
@@ -122,10 +116,6 @@ function draw() {
   main.scrollTop = keep;
 }
 
-function show(unit, value) {
-  return unit === "share" ? percent(value) : number(value);
-}
-
 function card(measure, step, chartWidth, weight) {
   const now = state.get();
   const at = step === null ? data.steps.length - 1 : data.steps.indexOf(step);
@@ -137,7 +127,7 @@ function card(measure, step, chartWidth, weight) {
       h("span", measure.title),
       logButton(now, measure.key, measure.values, measure.title),
       byPicker(measure),
-      h("b", show(measure.unit, measure.values[at >= 0 ? at : measure.values.length - 1])),
+      h("b", inUnit(measure.unit, measure.values[at >= 0 ? at : measure.values.length - 1])),
     ),
     apart.has(measure.key)
       ? parts(measure, step, chartWidth, weight)
@@ -149,7 +139,7 @@ function card(measure, step, chartWidth, weight) {
           log: isLog(now, measure.key),
           onStep: picked => ask("measure", measure.key, picked),
           label: measure.title,
-          show: value => show(measure.unit, value),
+          show: value => inUnit(measure.unit, value),
         }),
   );
 }
@@ -192,7 +182,7 @@ function parts(measure, step, chartWidth, weight) {
                   bare: true,
                   label: `${measure.title}, ${value}`,
                 }),
-                h("b", show(measure.unit, values[step === null ? values.length - 1 : answer.steps.indexOf(step)])),
+                h("b", inUnit(measure.unit, values[step === null ? values.length - 1 : answer.steps.indexOf(step)])),
               ),
             )
           : h("span.rt-faint", "not logged"),
@@ -279,18 +269,7 @@ function heatName(row, what) {
       class: `rt-heat-name rt-ellipsis rt-sev-${severity || "none"}`,
       title: `${title}. Lists its rollouts of all steps`,
       testid: "heat-name",
-      onclick: () =>
-        state.set({
-          page: "rollouts",
-          scope: "all",
-          where,
-          sort: null,
-          text: null,
-          flag: null,
-          group: null,
-          sample: null,
-          id: null,
-        }),
+      onclick: () => toKept(where, { scope: "all", flag: null, group: null, sample: null, id: null }),
     },
     label,
   );
@@ -369,7 +348,7 @@ function examples(now) {
         what === "measure"
           ? data?.measures.find(measure => measure.key === name)?.title || name
           : name.replaceAll("_", " ");
-      const open = patch => state.set({ page: "rollouts", flag: null, text: null, ...patch });
+      const none = { flag: null, group: null, sample: null, id: null };
       replace(
         side,
         h(
@@ -391,31 +370,16 @@ function examples(now) {
                 sampleCard(each, {
                   range: answer.range,
                   severities: answer.severities,
-                  open: picked =>
-                    open(
-                      picked.group === null
-                        ? { id: picked.id }
-                        : {
-                            step: picked.step,
-                            group: picked.group,
-                            sample: picked.sample,
-                            id: null,
-                            where: null,
-                            sort: null,
-                          },
-                    ),
+                  open: picked => toRollout(picked, { flag: null }),
                 }),
               ),
             )
           : h("p.rt-empty", "None of them was kept as a trace. Explore, all rows, shows their numbers."),
         h(
           "div.rt-example-tools",
-          button(
-            "list under Rollouts",
-            () =>
-              open({ where: answer.where || null, sort: answer.order || null, group: null, sample: null, id: null }),
-            { testid: "examples-open" },
-          ),
+          button("list under Rollouts", () => toKept(answer.where, { ...none, sort: answer.order }), {
+            testid: "examples-open",
+          }),
           button(
             `explain step ${number(Number(now.step))}`,
             () => state.set({ page: "explain", flag: null, where: null, against: null, steps: null }),
@@ -429,12 +393,9 @@ function examples(now) {
               )
             : null,
           button("all rows under Explore", () =>
-            state.set({
-              page: "explore",
+            toRows([answer.where, `step = ${now.step}`].filter(Boolean).join(" and "), {
               flag: null,
-              rows: "all",
-              where: [answer.where, `step = ${now.step}`].filter(Boolean).join(" and "),
-              sort: answer.order || null,
+              sort: answer.order,
             }),
           ),
         ),

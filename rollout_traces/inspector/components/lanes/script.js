@@ -2,8 +2,9 @@
 
 import { button, h, notice, replace, segmented } from "../../lib/dom.js";
 import { number, plural, seconds } from "../../lib/format.js";
-import { populationOfStep, register, setPopulation, splitOf } from "../../lib/pages.js";
-import { latest, remote } from "../../lib/remote.js";
+import { toRollout, toRows } from "../../lib/going.js";
+import { mounted, populationOfStep, setPopulation, splitOf } from "../../lib/pages.js";
+import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { atStep, stepKeys } from "../step_pager/script.js";
@@ -30,11 +31,9 @@ const newestPopulation = populationOfStep("lanes");
 const part = selector => root.querySelector(selector);
 
 export function mount(element, server) {
-  root = element.closest(".rt-view") || element;
-  call = remote(server);
+  [root, call] = mounted("lanes", element, server, { update, news });
   const here = { page: "lanes", section: "Lanes" };
   stepKeys(here);
-  register("lanes", { element: root, update, news });
 }
 
 function update(now) {
@@ -103,7 +102,7 @@ function draw(answer) {
   ];
   const block = inside => replace(part(".rt-lanes-time"), h("section.rt-lanes-block", inside));
   if (!answer.spans.lane.length) return block([h("h2", "Lanes of time"), notes]);
-  drawn = new LanesCanvas(answer, { open, dense: answer.by === "rollout" });
+  drawn = new LanesCanvas(answer, { open: rollout => toRollout(rollout), dense: answer.by === "rollout" });
   const steps =
     answer.steps.length > 1
       ? `, steps ${number(answer.steps[0])} to ${number(answer.steps[answer.steps.length - 1])}`
@@ -131,24 +130,6 @@ function tail({ text, where, n }) {
     { testid: "lanes-tail" },
     h("b", inert(text)),
     " ",
-    button(
-      `list ${n === 1 ? "it" : "them"}`,
-      () => state.set({ page: "explore", rows: "all", where, sort: null, text: null, flag: null }),
-      { testid: "lanes-tail-list" },
-    ),
+    button(`list ${n === 1 ? "it" : "them"}`, () => toRows(where, { flag: null }), { testid: "lanes-tail-list" }),
   );
-}
-
-function open(rollout) {
-  const { step, group, sample } = rollout;
-  state.set({
-    page: "rollouts",
-    step,
-    group,
-    sample,
-    id: rollout.id && group === null ? rollout.id : null,
-    where: null,
-    text: null,
-    scope: null,
-  });
 }

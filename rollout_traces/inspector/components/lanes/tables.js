@@ -2,30 +2,24 @@
 
 import { ghost, h, scrolling, table } from "../../lib/dom.js";
 import { number, percent, plural, seconds } from "../../lib/format.js";
+import { toKept, toRows } from "../../lib/going.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { lineChart } from "../charts/line_chart.js";
 
-const CLEAN = { sort: null, text: null, flag: null, group: null, sample: null, id: null };
+const CLEAN = { flag: null, group: null, sample: null, id: null };
 
 // The kept rollouts of a filter under Rollouts, all of them under Explore.
 function links(where, step) {
   return [
-    ghost("kept", () => state.set({ page: "rollouts", scope: step === null ? "all" : null, where, ...CLEAN }), {
+    ghost("kept", () => toKept(where, { ...CLEAN, scope: step === null ? "all" : null }), {
       title: "The kept ones, under Rollouts",
       testid: "funnel-rollouts",
     }),
-    ghost(
-      "all",
-      () =>
-        state.set({
-          page: "explore",
-          rows: "all",
-          where: step === null ? where : `(${where}) and step = ${step}`,
-          ...CLEAN,
-        }),
-      { title: "All of them, kept or not, under Explore", testid: "funnel-all" },
-    ),
+    ghost("all", () => toRows(step === null ? where : `(${where}) and step = ${step}`, CLEAN), {
+      title: "All of them, kept or not, under Explore",
+      testid: "funnel-all",
+    }),
   ];
 }
 

@@ -2,8 +2,8 @@
 
 import { h, notice, replace, scrolling, table } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
-import { register, setPopulation } from "../../lib/pages.js";
-import { latest, remote } from "../../lib/remote.js";
+import { mounted, setPopulation } from "../../lib/pages.js";
+import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { firstWords, inert } from "../../lib/text.js";
 import { duration } from "./duration.js";
@@ -27,9 +27,7 @@ const newestOpened = latest();
 const slot = () => root.querySelector(".rt-flight");
 
 export function mount(element, server) {
-  root = element.closest(".rt-view") || element;
-  call = remote(server);
-  register("live", { element: root, update, news() {} });
+  [root, call] = mounted("live", element, server, { update });
   document.addEventListener("visibilitychange", again);
 }
 

@@ -2,8 +2,7 @@
 
 import { h, notice, replace } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
-import { catalog, register, setPopulation } from "../../lib/pages.js";
-import { remote } from "../../lib/remote.js";
+import { catalog, mounted, setPopulation } from "../../lib/pages.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { parted } from "../charts/scale.js";
@@ -13,9 +12,7 @@ let call;
 let root;
 
 export function mount(element, server) {
-  root = element.closest(".rt-view") || element;
-  call = remote(server);
-  register("projects", { element: root, update, news: update });
+  [root, call] = mounted("projects", element, server, { update, news: update });
 }
 
 async function update() {

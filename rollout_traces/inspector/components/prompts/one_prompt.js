@@ -1,12 +1,13 @@
 // One prompt: its rewards and lengths over the steps, a line a run and split; each visit opens its rollouts.
 
 import { button, ghost, h, scrolling, table } from "../../lib/dom.js";
+import { toRollout } from "../../lib/going.js";
 import { rewardColour } from "../../lib/colour.js";
 import { number, percent, plural } from "../../lib/format.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { isLog, logButton } from "../charts/axis_controls.js";
-import { weightFor } from "../charts/scale.js";
+import { besides, weightFor } from "../charts/scale.js";
 import { legend, seriesChart } from "../charts/series_chart.js";
 
 const MOST_LISTED = 400;
@@ -22,8 +23,7 @@ export function onePrompt(one, now, width) {
       steps: place.visits.map(visit => visit.step),
       values: place.visits.map(value),
     }));
-  const columns = width > 900 ? 2 : 1;
-  const wide = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 28;
+  const { style, wide } = besides(width, 450, 2);
   const chart = (key, title, value, show) => {
     const drawn = series(value);
     const values = drawn.flatMap(each => each.values);
@@ -62,7 +62,7 @@ export function onePrompt(one, now, width) {
     several ? legend(one.places.map(place => ({ name: name(place) }))) : null,
     h(
       "div.rt-run-grid",
-      { style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
+      { style },
       chart("prompt reward", "Reward, mean of each visit", visit => visit.mean_reward ?? NaN),
       chart("prompt solved", "Solved", share, percent),
       chart("prompt length", "Sampled tokens, mean", visit => visit.n_sampled ?? NaN),
@@ -127,7 +127,7 @@ function visits(place, one, now) {
               visit.ids
                 .slice(0, 4)
                 .map((id, i) =>
-                  ghost(String(i + 1), () => open(place, id), {
+                  ghost(String(i + 1), () => toRollout({ id }, { run: place.run, split: place.split }), {
                     "aria-label": `Open rollout ${i + 1} of step ${visit.step}`,
                     testid: "visit-open",
                   }),
@@ -156,22 +156,6 @@ function earlier(place, visit, listed) {
   return ghost(`with step ${number(before.step)}`, () => compare(place, before.ids[0], visit.ids[0]), {
     title: "Side by side with the visit before, at the first turn that differs",
     testid: "visit-before",
-  });
-}
-
-function open(place, id) {
-  state.set({
-    page: "rollouts",
-    run: place.run,
-    split: place.split,
-    id,
-    step: null,
-    group: null,
-    sample: null,
-    where: null,
-    text: null,
-    sort: null,
-    scope: null,
   });
 }
 

@@ -1,9 +1,9 @@
 // Prompts: the list of a run and split, and one prompt over steps, splits and runs.
 
-import { button, ghost, h, notice, replace, scrolling, table } from "../../lib/dom.js";
+import { button, ghost, h, notice, onWidth, replace, scrolling, table } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
-import { register, setPopulation } from "../../lib/pages.js";
-import { latest, remote } from "../../lib/remote.js";
+import { mounted, setPopulation } from "../../lib/pages.js";
+import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { onePrompt } from "./one_prompt.js";
@@ -23,17 +23,12 @@ let root;
 let shownFor = "";
 let list = null;
 let one = null;
-let width = 0;
 const newest = latest();
 const slot = () => root.querySelector(".rt-prompts");
 
 export function mount(element, server) {
-  root = element.closest(".rt-view") || element;
-  call = remote(server);
-  register("prompts", { element: root, update, news() {} });
-  new ResizeObserver(() => {
-    if (one && Math.abs(slot().clientWidth - width) > 8) drawOne();
-  }).observe(slot());
+  [root, call] = mounted("prompts", element, server, { update });
+  onWidth(slot(), () => one && drawOne());
 }
 
 function update(now, changed) {
@@ -194,12 +189,11 @@ function loadOne(now) {
 
 function drawOne() {
   const node = slot();
-  width = node.clientWidth;
   setPopulation(
     "prompts",
     h("b", plural(one.tried, "rollout")),
     ` of this prompt in ${plural(one.n_visits, "visit")}`,
     one.shown < one.n_visits ? `, the last ${number(one.shown)} are shown` : "",
   );
-  replace(node, onePrompt(one, state.get(), width));
+  replace(node, onePrompt(one, state.get(), node.clientWidth));
 }

@@ -4,11 +4,14 @@ import { button, copyButton, ghost, h } from "../../lib/dom.js";
 import { number, percent, plural, seconds, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { grouped } from "../../lib/flags.js";
+import { keep, recalled } from "../../lib/kept.js";
 import { inert } from "../../lib/text.js";
 
+// A number or a text with its label; nodes as they are, nothing where it is unknown.
 function fact(label, value, title) {
   if (value === null || value === undefined || value === "") return null;
-  return h("div.rt-fact", { title }, h("span.rt-label", label), h("span.rt-fact-value", value));
+  const shown = Array.isArray(value) ? value : typeof value === "number" ? number(value) : inert(String(value));
+  return h("div.rt-fact", { title }, h("span.rt-label", label), h("span.rt-fact-value", shown));
 }
 
 function versions(m) {
@@ -171,7 +174,7 @@ function details(rollout, readRecord) {
   const m = rollout.metadata;
   const node = h(
     "details.rt-head-more",
-    { open: opened(), testid: "header-more" },
+    { open: recalled(OPENED) === "1", testid: "header-more" },
     h(
       "summary",
       { title: "All that is known of this rollout" },
@@ -183,24 +186,8 @@ function details(rollout, readRecord) {
     more(m),
     rawRecord(m.origin, readRecord),
   );
-  node.addEventListener("toggle", () => remember(node.open));
+  node.addEventListener("toggle", () => keep(OPENED, node.open ? "1" : "0"));
   return node;
-}
-
-function opened() {
-  try {
-    return localStorage.getItem(OPENED) === "1";
-  } catch {
-    return false;
-  }
-}
-
-function remember(open) {
-  try {
-    localStorage.setItem(OPENED, open ? "1" : "0");
-  } catch {
-    /* a private window keeps it for this page alone */
-  }
 }
 
 // That a rollout came after its step was closed, and that its attempt was given up behind the step.
@@ -257,15 +244,11 @@ function facts(rollout) {
   const m = rollout.metadata;
   return h(
     "div.rt-facts",
-    fact("tokens", m.n_tokens === undefined ? null : number(m.n_tokens), "without padding"),
-    fact("prompt", m.n_prompt === undefined ? null : number(m.n_prompt), "tokens before the first sampled one"),
-    fact("sampled", m.n_sampled === undefined ? null : number(m.n_sampled), "tokens the policy sampled"),
-    fact(
-      "environment",
-      m.n_environment ? number(m.n_environment) : null,
-      "unsampled tokens after the first sampled one",
-    ),
-    fact("thinking", m.n_thinking ? number(m.n_thinking) : null, "sampled tokens inside thinking"),
+    fact("tokens", m.n_tokens, "without padding"),
+    fact("prompt", m.n_prompt, "tokens before the first sampled one"),
+    fact("sampled", m.n_sampled, "tokens the policy sampled"),
+    fact("environment", m.n_environment || null, "unsampled tokens after the first sampled one"),
+    fact("thinking", m.n_thinking || null, "sampled tokens inside thinking"),
     fact("turns", m.n_turns),
     fact(
       "tool calls",
@@ -280,13 +263,13 @@ function facts(rollout) {
     fact("version", versions(m), "policy versions that sampled it"),
     fact("trained at", m.train_version === undefined ? null : `v${m.train_version}`),
     fact("staleness", m.staleness_max),
-    fact("mean logprob", m.mean_logprob === undefined ? null : number(m.mean_logprob), "nats a sampled token"),
-    fact("mismatch k3", m.mismatch_k3 === undefined ? null : number(m.mismatch_k3), "train against rollout"),
+    fact("mean logprob", m.mean_logprob, "nats a sampled token"),
+    fact("mismatch k3", m.mismatch_k3, "train against rollout"),
     fact("update share", m.update_share === undefined ? null : percent(m.update_share), "share of the step's update"),
-    fact("raw reward", m.raw_reward !== undefined && m.raw_reward !== m.reward ? number(m.raw_reward) : null),
+    fact("raw reward", m.raw_reward === m.reward ? null : m.raw_reward),
     fact("success", m.success === undefined ? null : m.success ? "yes" : "no"),
-    fact("source", m.source === undefined ? null : inert(String(m.source))),
-    fact("engine", m.engine === undefined ? null : inert(String(m.engine))),
+    fact("source", m.source),
+    fact("engine", m.engine),
     fact("roles from", m.decoded_from, "where roles came from: messages, template or mask"),
     timings(rollout.timings),
   );

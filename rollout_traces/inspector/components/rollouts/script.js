@@ -3,9 +3,10 @@
 import { ghost, h, notice, replace, segmented, select } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { usualLine } from "../../lib/flags.js";
+import { placed } from "../../lib/going.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { catalog, kept, register, setPopulation, splitOf } from "../../lib/pages.js";
-import { latest, remote, soon } from "../../lib/remote.js";
+import { catalog, kept, mounted, setPopulation, splitOf } from "../../lib/pages.js";
+import { latest, soon } from "../../lib/remote.js";
 import { isStatic, shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
@@ -52,8 +53,7 @@ const newestCharts = latest();
 const part = selector => root.querySelector(selector);
 
 export function mount(element, server) {
-  root = element.closest(".rt-view") || element;
-  call = remote(server);
+  [root, call] = mounted("rollouts", element, server, { update, news, askAhead });
   filterBar = buildFilterBar({ columns: () => list?.columns || [] });
   part(".rt-filter-slot").append(filterBar.root);
   charts = new Charts(part(".rt-right"));
@@ -72,7 +72,6 @@ export function mount(element, server) {
     showListOnPhone(!part(".rt-columns").classList.contains("rt-list-open")),
   );
   keys();
-  register("rollouts", { element: root, update, news, askAhead });
 }
 
 function update(now, changed) {
@@ -145,18 +144,16 @@ function nothingYet(now) {
   loadCharts(now);
 }
 
+function askList(now, after = "") {
+  const { where = "", text = "", sort = "", scope = "step" } = now;
+  return call("samples", { ...state.placeAtStep(now), where, text, sort, scope, after });
+}
+
 function loadList(now, wanted, { quiet = false } = {}) {
   listFor = wanted;
-  const asked = {
-    ...state.placeAtStep(now),
-    where: now.where || "",
-    text: now.text || "",
-    sort: now.sort || "",
-    scope: now.scope || "step",
-  };
   if (!list && !quiet) replace(part(".rt-left-list"), h("div.rt-loading", "Loading…"));
   newestList(
-    afterNamed(() => call("samples", asked)),
+    afterNamed(() => askList(now)),
     data => {
       filterBar.error(null);
       list = data;
@@ -198,14 +195,7 @@ function drawList() {
     filtered: Boolean(now.where || now.text),
     widen: () => state.set({ scope: "all" }),
     more: async after => {
-      const next = await call("samples", {
-        ...state.placeAtStep(now),
-        where: now.where || "",
-        text: now.text || "",
-        sort: now.sort || "",
-        scope: now.scope || "step",
-        after,
-      });
+      const next = await askList(now, after);
       list = { ...next, samples: [...list.samples, ...next.samples] };
       drawList();
     },
@@ -275,12 +265,6 @@ function cardOf(now) {
   );
 }
 
-function address(card) {
-  return card.group === null || card.sample === null
-    ? { step: card.step, group: null, sample: null, id: card.id }
-    : { step: card.step, group: card.group, sample: card.sample, id: null };
-}
-
 // A narrow window shows the list or the rollout, not both.
 function showListOnPhone(shown) {
   part(".rt-columns").classList.toggle("rt-list-open", shown);
@@ -290,7 +274,7 @@ function showListOnPhone(shown) {
 function open(card, event) {
   if (event && !isStatic() && selection.clicked(card.id, event)) return;
   showListOnPhone(false);
-  state.set({ ...address(card), token: null, follow: null });
+  state.set({ ...placed(card), token: null, follow: null });
 }
 
 function openWanted(now) {
@@ -299,12 +283,12 @@ function openWanted(now) {
     const inGroup = cards().filter(card => String(card.group) === now.group);
     const same = inGroup.find(card => String(card.sample) === now.sample) || inGroup[0] || cards()[0];
     if (same && (String(same.group) !== now.group || String(same.sample) !== now.sample))
-      return state.set(address(same), { fill: true });
+      return state.set(placed(same), { fill: true });
   }
   if (now.id === undefined && now.sample === undefined) {
     const inGroup = cards().filter(card => now.group === undefined || String(card.group) === now.group);
     const first = inGroup[0] || cards()[0];
-    if (first) return state.set(address(first), { fill: true });
+    if (first) return state.set(placed(first), { fill: true });
     rolloutFor = "";
     rollout = null;
     return replace(

@@ -1,17 +1,18 @@
 // The run at a glance: what is wrong, since when, for whom; a point of a chart opens what differs there.
 
-import { button, ghost, h, notice, replace, svg } from "../../lib/dom.js";
+import { button, ghost, h, notice, onWidth, replace, svg } from "../../lib/dom.js";
 import { usualLine } from "../../lib/flags.js";
-import { number, percent, plural } from "../../lib/format.js";
-import { register, setPopulation } from "../../lib/pages.js";
-import { latest, remote } from "../../lib/remote.js";
+import { inUnit, number, plural } from "../../lib/format.js";
+import { toRows } from "../../lib/going.js";
+import { mounted, setPopulation } from "../../lib/pages.js";
+import { latest } from "../../lib/remote.js";
 import { inFile, isStatic, shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { axisPicker, isLog, logButton } from "../charts/axis_controls.js";
 import { differences } from "../runs/differences.js";
 import { lineChart } from "../charts/line_chart.js";
-import { AXES, along, weightFor } from "../charts/scale.js";
+import { AXES, along, besides, weightFor } from "../charts/scale.js";
 import { explanation } from "../explain/explanation.js";
 import { queries } from "../explain/queries.js";
 import { actions } from "../explain/script.js";
@@ -24,25 +25,19 @@ let call;
 let root;
 let shownFor = "";
 let data = null; // of run_curves first, which run_report then replaces: only that has a verdict
-let width = 0;
 let read = 0;
 const newest = latest();
 const newestExplanation = latest();
 const part = selector => root.querySelector(selector);
 
 export function mount(element, server) {
-  root = element.closest(".rt-view") || element;
-  call = remote(server);
-  register("run", {
-    element: root,
+  [root, call] = mounted("run", element, server, {
     update,
     news: now => {
       if (Date.now() - read > AGAIN_AFTER) load(now);
     },
   });
-  new ResizeObserver(() => {
-    if (data && Math.abs(part(".rt-run-main").clientWidth - width) > 8) draw();
-  }).observe(part(".rt-run-main"));
+  onWidth(part(".rt-run-main"), () => data && draw());
 }
 
 function update(now, changed) {
@@ -99,17 +94,13 @@ const ask = step => state.set({ explain: 1, step });
 // Leads to the rows of a filter; a shared file has none.
 function rolloutsButton(where, testid) {
   if (!where || inFile()) return null;
-  return ghost(
-    "rollouts",
-    () => state.set({ page: "explore", rows: "all", where, explain: null, text: null, step: null }),
-    { title: where, testid },
-  );
+  return ghost("rollouts", () => toRows(where, { explain: null, step: null }), { title: where, testid });
 }
 
 function draw() {
   const now = state.get();
   const main = part(".rt-run-main");
-  width = main.clientWidth;
+  const width = main.clientWidth;
   if (!width) return; // hidden: it is drawn when it is seen
   if (!data.n_rows) {
     replace(
@@ -121,8 +112,7 @@ function draw() {
   }
   const keep = main.scrollTop;
   const step = now.step === undefined ? null : Number(now.step);
-  const columns = Math.max(1, Math.min(4, Math.floor(width / 320)));
-  const chartWidth = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 26;
+  const { style, wide } = besides(width, 320, 4);
   const known = Boolean(data.verdict);
   replace(
     main,
@@ -142,8 +132,8 @@ function draw() {
     ),
     h(
       "div.rt-run-grid",
-      { style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
-      data.metrics.map(metric => card(metric, step, chartWidth)),
+      { style },
+      data.metrics.map(metric => card(metric, step, wide)),
     ),
     known ? [events(), data.settings?.changes.length ? null : settings(), unobserved()] : null,
   );
@@ -324,10 +314,6 @@ function leadsTo(mark, step) {
   mark.addEventListener("keydown", event => {
     if (event.key === "Enter") ask(step);
   });
-}
-
-function inUnit(unit, value) {
-  return unit === "share" ? percent(value) : number(value);
 }
 
 function card(metric, step, chartWidth) {

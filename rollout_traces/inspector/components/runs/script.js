@@ -1,13 +1,13 @@
 // Several runs: curves over each other by steps, rollouts or tokens; settings that differ; ways to what else differs.
 
-import { button, ghost, h, notice, replace, select } from "../../lib/dom.js";
-import { catalog, register, setPopulation } from "../../lib/pages.js";
-import { latest, remote } from "../../lib/remote.js";
+import { button, ghost, h, notice, onWidth, replace, select } from "../../lib/dom.js";
+import { catalog, mounted, setPopulation } from "../../lib/pages.js";
+import { latest } from "../../lib/remote.js";
 import { number } from "../../lib/format.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { axisPicker, isLog, logButton } from "../charts/axis_controls.js";
-import { AXES, along, weightFor } from "../charts/scale.js";
+import { AXES, along, besides, weightFor } from "../charts/scale.js";
 import { attemptsNote, chartsOf, shortName } from "../charts/script.js";
 import { legend, seriesChart } from "../charts/series_chart.js";
 import { differences } from "./differences.js";
@@ -22,17 +22,12 @@ let call;
 let root;
 let shownFor = "";
 let data = null;
-let width = 0;
 const newest = latest();
 const slot = () => root.querySelector(".rt-runs");
 
 export function mount(element, server) {
-  root = element.closest(".rt-view") || element;
-  call = remote(server);
-  register("runs", { element: root, update, news() {} });
-  new ResizeObserver(() => {
-    if (data && Math.abs(slot().clientWidth - width) > 8) draw();
-  }).observe(slot());
+  [root, call] = mounted("runs", element, server, { update });
+  onWidth(slot(), () => data && draw());
 }
 
 function update(now, changed) {
@@ -78,9 +73,7 @@ function draw() {
   const now = state.get();
   const node = slot();
   const keep = node.scrollTop;
-  width = node.clientWidth;
-  const columns = Math.max(1, Math.min(4, Math.floor(width / 380)));
-  const wide = Math.floor((width - 36 - (columns - 1) * 14) / columns) - 28;
+  const { style, wide } = besides(node.clientWidth, 380, 4);
   setPopulation(
     "runs",
     data.runs.map((each, at) => [at ? (at < data.runs.length - 1 ? ", " : " and ") : "", h("b", inert(each.run))]),
@@ -94,7 +87,7 @@ function draw() {
     data.shown.length
       ? h(
           "div.rt-run-grid",
-          { style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` } },
+          { style },
           data.shown.map(name => card(name, now, wide)),
         )
       : h("p.rt-empty", "None of them logged a number."),

@@ -2,6 +2,7 @@
 
 import { ghost, h, replace } from "../../lib/dom.js";
 import { number, plural } from "../../lib/format.js";
+import { toRows } from "../../lib/going.js";
 import { setUsual } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
@@ -107,10 +108,7 @@ function draw(node, call) {
           ghost("›", () => walk(1), { "aria-label": "Next incident", testid: "bar-next" }),
         )
       : null,
-    ghost("rollouts", () => state.set({ page: "explore", rows: "all", where: one.where, text: null, step: null }), {
-      title: one.where,
-      testid: "bar-rollouts",
-    }),
+    ghost("rollouts", () => toRows(one.where, { step: null }), { title: one.where, testid: "bar-rollouts" }),
     one.acknowledged === null
       ? ghost("acknowledge", () => say("acknowledge"), {
           title: "Seen: not shown again unless another one of it begins",

@@ -155,9 +155,11 @@ async function showPage() {
   if (state.get() !== now) for (const key of changed) untold.add(key); // it filled something in first, and is asked again
 }
 
-function picker(label, value, options, choose, testid) {
-  const listed = options.map(option => [option.value, option.label]);
-  return select(listed, value, choose, { "aria-label": label, title: `${label}: ${value || ""}`, testid });
+function picker(key, options) {
+  const value = state.get()[key];
+  const label = key[0].toUpperCase() + key.slice(1);
+  const props = { "aria-label": label, title: `${label}: ${value || ""}`, testid: `${key}-select` };
+  return select(options, value, chosen => state.set({ [key]: chosen }), props);
 }
 
 function drawPickers() {
@@ -171,33 +173,24 @@ function drawPickers() {
   return replace(
     slot,
     picker(
-      "Project",
-      now.project,
-      catalog.projects.map(p => ({ value: p.name, label: p.name })),
-      value => state.set({ project: value }),
-      "project-select",
+      "project",
+      catalog.projects.map(({ name }) => [name, name]),
     ),
     catalog.runs.length
       ? [
           slash(),
           picker(
-            "Run",
-            now.run,
-            catalog.runs.map(r => ({ value: r.name, label: r.label })),
-            value => state.set({ run: value }),
-            "run-select",
+            "run",
+            catalog.runs.map(each => [each.name, each.label]),
           ),
         ]
       : null,
-    run && run.splits.length
+    run?.splits.length
       ? [
           slash(),
           picker(
-            "Split",
-            now.split,
-            run.splits.map(s => ({ value: s.name, label: s.name })),
-            value => state.set({ split: value }),
-            "split-select",
+            "split",
+            run.splits.map(({ name }) => [name, name]),
           ),
         ]
       : null,

@@ -4,8 +4,8 @@
 import { ghost, h, notice, replace, select, table as tableOf } from "../../lib/dom.js";
 import { number, percent, plural } from "../../lib/format.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { populationOfStep, register, setPopulation } from "../../lib/pages.js";
-import { latest, remote } from "../../lib/remote.js";
+import { mounted, populationOfStep, setPopulation } from "../../lib/pages.js";
+import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { atStep, stepKeys } from "../step_pager/script.js";
@@ -29,14 +29,12 @@ const newestPopulation = populationOfStep("what_if");
 const part = selector => root.querySelector(selector);
 
 export function mount(element, server) {
-  root = element.closest(".rt-view") || element;
-  call = remote(server);
+  [root, call] = mounted("what_if", element, server, { update });
   const here = { page: "what_if", section: "What if" };
   stepKeys(here, { arrows: false });
   shortcut("j", "Next rollout", () => stepSample(1), here);
   shortcut("k", "Previous rollout", () => stepSample(-1), here);
   shortcut("e", "Next token that is cut", () => view?.jump(1), here);
-  register("what_if", { element: root, update, news() {} });
 }
 
 function update(now, changed) {
