@@ -33,7 +33,7 @@ class Found:
 
 def find(trial: Trial, p: Perturbation) -> Found:
     """Looks for a perturbation in its most visible series, over all first steps."""
-    _, series, part = size_of(trial, p)
+    _, series, part, _ = size_of(trial, p)
     effect = trial.effect(series, part, p) if series else None
     noise = trial.noise(series, part) if series else None
     seen = figures(trial.run, series, part) if series else None

@@ -42,6 +42,8 @@ def scores(records: Sequence[Record]) -> dict[str, float | None]:
     return {
         "recall, size 8 or more, 40 steps": _share([p["in_time"] for p in short]),
         "recall, size 8 or more, all": _share([p["in_time"] for p in large]),
+        "recall, 8 or more beside a drift, 40 steps": _share([p["in_time"] for p in short if _stands_out(p)]),
+        "recall, 8 or more beside a drift, all": _share([p["in_time"] for p in large if _stands_out(p)]),
         "recall elsewhere, share of the oracle's": found / oracle if oracle else None,
         "recall, all sizes": _share([p["in_time"] for p in planted]),
         "onset covered": _share([p["covers"] for p in lasting]),
@@ -58,6 +60,11 @@ def scores(records: Sequence[Record]) -> dict[str, float | None]:
     }
 
 
+def _stands_out(p: Record) -> bool:
+    """Tells whether a perturbation is large also for who does not know how the run would have drifted without it."""
+    return bool(p["size_beside_drift"] >= LARGE)
+
+
 def bound(p: Record) -> float:
     """The most steps that a level's onset interval should have."""
     return max(3.0, 12.0 / max(p["per_step"], 1e-6) ** 2)
@@ -72,6 +79,10 @@ def oracle_scores(records: Sequence[Record]) -> dict[str, float | None]:
     return {
         "recall, size 8 or more, 40 steps": _share([p["oracle"] for p in large if p["n_steps"] == SHORT]),
         "recall, size 8 or more, all": _share([p["oracle"] for p in large]),
+        "recall, 8 or more beside a drift, 40 steps": _share(
+            [p["oracle"] for p in large if p["n_steps"] == SHORT and _stands_out(p)]
+        ),
+        "recall, 8 or more beside a drift, all": _share([p["oracle"] for p in large if _stands_out(p)]),
         "recall, all sizes": _share([p["oracle"] for p in planted]),
         "onset covered": _share([p["oracle_covers"] for p in lasting]),
         "levels: median width in steps": median(p["oracle_width"] for p in levels) if levels else None,

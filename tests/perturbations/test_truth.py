@@ -125,3 +125,18 @@ def test_rows_that_were_really_logged_are_shown_as_they_are_where_nothing_is_per
     rebuilt = sum(w * run.c[f"component/{name}"] for name, w in (spec.components or {}).items())
     assert np.allclose(rebuilt, run.c["reward"], atol=1e-5)
     assert len(set(written(run, range(200)))) > 100
+
+
+def test_beside_an_unknown_drift_a_late_level_shows_less_and_a_spike_as_much() -> None:
+    steps = np.arange(40)
+    level, spike = (steps >= 24).astype(float), (steps == 24).astype(float)
+    of_level, of_spike = (Effect(shape, np.full(40, 0.2), 0.0) for shape in (level, spike))
+    assert of_level.size_beside_drift(level) < 0.7 * of_level.size(level)
+    assert of_spike.size_beside_drift(spike) > 0.9 * of_spike.size(spike)
+
+
+def test_beside_an_unknown_drift_a_parabola_shows_nothing() -> None:
+    curve = np.linspace(-1, 1, 40) ** 2
+    effect = Effect(curve, np.full(40, 0.2), 0.3)
+    assert effect.size(curve) > 4
+    assert effect.size_beside_drift(curve) < 1e-6

@@ -23,6 +23,8 @@ LEAST = 0.1
 """Least noise of a mean, as a share of what it is between independent rows: advantages add up to 0 in every group."""
 OF_LEVEL = 0.01
 """Least noise as a share of the level: a constant that moves by a hundredth is nothing to speak of."""
+DRIFT = 2
+"""Degree of the slow change over a run that nobody knows who has only the run."""
 RARE = 0.5
 """Rows added to a share that never occurred before its noise is computed."""
 
@@ -64,14 +66,24 @@ class Effect:
         Args:
             template: [n_steps] the shape that is looked for, such as 1 at the steps of an entry and 0 elsewhere.
         """
+        return self._size(template, 0)
+
+    def size_beside_drift(self, template: np.ndarray) -> float:
+        """As `size`, of a filter that does not know either how the series would drift without a perturbation: a parabola over the run."""
+        return self._size(template, DRIFT)
+
+    def _size(self, template: np.ndarray, degree: int) -> float:
+        """The signal to noise of a filter of a template beside a polynomial over the steps."""
         shown = np.isfinite(self.difference)
-        if shown.sum() < 2:
+        if shown.sum() < degree + 2:
             return 0.0
-        level, wanted, y = (
-            whitened(values[shown] / self.sd[shown], self.rho)
-            for values in (np.ones(len(template)), template, self.difference)
+        drift = np.vander(np.linspace(-1, 1, len(template)), degree + 1)
+        basis, wanted, y = (
+            np.apply_along_axis(whitened, 0, (values[shown].T / self.sd[shown]).T, self.rho)
+            for values in (drift, template, self.difference)
         )
-        wanted = wanted - level * (wanted @ level) / (level @ level)
+        basis = np.linalg.qr(basis)[0]
+        wanted = wanted - basis @ (basis.T @ wanted)
         length = np.sqrt(wanted @ wanted)
         return float(abs(y @ wanted) / length) if length > 1e-9 else 0.0
 
@@ -100,11 +112,13 @@ class Seen(NamedTuple):
         size: its size there.
         series: the series; None where nothing shows it.
         part: the rows.
+        beside_drift: the largest size that it has in any series beside an unknown drift over the run.
     """
 
     size: float
     series: Series | None
     part: Part
+    beside_drift: float = 0.0
 
 
 @dataclass(eq=False)
@@ -213,17 +227,21 @@ def largest(trial: Trial, p: Perturbation, rows_only: bool = False) -> Seen:
         p: the perturbation.
         rows_only: leave logged scalars out.
     """
-    best = Seen(0.0, None, ())
+    best, beside_drift = Seen(0.0, None, ()), 0.0
     for series in dict.fromkeys([*series_of(trial.run), *series_of(trial.without[p.number])]):
         logged = series.column in trial.run.logged
         if rows_only and logged:
             continue
         for part in [()] if logged or not p.part else [p.part, ()]:
             effect = _quick_effect(trial, series, part, p)
-            size = effect.size(p.envelope()) if effect else 0.0
+            if effect is None:
+                continue
+            size = effect.size(p.envelope())
+            if size > beside_drift:
+                beside_drift = max(beside_drift, effect.size_beside_drift(p.envelope()))
             if size > best.size:
                 best = Seen(size, series, part)
-    return best
+    return best._replace(beside_drift=beside_drift)
 
 
 def _quick_effect(trial: Trial, series: Series, part: Part, p: Perturbation) -> Effect | None:

@@ -80,7 +80,7 @@ def scored(trial: Trial, claims: Sequence[Claim]) -> dict[str, Any]:
 
 
 def _became(trial: Trial, p: Perturbation, entries: Sequence[Judged]) -> dict[str, Any]:
-    size, series, _ = size_of(trial, p)
+    size, series, _, beside_drift = size_of(trial, p)
     oracle = find(trial, p)
     first = next((e for e in entries if p.number in e.hits and not e.claim.nested), None)
     below = next((e for e in entries if p.number in e.hits and e.claim.nested), None)
@@ -94,6 +94,7 @@ def _became(trial: Trial, p: Perturbation, entries: Sequence[Judged]) -> dict[st
         "last": p.last,
         "carriers": p.carriers,
         "size": min(size, LARGEST),
+        "size_beside_drift": min(beside_drift, LARGEST),
         "series": list(series) if series else None,
         "per_step": _per_step(trial, p),
         "rank": first.claim.rank if first else None,
@@ -114,7 +115,7 @@ def _became(trial: Trial, p: Perturbation, entries: Sequence[Judged]) -> dict[st
 
 def _per_step(trial: Trial, p: Perturbation) -> float:
     """How many standard deviations a step is moved on average, in the most visible series."""
-    _, series, part = size_of(trial, p)
+    _, series, part, _ = size_of(trial, p)
     effect = trial.effect(series, part, p) if series else None
     if effect is None:
         return 0.0
