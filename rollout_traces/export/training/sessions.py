@@ -75,7 +75,9 @@ def _pi_message(message: Mapping[str, Any], called: dict[str, str]) -> dict[str,
         function, identity = call["function"], str(call.get("id") or f"call-{at}")
         called[identity] = str(function.get("name") or "tool")
         block = {"type": "toolCall", "id": identity, "name": called[identity]}
-        blocks.append({**block, "arguments": _as_mapping(function.get("arguments"))})
+        given = function.get("arguments")
+        named = given if isinstance(given, dict) else {} if given == "" else {"input": given}
+        blocks.append({**block, "arguments": named})
     shown = {"role": _PI_ROLES.get(role, role), "content": blocks}
     if role != "tool":
         return shown
@@ -86,15 +88,6 @@ def _pi_message(message: Mapping[str, Any], called: dict[str, str]) -> dict[str,
         "toolName": called.get(identity, str(message.get("name") or "tool")),
         "isError": bool(message.get("is_error")),
     }
-
-
-def _as_mapping(arguments: Any) -> dict[str, Any]:
-    if isinstance(arguments, str):
-        try:
-            arguments = orjson.loads(arguments or "{}")
-        except orjson.JSONDecodeError:
-            return {"input": arguments}
-    return arguments if isinstance(arguments, dict) else {"input": arguments}
 
 
 def _simple_message(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 from urllib.parse import urlencode
 
-from rollout_traces.analysis import Selection
-from rollout_traces.analysis import flips as match_evaluations
 from rollout_traces.analysis.runs import settings_sentences
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.access import who_asks
@@ -21,8 +20,10 @@ from rollout_traces.inspector.api.models import Citation, CitationsAnswer
 from rollout_traces.inspector.pages import compare as compare_page
 from rollout_traces.inspector.pages.explain import AskedSides, explained, sides
 from rollout_traces.inspector.pages.figures import flag_severities
+from rollout_traces.inspector.pages.flips import AskedEvaluations, FlipListAnswer, flip_list
 from rollout_traces.inspector.pages.incidents import run_diagnosed, run_events
 from rollout_traces.inspector.pages.labels import TAKES_NONE, TakenLines, take_lines
+from rollout_traces.inspector.pages.run import ShownEvent, shown_diagnosis
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import EvaluationView, ProjectView, SplitView, Workspace, taken
 from rollout_traces.model.plain_values import plain
@@ -128,7 +129,7 @@ def compare(view: ProjectView, a: str, b: str) -> models.ComparisonAnswer:
         a=store.uid(ids[0]),
         b=store.uid(ids[1]),
         shared_tokens=compare_page.shared_prefix(*records),
-        deltas=[asdict(each) for each in compare_page.deltas(*(record.metadata for record in records))],
+        deltas=compare_page.deltas(*(record.metadata for record in records)),
     )
 
 
@@ -139,7 +140,7 @@ def report(view: SplitView) -> models.ReportAnswer:
         models.ReportAnswer,
         found,
         settings=settings_sentences(view.store, found.run),
-        diagnoses=[_diagnosis(each) for each in found.diagnoses],
+        diagnoses=[shown_diagnosis(each, found.last_step) for each in found.diagnoses],
         unobserved=[str(missing) for missing in found.unobserved],
     )
 
@@ -152,17 +153,14 @@ def explain(view: SplitView, step: int) -> models.ExplanationAnswer:
 
 def events(view: SplitView) -> models.EventsAnswer:
     """What happened in a run: first and last seen, change points, attempts, gaps."""
-    return models.EventsAnswer([taken(models.SaidEvent, each) for each in run_events(view)])
+    return models.EventsAnswer([taken(ShownEvent, each) for each in run_events(view)])
 
 
-def flips(view: EvaluationView, first: int, last: int) -> models.FlipsAnswer:
+def flips(view: EvaluationView, first: int, last: int) -> FlipListAnswer:
     """Prompts that a run's evaluations at two steps solved differently."""
-    name = view.store.run(view.run).name
-    a, b = (Selection(name, view.split, (step, step)) for step in (first, last))
-    found = match_evaluations(view.store.table(), a, b)
-    shown = [each for each in found.prompts if each.outcome in ("lost", "won")][:MOST_ROWS]
-    prompts = [taken(models.SaidFlip, each) for each in shown]
-    return taken(models.FlipsAnswer, found, prompts=prompts)
+    found = flip_list(view, AskedEvaluations(first, last))
+    changed = (each for each in found.prompts if each.outcome in ("lost", "won"))
+    return replace(found, prompts=tuple(islice(changed, MOST_ROWS)), query="")
 
 
 def label_lines(view: ProjectView, after: int = 0, limit: int = MOST_LINES) -> models.LabelLinesAnswer:
@@ -207,17 +205,6 @@ def _turn(turn: Mapping[str, Any]) -> models.SaidTurn:
         start=turn["start"] if known else None,
         stop=turn["stop"] if known else None,
         cut=max(len(content) - MOST_TEXT, 0),
-    )
-
-
-def _diagnosis(each: Any) -> models.SaidDiagnosis:
-    return taken(
-        models.SaidDiagnosis,
-        each,
-        series=[str(name) for name in each.series],
-        where=each.where or None,
-        advice=each.advice or "",
-        consequences=[consequence.sentence for consequence in each.consequences],
     )
 
 

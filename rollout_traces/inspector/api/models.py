@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from rollout_traces.inspector.pages.compare import Delta
+from rollout_traces.inspector.pages.run import ShownDiagnosis, ShownEvent
 from rollout_traces.model.text import NOTICE
 from rollout_traces.store import RunInfo
 from rollout_traces.store.labels import Entry
@@ -81,30 +83,7 @@ class ComparisonAnswer(FromRuns):
     a: str
     b: str
     shared_tokens: int | None
-    deltas: list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class SaidDiagnosis:
-    """A ranked statement about a run.
-
-    Attributes:
-        name: what the table of names calls it; empty without one.
-        series: the columns, values and logged scalars that moved alike.
-        where: filter of the rollouts behind it.
-        flips: of an evaluation that fell: its split and the two steps whose prompts to compare.
-    """
-
-    name: str
-    series: list[str]
-    sentence: str
-    severity: str
-    step: int | None
-    last: int | None
-    where: str | None
-    advice: str
-    flips: tuple[str, int, int] | None
-    consequences: list[str]
+    deltas: list[Delta]
 
 
 @dataclass(frozen=True)
@@ -121,7 +100,7 @@ class ReportAnswer(FromRuns):
     n_steps: int
     n_rows: int
     settings: list[str]
-    diagnoses: list[SaidDiagnosis]
+    diagnoses: list[ShownDiagnosis]
     unobserved: list[str]
     remarks: tuple[str, ...]
     problems: tuple[str, ...]
@@ -149,46 +128,10 @@ class ExplanationAnswer(FromRuns):
 
 
 @dataclass(frozen=True)
-class SaidEvent:
-    """Something that happened in a run."""
-
-    step: int
-    last: int | None
-    kind: str
-    sentence: str
-
-
-@dataclass(frozen=True)
 class EventsAnswer(FromRuns):
     """A run as a timeline."""
 
-    events: list[SaidEvent]
-
-
-@dataclass(frozen=True)
-class SaidFlip:
-    """A prompt that two evaluations solved differently."""
-
-    outcome: str
-    prompt_key: str
-    prompt: str | None
-    solved_a: int
-    trials_a: int
-    solved_b: int
-    trials_b: int
-
-
-@dataclass(frozen=True)
-class FlipsAnswer(FromRuns):
-    """Two evaluations, prompt by prompt."""
-
-    a: str
-    b: str
-    score_a: float
-    score_b: float
-    difference: float
-    counts: dict[str, int]
-    prompts: list[SaidFlip]
+    events: list[ShownEvent]
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from rollout_traces.analysis import Explanation, Finding
 from rollout_traces.analysis import explain as explain_selections
 from rollout_traces.analysis.compare import Effect
-from rollout_traces.analysis.decompose import ComponentShare, MixShare
+from rollout_traces.analysis.decompose import Decomposition
 from rollout_traces.analysis.finding import Detail
 from rollout_traces.analysis.phrases import Phrase
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import Number, QueriesAnswer, answered_all
 from rollout_traces.inspector.pages.incidents import run_diagnosed
+from rollout_traces.inspector.pages.run import ShownDiagnosis, shown_diagnosis
 from rollout_traces.inspector.workspace import SplitView, taken
 
 if TYPE_CHECKING:
@@ -63,16 +64,6 @@ class ShownFinding:
 
 
 @dataclass(frozen=True)
-class ShownDecomposition:
-    """The change of the mean reward, split by the reward's components or a column's values."""
-
-    column: str
-    change: Number
-    components: tuple[ComponentShare, ...]
-    mixes: tuple[MixShare, ...]
-
-
-@dataclass(frozen=True)
 class ShownCarried:
     """A difference that few rollouts carry."""
 
@@ -99,7 +90,7 @@ class ExplainAnswer:
     rows: tuple[int, int]
     groups: tuple[int, int]
     findings: list[ShownFinding]
-    decompositions: list[ShownDecomposition]
+    decompositions: tuple[Decomposition, ...]
     carried: list[ShownCarried]
     phrases: tuple[Phrase, ...]
     winners: tuple[Phrase, ...]
@@ -111,18 +102,10 @@ class ExplainAnswer:
 
 
 @dataclass(frozen=True)
-class HeldDiagnosis:
-    """A diagnosis that holds at the steps asked about."""
-
-    sentence: str
-    severity: str
-
-
-@dataclass(frozen=True)
 class InForceAnswer:
     """The diagnoses that hold at A's steps."""
 
-    diagnoses: list[HeldDiagnosis]
+    diagnoses: list[ShownDiagnosis]
 
 
 def explain(view: SplitView, asked: AskedSides) -> ExplainAnswer:
@@ -133,7 +116,6 @@ def explain(view: SplitView, asked: AskedSides) -> ExplainAnswer:
         ExplainAnswer,
         found,
         findings=[_shown(each, both) for each in found.findings],
-        decompositions=[taken(ShownDecomposition, each) for each in found.decompositions],
         carried=[taken(ShownCarried, each) for each in found.carried],
         steps=both.a.steps,
     )
@@ -142,7 +124,8 @@ def explain(view: SplitView, asked: AskedSides) -> ExplainAnswer:
 def in_force(view: SplitView, step: int | None = None, steps: str = "") -> InForceAnswer:
     """The diagnoses of the run that hold at the steps."""
     first, last = sides(view, AskedSides(step, steps)).a.steps
-    return InForceAnswer([taken(HeldDiagnosis, each) for each in run_diagnosed(view).in_force(first, last)])
+    report = run_diagnosed(view)
+    return InForceAnswer([shown_diagnosis(d, report.last_step) for d in report.in_force(first, last)])
 
 
 def figures(view: SplitView, asked: AskedSides, of: str = "findings", at: int = 0) -> QueriesAnswer:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from rollout_traces.analysis import Flips, Selection, flips
-from rollout_traces.analysis.evaluations import Flip
 from rollout_traces.analysis.flip_grid import FlipGrid, flip_grid
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.figures import Number, QueriesAnswer, answered_all
-from rollout_traces.inspector.workspace import EvaluationView, SplitView, taken
+from rollout_traces.inspector.pages.figures import QueriesAnswer, answered_all
+from rollout_traces.inspector.workspace import EvaluationView, SplitView
+from rollout_traces.model.text import NOTICE
 
 MOST_PROMPTS = 400
 """Prompts of the list; all are counted."""
@@ -43,34 +43,19 @@ class TwoEvaluations:
     steps_other: list[int]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FlipListAnswer(TwoEvaluations):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FlipListAnswer(Flips, TwoEvaluations):
     """Two evaluations matched on their prompts, lost ones first, some prompts at a time.
 
     Attributes:
         n_prompts: how many there are.
         next: give it as `after` for the prompts behind; None at the end.
+        notice: what its values are.
     """
 
-    a: str
-    b: str
-    score_a: Number
-    score_b: Number
-    error_a: Number
-    error_b: Number
-    difference: Number
-    low: Number
-    high: Number
-    p: Number
-    counts: Mapping[str, int]
-    prompts: tuple[Flip, ...]
-    only_a: int
-    only_b: int
-    keyless: int
-    solved_by: str
-    remarks: tuple[str, ...]
     n_prompts: int
     next: int | None = None
+    notice: str = NOTICE
 
 
 @dataclass(frozen=True)
@@ -91,13 +76,11 @@ def flip_list(view: EvaluationView, asked: AskedEvaluations, after: int = 0) -> 
         raise StoreError(f"after: seen {after}, expected 0 or more.")
     shown = found.prompts[after : after + MOST_PROMPTS]
     behind = after + len(shown)
-    return taken(
-        FlipListAnswer,
-        found,
-        prompts=shown,
+    return FlipListAnswer(
+        **vars(place),
+        **vars(replace(found, prompts=shown)),
         n_prompts=len(found.prompts),
         next=behind if shown and behind < len(found.prompts) else None,
-        **vars(place),
     )
 
 

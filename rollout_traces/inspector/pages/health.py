@@ -66,14 +66,10 @@ class StepSummary:
     ties: Shares
 
 
-@dataclass(frozen=True)
-class ShownMeasure:
+@dataclass(frozen=True, kw_only=True)
+class ShownMeasure(StepMeasure):
     """A measure over the steps."""
 
-    key: str
-    title: str
-    meaning: str
-    unit: str
     values: list[Number]
 
 
@@ -160,7 +156,7 @@ def _health(view: SplitView) -> HealthAnswer:
     evaluates = view.split.startswith("eval")
     left_out = (*(MEASURES_OF_ALL if kept_only else ()), *(MEASURES_OF_TRAINING if evaluates else ()))
     measures = [
-        ShownMeasure(m.key, m.title, m.meaning, m.unit, [_first_of(each, m.keys) for each in metrics])
+        ShownMeasure(**vars(m), values=[_first_of(each, m.keys) for each in metrics])
         for m in MEASURES
         if m.key not in left_out
     ]

@@ -159,7 +159,7 @@ def run_report(view: SplitView) -> RunAnswer:
         **vars(run_curves(view)),
         verdict=verdict(report),
         tiers=tuple(TIERS),
-        diagnoses=[_diagnosis(d, report.last_step) for d in report.diagnoses],
+        diagnoses=[shown_diagnosis(d, report.last_step) for d in report.diagnoses],
         usual=run_alarms(view).listed(),
         events=[taken(ShownEvent, event) for event in found[:MOST_EVENTS]],
         n_events=len(found),
@@ -204,7 +204,8 @@ def _curves(view: SplitView, run: RunScope) -> RunCurves:
     )
 
 
-def _diagnosis(d: Diagnosis, newest: int | None) -> ShownDiagnosis:
+def shown_diagnosis(d: Diagnosis, newest: int | None) -> ShownDiagnosis:
+    """A diagnosis and what follows from it; `newest` is the run's last step."""
     return taken(
         ShownDiagnosis,
         d,
@@ -212,7 +213,7 @@ def _diagnosis(d: Diagnosis, newest: int | None) -> ShownDiagnosis:
         part=part_text(d.part),
         tier=TIERS[d.tier],
         in_force=d.touches(newest, newest),
-        consequences=[_diagnosis(each, newest) for each in d.consequences],
+        consequences=[shown_diagnosis(each, newest) for each in d.consequences],
     )
 
 
