@@ -17,6 +17,7 @@ import random
 import shutil
 import statistics
 import tempfile
+from inspect import unwrap
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def measure_funnel(folder: Path, n_rows: int, repeats: int) -> None:
     if not (folder / f"{PROJECT}.db").exists():
         for first in range(0, n_steps, 100):
             write_steps(range(first, min(first + 100, n_steps)))
-    from rollout_traces.inspector.pages.funnel import read_funnel
+    from rollout_traces.inspector.pages.funnel import funnel
     from rollout_traces.inspector.workspace import SplitView, Workspace
 
     workspace = Workspace(folder=folder)
@@ -78,7 +79,7 @@ def measure_funnel(folder: Path, n_rows: int, repeats: int) -> None:
     workspace.refresh(PROJECT)
     view = SplitView(workspace, PROJECT, RUN, "rollout")
     step = n_steps // 2
-    answer = read_funnel(view, step)
+    answer = unwrap(funnel)(view, step)
     known = sum(not stage.unobserved for stage in answer.stages)
     row(
         "rollouts, stages and reasons that are known",
@@ -86,7 +87,7 @@ def measure_funnel(folder: Path, n_rows: int, repeats: int) -> None:
     )
     table = view.store.table()
     for what, once in (
-        ("the funnel of a step and of the run", lambda: read_funnel(view, step)),
+        ("the funnel of a step and of the run", lambda: unwrap(funnel)(view, step)),
         (
             "baseline: one count of the run's rows",
             lambda: table.sql("SELECT count(*), sum(n_sampled) FROM rollouts WHERE trained"),
@@ -133,7 +134,7 @@ def measure_server(folder: Path, options: argparse.Namespace) -> Any:
     import orjson
 
     from rollout_traces.inspector.asking import as_json
-    from rollout_traces.inspector.pages.lanes import lanes, read_lanes
+    from rollout_traces.inspector.pages.lanes import lanes
     from rollout_traces.inspector.workspace import SplitView, Workspace
 
     workspace = Workspace(folder=folder)
@@ -152,7 +153,7 @@ def measure_server(folder: Path, options: argparse.Namespace) -> Any:
     n, size = len(answer.spans.lane), sum(map(len, texts()))
     row("spans, turns, their JSON", f"{n:,}, {options.rollouts * options.turns:,}, {size / 1e6:.1f} MB")
     for what, once in (
-        ("server: an answer that was not given before", lambda: read_lanes(view, 1)),
+        ("server: an answer that was not given before", lambda: unwrap(lanes)(view, 1)),
         ("server: as JSON", lambda: as_json(answer)),
         ("server: the same question again", lambda: lanes(view, 1)),
         ("baseline: reading the spans' JSON alone", lambda: [orjson.loads(text) for text in texts()]),

@@ -6,8 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.inspector.few_at_once import FewAtOnce, give_back
@@ -17,6 +18,8 @@ from rollout_traces.store.places import is_address
 from rollout_traces.store.time_limit import QUERY_SECONDS, waiting_for_another
 
 T = TypeVar("T")
+P = ParamSpec("P")
+View = TypeVar("View", bound="SplitView")
 FRESH_FOR = 1.0
 """Seconds within which a project is not looked at again for new rows."""
 EXPORT_FRESH_FOR = 60.0
@@ -293,6 +296,17 @@ class EvaluationView(SplitView):
     """A split of a run, the evaluation's where none is named."""
 
     split: str = "eval-rollout"
+
+
+def remembered(function: Callable[Concatenate[View, P], T]) -> Callable[Concatenate[View, P], T]:
+    """A function of a split whose answers are kept, each computed again only when the project has new rows."""
+
+    @wraps(function)
+    def asked(view: View, *given: P.args, **named: P.kwargs) -> T:
+        key = (function.__name__, view.run, view.split, given, tuple(sorted(named.items())))
+        return view.remembered(key, lambda: function(view, *given, **named))
+
+    return asked
 
 
 def taken(cls: type[T], found: object, **more: Any) -> T:

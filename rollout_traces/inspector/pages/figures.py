@@ -13,7 +13,7 @@ import numpy as np
 
 from rollout_traces.alarms.worn import Worn
 from rollout_traces.analysis.relations import Relations
-from rollout_traces.inspector.workspace import SplitView
+from rollout_traces.inspector.workspace import SplitView, remembered
 from rollout_traces.settings.run_settings import CONFIG_KEY
 from rollout_traces.store import StepGroups, TraceRow
 
@@ -119,14 +119,11 @@ def in_words(reason: str) -> str:
     return reason.replace("_", " ").replace(":", ": ")
 
 
+@remembered
 def chosen_over_steps(view: SplitView) -> str | None:
     """How the kept rollouts of all steps of a split were chosen, in words; None where no trace says it."""
-
-    def count() -> str | None:
-        found = view.store.facets("selected_by", run=view.run, split=view.split)
-        return chosen_by({str(reason): count for reason, count in found if reason is not None})
-
-    return view.remembered(("chosen", view.run, view.split), count)
+    found = view.store.facets("selected_by", run=view.run, split=view.split)
+    return chosen_by({str(reason): count for reason, count in found if reason is not None})
 
 
 def scalars(view: SplitView) -> Logged:
@@ -159,16 +156,13 @@ def split_series(view: SplitView, wanted: Sequence[str]) -> RunSeries:
     )
 
 
+@remembered
 def run_progress(view: SplitView) -> RunProgress:
     """Rollouts seen and tokens sampled by each step of the split, from all its rollouts: the axes beside steps."""
+    from rollout_traces.analysis.runs import progress
 
-    def read() -> RunProgress:
-        from rollout_traces.analysis.runs import progress
-
-        found = progress(view.store.table(), view.store.run(view.run).name, view.split)
-        return RunProgress(*thinned(found.steps, found.rollouts), thinned(found.steps, found.tokens)[1])
-
-    return view.remembered(("progress", view.run, view.split), read)
+    found = progress(view.store.table(), view.store.run(view.run).name, view.split)
+    return RunProgress(*thinned(found.steps, found.rollouts), thinned(found.steps, found.tokens)[1])
 
 
 def axis_range(view: SplitView, name: str) -> Range:

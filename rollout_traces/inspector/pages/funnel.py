@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_traces.inspector.pages.figures import Number, scalars
-from rollout_traces.inspector.workspace import SplitView
+from rollout_traces.inspector.workspace import SplitView, remembered
 from rollout_traces.model.text import quoted
 from rollout_traces.store.query.lexer import literal
 
@@ -122,13 +122,9 @@ class FunnelAnswer:
     stages: list[ShownStage]
 
 
+@remembered
 def funnel(view: SplitView, step: int) -> FunnelAnswer:
     """What became of the rollouts of a step, and of the run."""
-    return view.remembered(("funnel", view.run, view.split, step), lambda: read_funnel(view, step))
-
-
-def read_funnel(view: SplitView, step: int) -> FunnelAnswer:
-    """The same, read anew."""
     superseded, known = _known(view)
     here = " and not superseded" if superseded else ""
     asked: dict[str, Stage] = {name: stage for name, stage in STAGES.items() if _is_known(stage, known)}

@@ -14,7 +14,7 @@ from rollout_traces.analysis.lanes import BUSY, HeldUp, Lanes, Tail, aligned, co
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import scalars
 from rollout_traces.inspector.pages.funnel import FunnelAnswer, funnel
-from rollout_traces.inspector.workspace import SplitView, taken
+from rollout_traces.inspector.workspace import SplitView, remembered, taken
 from rollout_traces.model.spans import KINDS, OF_TIME
 from rollout_traces.model.text import NOTICE, quoted_each
 from rollout_traces.store.query.lexer import literal
@@ -179,6 +179,7 @@ def step_time(view: SplitView, step: int, by: str = "") -> StepTime:
     return taken(StepTime, lanes(view, step, by), funnel=funnel(view, step))
 
 
+@remembered
 def lanes(
     view: SplitView,
     step: int,
@@ -196,18 +197,7 @@ def lanes(
     """
     if by and by not in BY:
         raise StoreError(f"by: seen {by[:40]!r}, expected one of {', '.join(BY)}.")
-    key = ("lanes", view.run, view.split, step, by, minutes, group, sample)
-    return view.remembered(key, lambda: read_lanes(view, step, by, minutes, (group, sample)))
-
-
-def read_lanes(
-    view: SplitView,
-    step: int,
-    by: str = "",
-    minutes: int = 0,
-    one: tuple[int | None, int | None] = (None, None),
-) -> LanesAnswer:
-    """The same, read anew; `one` is group and sample of a rollout."""
+    one = (group, sample)
     rows = _of_minutes(view, step, minutes) if minutes > 0 else _rows_of(view, step)
     if not rows:
         raise StoreError(f"Step {step} of {view.split} has no rollouts.")

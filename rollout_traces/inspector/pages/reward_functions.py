@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from rollout_traces.inspector.pages.figures import Number, finite
-from rollout_traces.inspector.workspace import SplitView
+from rollout_traces.inspector.workspace import SplitView, remembered
 
 COMPONENT = "component/"
 SECONDS = "timing/score/"
@@ -65,12 +65,9 @@ class RewardFunctionsAnswer:
     unobserved: list[str]
 
 
+@remembered
 def reward_functions(view: SplitView) -> RewardFunctionsAnswer:
     """What each reward function of a run cost and gave."""
-    return view.remembered(("reward functions", view.run, view.split), lambda: _functions(view))
-
-
-def _functions(view: SplitView) -> RewardFunctionsAnswer:
     steps = [info.step for info in view.store.steps(view.run, view.split)][-MOST_STEPS:]
     if not steps:
         return RewardFunctionsAnswer([], [], ["No rollouts in this split."])

@@ -34,7 +34,7 @@ from rollout_traces.inspector.pages.figures import (
 )
 from rollout_traces.inspector.pages.incidents import run_alarms, run_diagnosed, run_events, run_scope
 from rollout_traces.inspector.pages.runs import SettingsSince, since_run_before
-from rollout_traces.inspector.workspace import SplitView, taken
+from rollout_traces.inspector.workspace import SplitView, remembered, taken
 from rollout_traces.model.text import quoted
 
 MOST_POINTS = 400
@@ -145,10 +145,22 @@ class RunAnswer(RunCurves):
     problems: tuple[str, ...]
 
 
+@remembered
 def run_curves(view: SplitView) -> RunCurves:
     """The metrics that matter of a run: the part of the Run page that takes no looking for changes."""
     run = run_scope(view)
-    return view.remembered(("run curves", run.run, run.split), lambda: _curves(view, run))
+    steps, n_rows = n_steps_and_rows(run)
+    infos = view.store.steps(view.run, view.split)
+    return RunCurves(
+        run=run.run,
+        split=run.split,
+        n_steps=steps[2] if steps else 0,
+        n_rows=n_rows,
+        kept_only=bool(infos) and not any(info.n_rollouts for info in infos),
+        steps=list(steps[:2]),
+        metrics=_metrics(run) if steps else [],
+        progress=run_progress(view) if steps else None,
+    )
 
 
 def run_report(view: SplitView) -> RunAnswer:
@@ -187,21 +199,6 @@ def diagnosis_figures(view: SplitView, diagnosis: int = 0, event: int | None = N
         raise StoreError(f"diagnosis {diagnosis}: there are {len(found)}.")
     head = found[diagnosis]
     return answered_all(table, list(dict.fromkeys(q for d in (head, *head.consequences) for q in d.queries)))
-
-
-def _curves(view: SplitView, run: RunScope) -> RunCurves:
-    steps, n_rows = n_steps_and_rows(run)
-    infos = view.store.steps(view.run, view.split)
-    return RunCurves(
-        run=run.run,
-        split=run.split,
-        n_steps=steps[2] if steps else 0,
-        n_rows=n_rows,
-        kept_only=bool(infos) and not any(info.n_rollouts for info in infos),
-        steps=list(steps[:2]),
-        metrics=_metrics(run) if steps else [],
-        progress=run_progress(view) if steps else None,
-    )
 
 
 def shown_diagnosis(d: Diagnosis, newest: int | None) -> ShownDiagnosis:
