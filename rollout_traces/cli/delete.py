@@ -70,18 +70,14 @@ def delete(
 
 
 def _condition(where: str, prompt: str | None, rollout: str | None) -> str:
+    from rollout_traces.store.query.lexer import literal
+
     parts = [f"({where})"] if where else []
     if prompt is not None:
-        parts.append(f"prompt_key = {_quoted(prompt)}")
+        parts.append(f"prompt_key = {literal(prompt)}")
     if rollout is not None:
-        parts.append(f"(uid = {_quoted(rollout)} or id = {_quoted(rollout)})")
+        parts.append(f"(uid = {literal(rollout)} or id = {literal(rollout)})")
     return " and ".join(parts)
-
-
-def _quoted(text: str) -> str:
-    if "'" in text:
-        raise typer.BadParameter(f"{text!r}: a quote is not looked for; use --where.")
-    return f"'{text}'"
 
 
 def _selection(

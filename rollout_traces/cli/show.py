@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from datetime import datetime
 from html import escape
 from pathlib import Path
+from socket import socket
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,7 +55,9 @@ def show(
     host: Annotated[
         str, typer.Option(help="Address to listen on. Whoever has the printed address can read.")
     ] = "127.0.0.1",
-    port: Annotated[int | None, typer.Option(help="Port; the first free one from 7861 by default.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port; the first free one from 7861 by default.")
+    ] = None,
     no_token: Annotated[
         bool, typer.Option("--no-token", help="Ask for no token; every user of this machine can read then.")
     ] = False,
@@ -123,7 +126,8 @@ def show(
             _offer()
         _need_the_extra()
         from rollout_traces.inspector.access import chosen_token, named_tokens
-        from rollout_traces.inspector.server import ServerOptions, checked_port, free_port
+        from rollout_traces.inspector.listening import listen
+        from rollout_traces.inspector.server import ServerOptions
         from rollout_traces.inspector.workspace import Workspace
 
         workspace = Workspace(
@@ -134,9 +138,10 @@ def show(
             may_label=not no_labels,
         )
         owner = login()
+        listening = place.enter_context(listen(host, port))  # a browser that is opened early waits
         options = ServerOptions(
             host=host,
-            port=free_port(host) if port is None else checked_port(host, port),
+            port=listening.getsockname()[1],
             token=chosen_token(host, no_token),
             owner=owner,
             named_tokens=named_tokens(os.environ, owner),
@@ -148,14 +153,20 @@ def show(
             trackio_sql=trackio_sql,
             write_token=_write_token(no_trackio) if receive_logs else None,
         )
-        _serve(workspace, options, project, page_address(options, project, **state), no_browser)
+        address = page_address(options, project, **state)
+        _serve(workspace, options, listening, project, address, no_browser)
 
 
 def _serve(
-    workspace: Workspace, options: ServerOptions, project: str | None, address: str, no_browser: bool
+    workspace: Workspace,
+    options: ServerOptions,
+    listening: socket,
+    project: str | None,
+    address: str,
+    no_browser: bool,
 ) -> None:
     from rollout_traces.cli.opening import remember
-    from rollout_traces.inspector.listening import listen, serve, warm_up
+    from rollout_traces.inspector.listening import serve, warm_up
     from rollout_traces.inspector.origins import is_loopback
     from rollout_traces.inspector.server import build_server
 
@@ -171,7 +182,6 @@ def _serve(
             "travels unencrypted; put a proxy with https in front of it."
         )
     server = build_server(workspace, options)
-    listening = listen(options.host, options.port)  # a browser that is opened now finds it
     typer.echo(f"Inspector: {address}   (Ctrl+C to stop)")
     if not server.no_dashboard:
         typer.echo(f"Trackio's dashboard: {server_address(options)}{server.access.dashboard}/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 import threading
@@ -22,6 +23,9 @@ HEAD_SECONDS = 10.0
 """How long the head of a request may take to arrive."""
 MOST_CONNECTIONS = 256
 MOST_HEAD_BYTES = 64 << 10
+FIRST_PORT = 7861
+"""Where the search for a free port begins."""
+MOST_PORTS = 100
 
 
 class TimedProtocol(H11Protocol):
@@ -62,24 +66,29 @@ class TimedProtocol(H11Protocol):
             self.transport.close()
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int | None = None) -> socket.socket:
     """Takes connections from now on; they wait until `serve` answers them.
 
     Args:
         host: address to bind.
-        port: port to listen on.
+        port: port to listen on; the first free one from `FIRST_PORT` on when None.
 
     Raises:
-        ConfigError: nobody can listen there; the port may have been taken a moment ago.
+        ConfigError: nobody can listen there.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
-    except OSError as error:
-        reason = str(error.strerror).partition(" (")[0]
-        raise ConfigError(
-            f"port {port} on {host}: {reason}. Name another (--port; PORT in a container)."
-        ) from error
+    last = FIRST_PORT + MOST_PORTS - 1
+    for tried in range(FIRST_PORT, last + 1) if port is None else (port,):
+        try:
+            return socket.create_server((host, tried), family=family, backlog=MOST_CONNECTIONS)
+        except OSError as error:
+            if port is None and error.errno == errno.EADDRINUSE:
+                continue
+            reason = str(error.strerror).partition(" (")[0]
+            raise ConfigError(
+                f"port {tried} on {host}: {reason}. Name another (--port, --host; PORT in a container)."
+            ) from error
+    raise ConfigError(f"no free port between {FIRST_PORT} and {last} on {host}; name one with --port.")
 
 
 def serve(server: InspectorServer, listening: socket.socket) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,7 +12,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from rollout_traces.errors import ConfigError
 from rollout_traces.inspector.access import Access, Visitor, who_asks
 from rollout_traces.inspector.assets import Asset, bundle, trackio_images
 from rollout_traces.inspector.gradio_import import import_gradio
@@ -27,10 +24,6 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from rollout_traces.inspector.workspace import Workspace
-
-
-FIRST_PORT = 7861
-"""Where the search for a free port begins."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,7 @@ class ServerOptions:
     """
 
     host: str = "127.0.0.1"
-    port: int = FIRST_PORT
+    port: int = 7861
     token: str | None = None
     owner: str = "owner"
     named_tokens: Mapping[str, str] = field(default_factory=dict)
@@ -150,50 +143,6 @@ def build_server(workspace: Workspace, options: ServerOptions | None = None) -> 
         early=early_files(options.root_path),
     )
     return InspectorServer(Guard(app, guard), app, served, access, missing)
-
-
-def free_port(host: str, first: int = FIRST_PORT) -> int:
-    """The first port from `first` upwards that nobody listens on.
-
-    Raises:
-        ConfigError: the host is not this machine's, or a hundred ports in a row are taken.
-    """
-    for port in range(first, first + 100):
-        error = _why_not_bound(host, port)
-        if error is None:
-            return port
-        if error.errno != errno.EADDRINUSE:
-            raise ConfigError(
-                f"--host {host}: this machine cannot listen there ({error.strerror})."
-            ) from error
-    raise ConfigError(f"no free port between {first} and {first + 99} on {host}; name one with --port.")
-
-
-def checked_port(host: str, port: int) -> int:
-    """A port that was asked for.
-
-    Raises:
-        ConfigError: it is none, or nobody can listen on it now.
-    """
-    if not 1 <= port <= 65535:
-        raise ConfigError(f"--port: seen {port}. Expected 1 to 65535.")
-    error = _why_not_bound(host, port)
-    if error is not None:
-        raise ConfigError(
-            f"--port {port} on {host}: {error.strerror}. Name another, or leave it out."
-        ) from error
-    return port
-
-
-def _why_not_bound(host: str, port: int) -> OSError | None:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            return error
-    return None
 
 
 def _add_assets(app: FastAPI) -> None:

@@ -106,7 +106,7 @@ class TestExplain:
     def test_every_other_sentence_has_its_figures_too(self, workspace):
         asked = {**PLACE, "steps": f"{AT}:", "against_steps": f":{AT - 1}"}
         found = told(explain, workspace, asked)
-        assert found["decompositions"] and "query" not in found["decompositions"][0]
+        assert found["decompositions"] and not any(each["query"] for each in found["decompositions"])
         for of in ("decompositions", "carried"):
             for at in range(len(found[of])):
                 (query,) = told(figures, workspace, {**asked, "of": of, "at": at})["queries"]

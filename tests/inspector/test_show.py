@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
 import pytest
+from typer.testing import CliRunner
 
+from rollout_traces.cli import build_app
 from rollout_traces.cli.show import _open_browser, page_address
 from rollout_traces.errors import ConfigError
-from rollout_traces.inspector.server import ServerOptions, checked_port, free_port
+from rollout_traces.inspector import listening
+from rollout_traces.inspector.listening import listen
+from rollout_traces.inspector.server import ServerOptions
 from tests.inspector.conftest import ROOT, TOKEN, Served, environment
 
 
@@ -53,23 +56,25 @@ class TestShow:
 
 
 class TestPorts:
-    def test_a_taken_port_is_passed_over(self):
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
+    def test_a_taken_port_is_passed_over(self, monkeypatch):
+        with listen("127.0.0.1", 0) as taken:
             port = taken.getsockname()[1]
-            assert free_port("127.0.0.1", port) > port
-            with pytest.raises(ConfigError, match=f"--port {port} on 127.0.0.1"):
-                checked_port("127.0.0.1", port)
+            monkeypatch.setattr(listening, "FIRST_PORT", port)
+            with listen("127.0.0.1") as free:
+                assert free.getsockname()[1] > port
+            monkeypatch.setattr(listening, "MOST_PORTS", 1)
+            with pytest.raises(ConfigError, match=f"no free port between {port} and {port} on 127"):
+                listen("127.0.0.1")
 
-    def test_one_that_was_asked_for_and_is_none_is_refused(self):
-        for port in (0, 99_999, -1):
-            with pytest.raises(ConfigError, match=f"seen {port}. Expected 1 to 65535"):
-                checked_port("127.0.0.1", port)
+    @pytest.mark.parametrize("port", [0, 99_999, -1])
+    def test_one_that_was_asked_for_and_is_none_is_refused(self, port):
+        done = CliRunner().invoke(build_app(["show"]), ["show", "--no-browser", "--port", str(port)])
+        assert done.exit_code == 2
+        assert "to 1" in done.output or "than or equal to" in done.output
 
     def test_of_another_machine_are_no_ports_of_this_one(self):
-        with pytest.raises(ConfigError, match=r"--host 192\.0\.2\.1: this machine cannot listen there"):
-            free_port("192.0.2.1")
+        with pytest.raises(ConfigError, match=r"on 192\.0\.2\.1: .+\. Name another"):
+            listen("192.0.2.1")
 
 
 class TestAddress:

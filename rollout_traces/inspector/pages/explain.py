@@ -116,6 +116,7 @@ def explain(view: SplitView, asked: AskedSides) -> ExplainAnswer:
         ExplainAnswer,
         found,
         findings=[_shown(each, both) for each in found.findings],
+        decompositions=tuple(replace(each, query="") for each in found.decompositions),
         carried=[taken(ShownCarried, each) for each in found.carried],
         steps=both.a.steps,
     )

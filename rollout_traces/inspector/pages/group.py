@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -84,15 +84,28 @@ class ShownMember:
 
 
 @dataclass(frozen=True)
-class ShownBranch:
-    """Tokens that some samples share; `members` are positions in the list of all members."""
+class Branch:
+    """Tokens that some samples share, up to where they part or the one sample ends.
 
-    n_tokens: int
+    Attributes:
+        start: position of its first token in the rollouts.
+        members: positions of the samples that go through it in the list of all, ascending.
+        children: the branches that follow, most members first.
+        text: its tokens, in part.
+        mean: of its members' rewards.
+    """
+
     start: int
-    text: str
-    members: list[int]
-    mean: Number
-    children: list[ShownBranch]
+    n_tokens: int
+    members: tuple[int, ...]
+    children: tuple[Branch, ...] = ()
+    text: str = ""
+    mean: Number = None
+
+    @property
+    def stop(self) -> int:
+        """The position behind its last token."""
+        return self.start + self.n_tokens
 
 
 @dataclass(frozen=True)
@@ -100,7 +113,7 @@ class ShownTree:
     """Where the kept samples of a group share tokens and where they part, from where their prompt ends."""
 
     prompt_tokens: int
-    root: ShownBranch
+    root: Branch
 
 
 @dataclass(frozen=True)
@@ -269,16 +282,15 @@ def _tree(members: Sequence[Member], kept: Sequence[int]) -> ShownTree:
     return ShownTree(root.start, _drawn(root, members, kept))
 
 
-def _drawn(branch: Branch, members: Sequence[Member], kept: Sequence[int]) -> ShownBranch:
-    places = [kept[at] for at in branch.members]
+def _drawn(branch: Branch, members: Sequence[Member], kept: Sequence[int]) -> Branch:
+    places = tuple(kept[at] for at in branch.members)
     rewards = [reward for at in places if (reward := _reward(members[at])) is not None]
-    return ShownBranch(
-        n_tokens=branch.stop - branch.start,
-        start=branch.start,
-        text=_text(members[places[0]].transcript, branch.start, branch.stop)[:PREVIEW],
+    return replace(
+        branch,
         members=places,
+        children=tuple(_drawn(child, members, kept) for child in branch.children),
+        text=_text(members[places[0]].transcript, branch.start, branch.stop)[:PREVIEW],
         mean=float(np.mean(rewards)) if rewards else None,
-        children=[_drawn(child, members, kept) for child in branch.children],
     )
 
 
@@ -305,23 +317,6 @@ def _phrases(members: Sequence[Member], kept: Sequence[int]) -> GroupPhrases:
 def _said(transcript: Transcript) -> str:
     spoken = [turn for turn in transcript.turns if turn.role == "assistant"]
     return "\n".join(f"{turn.thinking or ''}\n{turn.content}" for turn in spoken)
-
-
-@dataclass(frozen=True)
-class Branch:
-    """Tokens that some samples share, up to where they part.
-
-    Attributes:
-        start: position of its first token in the rollouts.
-        stop: the position where its members part, or the one member ends.
-        members: indices of the samples that go through it, ascending.
-        children: the branches that follow, most members first.
-    """
-
-    start: int
-    stop: int
-    members: tuple[int, ...]
-    children: tuple[Branch, ...] = field(default=())
 
 
 def prefix_tree(sequences: Sequence[np.ndarray], first: int = 0) -> Branch:
@@ -362,7 +357,7 @@ def _branch(sequences: Sequence[np.ndarray], members: tuple[int, ...], start: in
             by_token.setdefault(int(sequences[member][stop]), []).append(member)
     children = [_branch(sequences, tuple(found), stop) for found in by_token.values()]
     children.sort(key=lambda child: (-len(child.members), child.members))
-    return Branch(start, stop, members, tuple(children))
+    return Branch(start, stop - start, members, tuple(children))
 
 
 LONGEST_TEXT = 40_000
