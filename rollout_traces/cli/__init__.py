@@ -97,7 +97,7 @@ def _run(app: typer.Typer) -> None:
 
 
 def _reader_left(end: BaseException) -> bool:
-    """Whether what ended this process began with a pipe that its reader closed."""
+    """Tells whether what ended this process began with a pipe that its reader closed."""
     cause: BaseException | None = end
     while cause is not None and not isinstance(cause, BrokenPipeError):
         cause = cause.__context__

@@ -109,7 +109,7 @@ def _retention(store: Store, older_than: str | None, keep_gb: float | None) -> R
 
 
 def _spooled(store: Store, plan: RemovalPlan) -> list[Left]:
-    """What waits in spools of the runs that something is deleted of."""
+    """Finds what waits in spools of the runs that something is deleted of."""
     from rollout_traces.worker.recovery import find_left
 
     return [left for left in find_left(store.project) if left.manifest.run_id in plan.run_ids]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HUB_SECONDS = 60.0
 """Seconds after which a Hub that says nothing is given up."""
 MOUNT = "/data"
-"""Where the bucket is mounted; Trackio mounts its own there, too."""
+"""The folder at which the bucket is mounted; Trackio mounts its own there, too."""
 TRACKIO_DIR = f"{MOUNT}/trackio"
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 """The version of Python that is asked for: this one, for which the requirements are pinned."""
@@ -33,7 +33,7 @@ EXTRAS = ("inspector", "reading")
 NOT_READING = frozenset({"torch", "transformers", "tokenizers"})
 """Requirements of the package that reading does without, gigabytes of them."""
 FOLDER = "rollout_traces"
-"""Where the package lies in the Space; what is there and no longer belongs to it is taken away."""
+"""The package's folder in the Space; what is there and no longer belongs to it is taken away."""
 
 _APP = '''"""The rollout inspector, with Trackio's dashboard at /trackio/."""
 
@@ -134,7 +134,7 @@ class DeployError(RolloutTracesError):
 
 @dataclass(frozen=True)
 class Deployed:
-    """What was made.
+    """The Space that was made.
 
     Attributes:
         address: the Space's page on the Hub.
@@ -336,7 +336,7 @@ def app_files(title: str, pinned: Mapping[str, str] | None = None) -> dict[str, 
 
 
 def pinned_versions() -> dict[str, str]:
-    """What reading needs, at the versions that are installed here.
+    """Lists what reading needs, at the versions that are installed here.
 
     Raises:
         ConfigError: one is not installed, or the package itself is not.

@@ -112,7 +112,7 @@ SAMPLED = 200
 
 
 def look_into(paths: Sequence[Path]) -> dict[str, list[CheckFinding]]:
-    """What an import of the paths would find.
+    """Says what an import of the paths would find.
 
     Args:
         paths: files and folders.

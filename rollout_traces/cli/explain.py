@@ -88,7 +88,7 @@ def explain(
 
 
 def other_side(store: Store, a: Selection, text: str) -> Selection:
-    """What `--against` names: a run, a range of steps, or a split."""
+    """Reads what `--against` names: a run, a range of steps, or a split."""
     names = {info.name for info in store.runs()} | {info.id for info in store.runs()}
     if text in names:
         return replace(a, run=store.run(text).name)
@@ -153,7 +153,6 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis], links: Mapp
     """Prints what differs between A and B.
 
     Args:
-        found: the explanation.
         in_force: the diagnoses that hold at A's steps.
         links: id -> what a rollout is called.
     """

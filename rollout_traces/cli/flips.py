@@ -11,7 +11,7 @@ from rollout_traces.cli import options
 from rollout_traces.cli.printing import print_json, print_table
 
 if TYPE_CHECKING:
-    from rollout_traces.analysis import Flips
+    from rollout_traces.analysis import Flip, Flips
     from rollout_traces.store import Store
 
 
@@ -82,14 +82,15 @@ def print_flips(found: Flips, limit: int) -> None:
     typer.echo(", ".join(f"{n} {name}" for name, n in found.counts.items() if n))
     for remark in found.remarks:
         typer.echo(remark)
-    rows = [
-        [f.outcome, f.prompt_key, f"{f.solved_a}/{f.trials_a}", f"{f.solved_b}/{f.trials_b}",
-         "; ".join(f"{k}: {_short(a)} → {_short(b)}" for k, (a, b) in f.differs.items()), f.prompt]
-        for f in found.prompts
-        if f.outcome in ("lost", "won")
-    ][:limit]  # fmt: skip
+    rows = [_row(each) for each in found.prompts if each.outcome in ("lost", "won")][:limit]
     if rows:
         print_table(["", "prompt", "A", "B", "what differs", "asks"], rows)
+
+
+def _row(flip: Flip) -> list[str | None]:
+    solved = (f"{flip.solved_a}/{flip.trials_a}", f"{flip.solved_b}/{flip.trials_b}")
+    differs = "; ".join(f"{name}: {_short(a)} → {_short(b)}" for name, (a, b) in flip.differs.items())
+    return [flip.outcome, flip.prompt_key, *solved, differs, flip.prompt]
 
 
 def _short(value: object) -> str:

@@ -47,7 +47,7 @@ def last(
 
 
 def _tokenizer(folder: Path) -> Any:
-    """What a run's ids are decoded with; None where there is nothing that can be read."""
+    """Loads the tokenizer that decodes a run's ids; None where there is nothing that can be read."""
     path = folder / "tokenizer.json"
     if not path.exists():
         return None

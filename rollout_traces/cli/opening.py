@@ -32,7 +32,6 @@ def open_for(project: str | None, server_url: str | None, space: str | None) -> 
     Args:
         project: the project; the only one there is when None.
         server_url: a Trackio server.
-        space: a Space.
 
     Raises:
         StoreError: no such project, or none was named where there are several.
@@ -104,7 +103,7 @@ class Place:
 
     @property
     def command(self) -> str:
-        """What opens it again, as a shell takes it."""
+        """The command that opens it again, as a shell takes it."""
         return shlex.join(filter(None, ("rollout-traces", "show", self.option, self.name)))
 
 

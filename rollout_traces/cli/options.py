@@ -77,7 +77,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")
 
 @dataclass(frozen=True)
 class From:
-    """Where a command reads from, as `--project`, `--server-url` and `--space` say it."""
+    """The source that a command reads from, as `--project`, `--server-url` and `--space` say it."""
 
     project: Project = None
     server_url: ServerUrl = None
@@ -96,7 +96,7 @@ class From:
 
 @dataclass(frozen=True)
 class Which:
-    """Which rollouts are meant, as the run, and `--split` to `--all`, say it."""
+    """The rollouts that are meant, as the run, and `--split` to `--all`, say it."""
 
     run: Run = None
     split: Split = None
@@ -107,7 +107,7 @@ class Which:
 
     @property
     def rows(self) -> Rows:
-        """Whether traces are meant or all rollouts."""
+        """The word for what is meant: traces, or all rollouts."""
         return "all" if self.all_rows else "traces"
 
     @property

@@ -80,7 +80,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
 
 
 def least_width(texts: Sequence[str]) -> int:
-    """What a column of text is not cut below: its words, up to `LONGEST_WORD`, and `NARROWEST`.
+    """Computes the width below which a column of text is not cut: its words, up to `LONGEST_WORD`, and `NARROWEST`.
 
     Args:
         texts: its heading and its cells.
@@ -92,7 +92,7 @@ def least_width(texts: Sequence[str]) -> int:
 
 
 def how_many(least: Sequence[int], width: int) -> int:
-    """How many columns there is room for, from the left; one at least.
+    """Counts the columns that there is room for, from the left; one at least.
 
     Args:
         least: what each column is not cut below.
@@ -172,7 +172,6 @@ class RenderedTurn(NamedTuple):
     Attributes:
         role: who wrote it.
         heading: what stands above it.
-        body: its text.
     """
 
     role: str

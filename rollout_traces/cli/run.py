@@ -14,7 +14,7 @@ CONTEXT_SETTINGS = {
     "ignore_unknown_options": True,
     "allow_interspersed_args": False,
 }
-"""What stands behind the script is the script's."""
+"""Settings by which what stands behind the script is the script's."""
 STARTUP = Path(__file__).resolve().parent.parent / "integrations" / "startup"
 
 

@@ -253,7 +253,7 @@ def page_address(options: ServerOptions, project: str | None = None, **state: st
 
 
 def server_address(options: ServerOptions) -> str:
-    """Where the server is, a proxy's prefix included, without a slash at its end."""
+    """Writes the address of the server, a proxy's prefix included, without a slash at its end."""
     host = options.host
     name = "127.0.0.1" if host in ("0.0.0.0", "::", "") else f"[{host}]" if ":" in host else host
     return f"http://{name}:{options.port}{options.root_path.rstrip('/')}"

@@ -48,9 +48,8 @@ def stats(
     """
     from rollout_traces.store.questions import Measure
 
-    asked = {
-        "mean": mean, "std": std, "min": least, "max": most, "sum": total, "p50": p50, "p95": p95, "p99": p99
-    }  # fmt: skip
+    moments = {"mean": mean, "std": std, "min": least, "max": most, "sum": total}
+    asked = {**moments, "p50": p50, "p95": p95, "p99": p99}
     measures = [Measure(name, each) for name, columns in asked.items() for each in _listed(columns)]
     store = source.open()
     if column is None and which.run is not None and _is_column(store, which):
@@ -77,13 +76,13 @@ def stats(
 
 
 def _is_column(store: Store, which: options.Which) -> bool:
-    """Whether the one word given names a column, and no run."""
+    """Tells whether the one word given names a column, and no run."""
     runs = {name for info in store.runs() for name in (info.name, info.id)}
     return which.run not in runs and which.run in {info.name for info in store.columns(which.rows)}
 
 
 def _count(store: Store, column: str, which: options.Which, bins: int, as_json: bool) -> None:
-    """How a column is spread, split by split."""
+    """Prints how a column is spread, split by split."""
     splits = [which.split] if which.split is not None else _splits(store, which)
     several = len(splits) > 1
     counted = [

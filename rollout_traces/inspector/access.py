@@ -1,4 +1,4 @@
-"""Who asks and who may read: visitors, tokens, the session keys that they are exchanged for, the dashboard's own path.
+"""Visitors and who of them may read: tokens, the session keys that they are exchanged for, the dashboard's own path.
 
 Nothing is opened by a cookie: a browser sends a name's cookies to every service of that name, whatever its port. The
 page sends its session key in a header, from a storage that other ports cannot read. Trackio's dashboard, whose images
@@ -21,9 +21,9 @@ from rollout_traces.errors import ConfigError
 from rollout_traces.inspector.origins import is_loopback
 
 PARAMETER = "access_token"
-"""Where the token is in the fragment of an address, which browsers send to nobody."""
+"""The parameter that holds the token in the fragment of an address, which browsers send to nobody."""
 SESSION_HEADER = "x-rollout-traces-session"
-"""Where the page sends its session key."""
+"""The header in which the page sends its session key."""
 VARIABLE = "ROLLOUT_TRACES_TOKEN"
 """The environment variable that sets the owner's token; a command line can be read by every user of the machine."""
 NAMED = "ROLLOUT_TRACES_TOKENS"
@@ -36,7 +36,7 @@ _NAME = re.compile(r"[A-Za-z0-9._@+-]{1,64}")
 
 @dataclass(frozen=True)
 class Access:
-    """Who may read.
+    """The right to read, and whose it is.
 
     Attributes:
         token: the owner's token; None opens the inspector to whoever reaches it.
@@ -72,7 +72,7 @@ class Access:
         return found[0] if found else None
 
     def session_key(self, visitor: Visitor) -> str:
-        """What a visitor's token is exchanged for: good until the server ends."""
+        """Makes the key that a visitor's token is exchanged for: good until the server ends."""
         return hmac.new(self.secret, f"session {visitor.name}".encode(), "sha256").hexdigest()
 
     @property
@@ -83,7 +83,7 @@ class Access:
         return f"{DASHBOARD}/{hmac.new(self.secret, b'dashboard', 'sha256').hexdigest()[:40]}"
 
     def below_dashboard(self, path: str) -> str | None:
-        """What is asked for below the dashboard's own path, as a path of the dashboard; None for any other."""
+        """Cuts the dashboard's own path off a path, and gives a path of the dashboard; None for any other."""
         head, _, rest = path.removeprefix(f"{DASHBOARD}/").partition("/")
         if self.is_open or path.count("/") < 3 or not equal(f"{DASHBOARD}/{head}", self.dashboard):
             return None
@@ -95,7 +95,7 @@ class Access:
 
 
 def equal(given: str, expected: str) -> bool:
-    """Whether two secrets are the same, compared in constant time."""
+    """Tells whether two secrets are the same, compared in constant time."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
 
 
@@ -173,7 +173,7 @@ DASHBOARD_CLOSED = """<!doctype html>
 <p>Open it by <i>Trackio</i> at the top of <a href="{inspector}">the inspector</a>, or by the address that
 <code>rollout-traces show</code> printed. Both are new whenever the inspector is started.</p></body></html>
 """
-"""What a visitor sees who asks for the dashboard by another path than its own."""
+"""The page of a visitor who asks for the dashboard by another path than its own."""
 
 
 ANYBODY = "visitor"

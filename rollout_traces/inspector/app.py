@@ -80,7 +80,7 @@ def _component(page: Page, workspace: Workspace) -> gr.HTML:
 
 
 def page_head(root_path: str) -> str:
-    """What stands in the page's head: the style sheet and the scripts' settings. Everybody may read it.
+    """Writes the page's head: the style sheet and the scripts' settings. Everybody may read it.
 
     Args:
         root_path: the prefix under which a proxy serves the app.
@@ -136,10 +136,9 @@ def _bind(function: Function, workspace: Workspace) -> Callable[[Any], Awaitable
 
 
 def answered(function: Function, workspace: Workspace, request: Any) -> bytes:
-    """What a server function answers, as JSON: `{"ok": ...}` or `{"error": {...}}`.
+    """Calls a server function and gives its answer as JSON: `{"ok": ...}` or `{"error": {...}}`.
 
     Args:
-        function: the function.
         workspace: what it reads.
         request: what the page sent.
     """
@@ -155,7 +154,7 @@ def answered(function: Function, workspace: Workspace, request: Any) -> bytes:
 
 
 def error_payload(error: RolloutTracesError) -> dict[str, Any]:
-    """What the page shows of an error; a query's error points at the bad token."""
+    """Picks what the page shows of an error; a query's error points at the bad token."""
     if isinstance(error, QueryError):
         place = {"query": error.text, "start": error.start, "stop": error.stop}
         return {"message": error.what, "kind": "QueryError", **place}

@@ -1,4 +1,4 @@
-"""How a page's function is asked: what it takes, read off its signature, and what it answers, as JSON.
+"""Calls of a page's function: what it takes, read off its signature, and what it answers, as JSON.
 
 The first parameter is the workspace or a view. A parameter that is a dataclass, a view too, stands for its fields.
 """
@@ -28,7 +28,7 @@ _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 @cache
 def parameters(function: Function) -> tuple[Parameter, ...]:
-    """What may be sent to a function, by name, with resolved types."""
+    """Lists what may be sent to a function, by name, with resolved types."""
     return tuple(each for written in _written(function) for each in _expanded(written))
 
 
@@ -52,7 +52,7 @@ def answer_of(function: Function, workspace: Workspace, given: Mapping[str, Any]
 
 
 def read_request(function: Function, sent: Any) -> dict[str, Any]:
-    """What a page sent, as a function takes it: absent texts are empty, names that it does not know are passed over.
+    """Reads what a page sent, as a function takes it: absent texts are empty, names that it does not know are passed over.
 
     Raises:
         StoreError: a value cannot be understood, or a number that is needed is missing.

@@ -38,7 +38,6 @@ class Asset:
     """One file of the page.
 
     Attributes:
-        body: its bytes.
         media_type: its content type.
     """
 
@@ -95,7 +94,7 @@ def icon() -> str:
 
 @cache
 def katex() -> tuple[str, str] | None:
-    """Where Gradio serves the KaTeX it bundles.
+    """Finds the addresses at which Gradio serves the KaTeX it bundles.
 
     Returns:
         Addresses of its script module and its style sheet under Gradio's root, or None where this

@@ -39,7 +39,7 @@ WRITE_TOKEN_HEADER = "x-trackio-write-token"
 
 @dataclass(frozen=True)
 class GuardOptions:
-    """What a guard goes by.
+    """The settings that a guard goes by.
 
     Attributes:
         hosts: which Host names are served.
@@ -178,7 +178,7 @@ class Guard:
         return {**scope, "path": prefix + path, "raw_path": quote(prefix + path).encode()}, True
 
     def _sign_in(self, rule: Rule, is_known: bool, may_write: bool) -> Response | None:
-        """What a visitor gets who lacks what a route asks for; None where he does not.
+        """Answers a visitor who lacks what a route asks for; None where he does not.
 
         Args:
             rule: the route's.
@@ -199,7 +199,7 @@ class Guard:
         )
 
     async def _hub_refusal(self, headers: Mapping[str, str]) -> Response | None:
-        """What a run gets that may not log to this Space; asked in a thread, the Hub may be slow."""
+        """Refuses a run that may not log to this Space; asked in a thread, the Hub may be slow."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if self.options.hub_writer is None or scheme.lower() != "bearer" or not token.strip():
             return _json_refusal(

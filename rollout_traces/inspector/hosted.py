@@ -18,7 +18,7 @@ from rollout_traces.inspector.server import ServerOptions
 from rollout_traces.store.server_client import give_the_hub_up_after
 
 PORT = 7860
-"""Where a Space is expected to listen."""
+"""The port on which a Space is expected to listen."""
 HOSTS = "ROLLOUT_TRACES_HOSTS"
 """Host names that a container answers, separated by commas."""
 PROXIES = "ROLLOUT_TRACES_PROXIES"
@@ -58,12 +58,12 @@ def serve_hosted(environment: Mapping[str, str] | None = None) -> None:
 
 
 def takes_labels(environment: Mapping[str, str]) -> bool:
-    """Whether readers may put labels: only where `ROLLOUT_TRACES_LABELS` says so."""
+    """Tells whether readers may put labels: only where `ROLLOUT_TRACES_LABELS` says so."""
     return environment.get(LABELS) == "1"
 
 
 def hosted_options(environment: Mapping[str, str]) -> ServerOptions:
-    """How the inspector is served, by what the environment says.
+    """Reads from the environment how the inspector is served.
 
     Args:
         environment: `SYSTEM=spaces` with `SPACE_ID` and `SPACE_HOST` on a Space, else `ROLLOUT_TRACES_TOKEN`,
@@ -140,7 +140,7 @@ class AskedTooOften(RolloutTracesError):
 
 
 class HubWriters:
-    """Who may log to a Space: whoever the Hub lets write to it.
+    """The users who may log to a Space: whoever the Hub lets write to it.
 
     Strangers may send as many tokens as they like: they cannot make the Space ask more than `MOST_QUESTIONS` times
     a minute, and neither push out of memory who may write, nor keep the Space from asking about them again.
@@ -165,7 +165,7 @@ class HubWriters:
         self._lock = threading.Lock()
 
     def may_write(self, token: str) -> bool:
-        """Whether a token may write to the Space; the answer is kept for five minutes.
+        """Tells whether a token may write to the Space; the answer is kept for five minutes.
 
         Raises:
             AskedTooOften: the Hub was asked about too many other tokens within the last minute.

@@ -1,4 +1,4 @@
-"""How the server listens: limits on connections that uvicorn does not have by default, and a first question ahead."""
+"""The server's connections: limits that uvicorn does not have by default, and a first question ahead."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rollout_traces.inspector.server import InspectorServer
 from rollout_traces.inspector.workspace import SplitView, Workspace
 
 HEAD_SECONDS = 10.0
-"""How long the head of a request may take to arrive."""
+"""Seconds that the head of a request may take to arrive."""
 MOST_CONNECTIONS = 256
 MOST_HEAD_BYTES = 64 << 10
 FIRST_PORT = 7861
-"""Where the search for a free port begins."""
+"""The port at which the search for a free one begins."""
 MOST_PORTS = 100
 
 

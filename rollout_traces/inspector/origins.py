@@ -1,4 +1,4 @@
-"""Where a request comes from and where it was sent: Host names, declared proxies, origins, fetch metadata.
+"""The origin of a request and where it was sent: Host names, declared proxies, origins, fetch metadata.
 
 Starlette's middleware for trusted hosts takes the first of two Host headers and knows no literal addresses; uvicorn's for
 proxies passes the forwarding headers of strangers on, and reads no forwarded host.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _FORWARDED = (b"x-forwarded-", b"x-original-", b"forwarded", b"x-real-ip", b"x-gradio-server")
-"""How the names of headers begin with which a proxy says what it was asked."""
+"""Beginnings of the names of headers with which a proxy says what it was asked."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -37,7 +37,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class HostPolicy:
-    """Which Host names are served.
+    """The Host names that are served.
 
     Attributes:
         names: allowed names, lower case; `*` allows any.
@@ -179,7 +179,6 @@ def fetch_refusal(headers: Mapping[str, str], method: str, framed: bool) -> str 
 
     Args:
         headers: the request's, names in lower case.
-        method: its method.
         framed: whether another site may show the page in a frame.
     """
     site = headers.get("sec-fetch-site")

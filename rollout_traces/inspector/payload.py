@@ -30,7 +30,7 @@ TOKENS_FROM = {
     "re-encoded": "The ids were made of the rollout's text with a tokenizer: they may differ from those that were "
     "trained on, and so may masks and lengths.",
 }
-"""What a rollout's page says of where its tokens come from, by `ids_from`."""
+"""Sentences of a rollout's page on where its tokens come from, by `ids_from`."""
 
 
 def rollout_payload(trace_id: str, record: TraceRecord, severities: Mapping[str, str]) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def packed(values: np.ndarray) -> dict[str, str]:
 
 
 def unpacked(value: Mapping[str, str]) -> np.ndarray:
-    """What `packed` packed: float32, or integers."""
+    """Reads what `packed` packed: float32, or integers."""
     values = np.frombuffer(base64.b64decode(value["data"]), _DTYPES[value["kind"]])
     return values.astype(np.float32) if value["kind"] == "f2" else values
 
@@ -170,7 +170,7 @@ def _kind_of_floats(values: np.ndarray) -> str:
 
 
 def utf16_positions(text: str) -> np.ndarray:
-    """Where each character begins when a browser counts: int64 [len(text) + 1].
+    """Finds where each character begins when a browser counts: int64 [len(text) + 1].
 
     A character outside the basic plane is two units there and one here.
     """
@@ -297,7 +297,7 @@ def _left_out(stored: Any) -> str | None:
 
 
 def _places(turns: Sequence[Mapping[str, Any]], raw: str) -> list[int]:
-    """How many places for an image each turn has."""
+    """Counts the places for an image in each turn."""
     if not raw:
         return [len(PLACE.findall(turn["content"])) for turn in turns]
     units = raw.encode("utf-16-le", "surrogatepass")

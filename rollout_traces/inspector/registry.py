@@ -155,7 +155,7 @@ READ: dict[str, Function] = {
     "rollouts": answers.rollouts,
     "runs": answers.runs,
 }
-"""What is asked for with GET: its name below `/api/v1`, and what answers. Arguments are the query's."""
+"""Names below `/api/v1` that are asked for with GET, and what answers. Arguments are the query's."""
 SENT: dict[str, tuple[Function, str]] = {
     "labels": (labels.annotate, "a label or a note (not with --no-labels)"),
     "labels/lines": (answers.take_label_lines, "labels of another copy (not with --no-labels)"),
@@ -163,7 +163,7 @@ SENT: dict[str, tuple[Function, str]] = {
     "pages/incidents": (incidents.mark_incident, "marks an incident (not with --no-labels)"),
     "open": (answers.open_page, "asks the page to move, where its reader allows it"),
 }
-"""What is sent with POST, as JSON, and what it is for."""
+"""Names that something is sent to with POST, as JSON, and what it is for."""
 PARTS: dict[str, tuple[str, ...]] = {
     "pages/health": (
         *("steps", "measures.values", "flags.values", "flags.counts"),

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rollout_traces.inspector.registry import READ, SENT
+from rollout_traces.model.text import words
 
 Who = Literal["anyone", "session", "dashboard", "write token", "Hub token"]
 Kind = Literal["page", "frame", "code", "data", "file"]
 
 _KIBI = 1 << 10
 _MEBI = 1 << 20
+_JSON = "application/json"
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Rule:
     who: Who
     kind: Kind
     purpose: str
-    content_type: str = "application/json"
+    content_type: str = _JSON
     max_body: int = 64 * _KIBI
     body_seconds: float = 15.0
 
@@ -117,47 +119,50 @@ WRITES = (
     "log_artifact_use",
 )
 """Trackio's functions by which a run sends what it logs; nothing that deletes or renames."""
+_DASHBOARD_PAGES = words("metrics system traces media reports runs run files artifacts artifact settings")
 _DASHBOARD = (
     Rule("/trackio", "GET", "dashboard", "page", "leads to the dashboard"),
     Rule("/trackio/", "GET", "dashboard", "page", "Trackio's dashboard"),
-    Rule("/trackio/(?:metrics|system|traces|media|reports|runs|run|files|artifacts|artifact|settings)/?",
-         "GET", "dashboard", "page", "its pages"),
+    Rule(f"/trackio/(?:{'|'.join(_DASHBOARD_PAGES)})/?", "GET", "dashboard", "page", "its pages"),
     Rule(rf"/trackio/(?:assets|static/trackio)/{NAME}", "GET", "dashboard", "code", "its scripts and images"),
     Rule(r"/trackio/config\.json", "GET", "dashboard", "data", "that it is no static export"),
     Rule("/trackio/version", "GET", "dashboard", "data", "its version"),
     Rule("/trackio/file", "GET", "dashboard", "file", "media of a project"),
     Rule(rf"/trackio/artifact_blob/{NAME}/{NAME}", "GET", "dashboard", "file", "artifacts of a project"),
     Rule(f"/trackio/api/(?:{'|'.join(READS)})", "POST", "dashboard", "data", "its reading functions"),
-)  # fmt: skip
-_SQL = (
-    Rule(
-        "/trackio/api/query_project",
-        "POST",
-        "dashboard",
-        "data",
-        "one SELECT (--trackio-sql)",
-        max_body=_MEBI,
-    ),
 )
+
+
+def _sql(api: str, who: Who, purpose: str) -> Rule:
+    return Rule(f"{api}/query_project", "POST", who, "data", purpose, max_body=_MEBI)
+
+
+def _logged(api: str, who: Who, where: str) -> tuple[Rule, Rule]:
+    """The routes that take what runs log, and files of theirs: more, and for longer, than any other."""
+    bounds = {"max_body": 64 * _MEBI, "body_seconds": 300}
+    return (
+        Rule(
+            f"{api}/(?:{'|'.join(WRITES)})", "POST", who, "data", f"what runs log ({where})", _JSON, **bounds
+        ),
+        Rule(
+            f"{api}/upload", "POST", who, "data", f"files of runs ({where})", "multipart/form-data", **bounds
+        ),
+    )
+
+
+_SQL = (_sql("/trackio/api", "dashboard", "one SELECT (--trackio-sql)"),)
 _WRITING = (
     Rule("/trackio/version", "GET", "write token", "data", "its version"),
-    Rule("/trackio/api/query_project", "POST", "write token", "data",
-         "one SELECT: a logger asks what is stored (--receive-logs)", max_body=_MEBI),
-    Rule(f"/trackio/api/(?:{'|'.join(WRITES)})", "POST", "write token", "data",
-         "what runs log (--receive-logs)", max_body=64 * _MEBI, body_seconds=300),
-    Rule("/trackio/api/upload", "POST", "write token", "data", "files of runs (--receive-logs)",
-         content_type="multipart/form-data", max_body=64 * _MEBI, body_seconds=300),
-)  # fmt: skip
+    _sql("/trackio/api", "write token", "one SELECT: a logger asks what is stored (--receive-logs)"),
+    *_logged("/trackio/api", "write token", "--receive-logs"),
+)
 _SPACE = (
     Rule("/version", "GET", "session", "data", "Trackio's version (a Space)"),
     Rule(f"/api/(?:{'|'.join(READS)})", "POST", "session", "data", "Trackio's reading functions (a Space)"),
-    Rule("/api/query_project", "POST", "session", "data", "one SELECT (a Space)", max_body=_MEBI),
-    Rule(f"/api/(?:{'|'.join(WRITES)})", "POST", "Hub token", "data", "what runs log (a Space)",
-         max_body=64 * _MEBI, body_seconds=300),
-    Rule("/api/upload", "POST", "Hub token", "data", "files of runs (a Space)",
-         content_type="multipart/form-data", max_body=64 * _MEBI, body_seconds=300),
-)  # fmt: skip
-"""Where Trackio's client looks for a Space's routes: at its root."""
+    _sql("/api", "session", "one SELECT (a Space)"),
+    *_logged("/api", "Hub token", "a Space"),
+)
+"""The routes of a Space, where Trackio's client looks for them: at its root."""
 
 
 def rules(*, trackio: bool, sql: bool = False, writes: bool = False, space: bool = False) -> tuple[Rule, ...]:
@@ -181,7 +186,6 @@ def rule_of(known: tuple[Rule, ...], path: str, method: str, may_write: bool = F
     Args:
         known: the server's rules.
         path: the request's path, the prefix taken off.
-        method: its method.
         may_write: whether it carries the write token; where two rules speak of it, that one counts.
     """
     found = [rule for rule in known if rule.covers(path, method)]

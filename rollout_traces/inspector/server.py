@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How the inspector is served.
+    """Options of serving the inspector.
 
     Attributes:
         host: address to bind; loopback unless asked otherwise.
@@ -63,7 +63,7 @@ class ServerOptions:
 
 @dataclass(frozen=True)
 class InspectorServer:
-    """What is served.
+    """The application that is served, and what belongs to it.
 
     Attributes:
         app: the ASGI application for uvicorn, its guard in front.

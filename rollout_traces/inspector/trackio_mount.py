@@ -37,7 +37,7 @@ _COMPRESSED_FROM = 2_000
 
 @dataclass(frozen=True)
 class MountOptions:
-    """What of Trackio is served.
+    """The part of Trackio that is served.
 
     Attributes:
         prefix: a proxy's prefix.
@@ -160,7 +160,7 @@ class _Calls:
 
 
 def get_run_mutation_status() -> dict[str, Any]:
-    """What the dashboard asks before it offers to delete or rename: never here."""
+    """Answers what the dashboard asks before it offers to delete or rename: never here."""
     return {"spaces": False, "allowed": False, "auth": "none"}
 
 
@@ -253,7 +253,7 @@ def _name_logos(prefix: str) -> None:
 
 
 def _prepare_uploads(app: Starlette) -> None:
-    """What Trackio's upload handler and writing functions look for in the application."""
+    """Puts into the application what Trackio's upload handler and writing functions look for there."""
     import threading
 
     from trackio.server import assert_can_stage_upload

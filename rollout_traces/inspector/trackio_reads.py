@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 READ_SECONDS = 20.0
-"""How long one reading function may keep SQLite busy."""
+"""Seconds for which one reading function may keep SQLite busy."""
 SQL_SECONDS = 5.0
-"""How long one statement of `--trackio-sql` may take."""
+"""Seconds that one statement of `--trackio-sql` may take."""
 SQL_ROWS = 10_000
 SQL_VALUE_BYTES = 64 << 20
 """The longest text or blob that a statement may make or read."""
@@ -54,7 +54,6 @@ def call(
     """Calls one of Trackio's reading functions with what a client sent.
 
     Args:
-        function: the function.
         body: the request's JSON: `{"args": [...], "kwargs": {...}}`, `{"data": [...]}`, arguments by name, or a list.
         request: the HTTP request, for functions that ask for it.
         projects: the projects that may be read; None for all.
@@ -152,7 +151,6 @@ def open_read_only(database: Path, deadline: float) -> sqlite3.Connection:
     """A connection that cannot write and whose statements end at the deadline.
 
     Args:
-        database: the file.
         deadline: seconds of `time.monotonic()`.
     """
     address = Path(database).resolve().as_uri()

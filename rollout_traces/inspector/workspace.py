@@ -1,4 +1,4 @@
-"""What the pages read: the projects at hand, each opened once and kept fresh, and the views that functions take."""
+"""The workspace of the pages: the projects at hand, each opened once and kept fresh, and the views that functions take."""
 
 from __future__ import annotations
 
@@ -162,7 +162,6 @@ class Workspace:
         """Brings a project's index up to date for the first time, in the background.
 
         Args:
-            project: the project.
             wait: seconds to wait for it at most.
 
         Returns:

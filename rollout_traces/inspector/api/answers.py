@@ -38,7 +38,7 @@ MOST_TURNS = 100
 MOST_LINES = 1000
 """Lines of a file of labels that are given or taken at once."""
 COLUMNS = ("uid", "group", "sample", "reward", "n_sampled", "stop_reason", "flags", "labels", "source")
-"""What rows have before columns are chosen."""
+"""Columns that rows have before others are chosen."""
 
 
 def runs(view: ProjectView) -> models.RunsAnswer:
@@ -61,7 +61,6 @@ def rollouts(
     """Rollouts that satisfy a filter, a page at a time; where text is looked for, the words around it in `snippet`.
 
     Args:
-        view: the project.
         where: a filter such as `reward < 0.5 and flags has 'truncated'`.
         run: name or id of a run.
         split: `rollout` or `eval-rollout`.
@@ -134,7 +133,7 @@ def compare(view: ProjectView, a: str, b: str) -> models.ComparisonAnswer:
 
 
 def report(view: SplitView) -> models.ReportAnswer:
-    """What is wrong with a run: ranked diagnoses with their first step, the filter behind them, and advice."""
+    """Tells what is wrong with a run: ranked diagnoses with their first step, the filter behind them, and advice."""
     found = run_diagnosed(view)
     return taken(
         models.ReportAnswer,
@@ -146,13 +145,13 @@ def report(view: SplitView) -> models.ReportAnswer:
 
 
 def explain(view: SplitView, step: int) -> models.ExplanationAnswer:
-    """What differs at a step from the ten before it, with typical rollouts."""
+    """Tells what differs at a step from the ten before it, with typical rollouts."""
     found = explained(view, sides(view, AskedSides(step)))
     return models.ExplanationAnswer(step, [_finding(each) for each in found.findings], found.remarks)
 
 
 def events(view: SplitView) -> models.EventsAnswer:
-    """What happened in a run: first and last seen, change points, attempts, gaps."""
+    """Tells what happened in a run: first and last seen, change points, attempts, gaps."""
     return models.EventsAnswer([taken(ShownEvent, each) for each in run_events(view)])
 
 
@@ -184,7 +183,7 @@ def take_label_lines(view: ProjectView, lines: list[Entry]) -> TakenLines:
 
 
 def citations(view: ProjectView, text: str) -> models.CitationsAnswer:
-    """Whether every rollout:UID and rollout:UID#FIRST-LAST of a text leads to a rollout and tokens."""
+    """Checks whether every rollout:UID and rollout:UID#FIRST-LAST of a text leads to a rollout and tokens."""
     return checked(view.store, text)
 
 
@@ -240,7 +239,6 @@ def checked(store: Store, text: str) -> CitationsAnswer:
     """Every citation of a text, and whether it leads to a rollout and tokens that are there.
 
     Args:
-        store: the project.
         text: a report.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What programs alone are answered: short, for an agent's context, the same over HTTP and as tools."""
+"""Answers for programs alone: short, for an agent's context, the same over HTTP and as tools."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class ComparisonAnswer(FromRuns):
 
 @dataclass(frozen=True)
 class ReportAnswer(FromRuns):
-    """What is wrong with a run, since when, and what cannot be known.
+    """The faults of a run, since when they are there, and what cannot be known.
 
     Attributes:
         settings: what was set otherwise than in the run before, a sentence each.
@@ -120,7 +120,7 @@ class SaidFinding:
 
 @dataclass(frozen=True)
 class ExplanationAnswer(FromRuns):
-    """What differs at a step from the ten before it."""
+    """The differences of a step from the ten before it."""
 
     step: int
     findings: list[SaidFinding]

@@ -24,7 +24,7 @@ Model = TypeVar("Model")
 
 @dataclass(frozen=True)
 class Synced:
-    """What went over.
+    """The lines that went over.
 
     Attributes:
         taken: lines that came from the server.
@@ -44,7 +44,6 @@ def open_elsewhere(address: str, token: str | None, state: Mapping[str, str]) ->
 
     Args:
         address: of the inspector, such as `http://127.0.0.1:7861`.
-        token: its token.
         state: what its address would name.
 
     Raises:

@@ -84,7 +84,7 @@ def query(
 
 
 def in_flight(view: ProjectView, run: str = "", limit: int = 20) -> LiveAnswer:
-    """What a run samples now, the silent and the slowest first; the run begun last where none is named."""
+    """Lists what a run samples now, the silent and the slowest first; the run begun last where none is named."""
     return live_of(view, run, limit)
 
 

@@ -1,4 +1,4 @@
-"""What belongs to a rollout beside its text: its step and group for overlays, images, raw record, viewers of one's own."""
+"""Answers on what belongs to a rollout beside its text: its step and group for overlays, images, raw record, viewers of one's own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StepMeans:
 
 @dataclass(frozen=True)
 class GroupPushes:
-    """What the kept rollouts of a group do to each token id.
+    """The push of a group's kept rollouts on each token id.
 
     Attributes:
         ids: the token ids, ascending.
@@ -68,7 +68,7 @@ def step_means(view: SplitView, step: int) -> StepMeans:
 
 
 def group_pushes(view: SplitView, step: int, group: int) -> GroupPushes:
-    """What the kept rollouts of a group do to each token id.
+    """Adds up what the kept rollouts of a group do to each token id.
 
     Raises:
         StoreError: the group is not known, or no kept rollout of it has advantages.
@@ -162,7 +162,7 @@ class ViewersAnswer:
 
 @dataclass(frozen=True)
 class ViewedAnswer:
-    """What a frame draws: HTML, or a module with the rollout that its `draw` gets."""
+    """The content of a frame: HTML, or a module with the rollout that its `draw` gets."""
 
     html: str | None
     module: str | None
@@ -186,7 +186,7 @@ def viewers(view: ProjectView, id: str) -> ViewersAnswer:
 
 
 def viewed(view: ProjectView, id: str, viewer: str) -> ViewedAnswer:
-    """What a viewer draws of a rollout.
+    """Has a viewer draw a rollout.
 
     Raises:
         StoreError: there is no such viewer, it raised, or what it gives is too large.

@@ -267,12 +267,12 @@ KINDS = {
     "sub_agent": "a context of its own: a sub-agent, or a prompt that was rewritten",
     "unknown": "how it left is unobserved: its tokens or those of the row it left were not kept",
 }
-"""What a row can be to the one it left; read off the tokens, for trainers do not say it."""
+"""Relations of a row to the one it left; read off the tokens, for trainers do not say it."""
 
 
 @dataclass(frozen=True)
 class Leaving:
-    """How a row left another.
+    """The way in which a row left another.
 
     Attributes:
         kind: a key of `KINDS`.
@@ -322,7 +322,7 @@ def depths(parents: Sequence[int | None]) -> list[tuple[int, int]]:
 
 
 def leaving(child: Transcript | None, parent: Transcript | None, *, opens: bool) -> Leaving:
-    """How a row left another, from their tokens and turns.
+    """Finds out how a row left another, from their tokens and turns.
 
     Args:
         child: the row; None where it was not kept.

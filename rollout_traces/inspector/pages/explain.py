@@ -1,4 +1,4 @@
-"""What differs between two sets of rollouts: any step, range, split, run or filter against another, as they are asked for."""
+"""Differences between two sets of rollouts: any step, range, split, run or filter against another, as they are asked for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 SENTENCES = ("findings", "decompositions", "carried")
-"""What an explanation says with figures."""
+"""Parts of an explanation that are sentences with figures."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class FilteredRollouts:
 
 @dataclass(frozen=True)
 class ShownDetail(Detail):
-    """Where a difference lies, typical rollouts, and the filter that lists all of A's."""
+    """The place of a difference, typical rollouts, and the filter that lists all of A's."""
 
     place: FilteredRollouts
 
@@ -78,7 +78,7 @@ class ShownCarried:
 
 @dataclass(frozen=True)
 class ExplainAnswer:
-    """What differs between A and B, ranked.
+    """The differences between A and B, ranked.
 
     Attributes:
         problems: what could not be computed, a line each.
@@ -109,7 +109,7 @@ class InForceAnswer:
 
 
 def explain(view: SplitView, asked: AskedSides) -> ExplainAnswer:
-    """What differs between A and B; B is the ten steps before A where nothing of `against_...` is given."""
+    """Tells what differs between A and B; B is the ten steps before A where nothing of `against_...` is given."""
     both = sides(view, asked)
     found = explained(view, both)
     return taken(
@@ -145,7 +145,7 @@ def figures(view: SplitView, asked: AskedSides, of: str = "findings", at: int = 
 
 
 def explained(view: SplitView, both: Sides) -> Explanation:
-    """What differs between two sets of rollouts, as the analysis says it."""
+    """Has the analysis say what differs between two sets of rollouts."""
     whole = view.store.table()
     return view.remembered(
         ("explain", *both.key),
@@ -246,7 +246,7 @@ def sides(view: SplitView, asked: AskedSides) -> Sides:
 
 
 def relations_of(view: SplitView, asked: Sides) -> Relations:
-    """Where to read what is said of A and B: the steps around them alone, where these are few.
+    """Picks the tables in which to read what is said of A and B: the steps around them alone, where these are few.
 
     Explain looks at A, at B, and some steps before them for how far steps differ anyway.
     """

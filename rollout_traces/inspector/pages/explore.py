@@ -38,7 +38,7 @@ WHAT = ("flags", "advantage", "n_sampled", "stop_reason", "staleness_max")
 
 @dataclass(frozen=True)
 class AskedRows:
-    """Which rows of a run's split are meant.
+    """The rows of a run's split that are meant.
 
     Attributes:
         where: a filter of the query language.
@@ -52,14 +52,13 @@ class AskedRows:
 
     @property
     def which(self) -> Which:
-        """Whether traces are meant or all rollouts."""
+        """The word for what is meant: traces, or all rollouts."""
         return "all" if self.rows == "all" else "traces"
 
     def of(self, view: SplitView) -> dict[str, Any]:
         """The same as arguments of the store's questions."""
-        return {
-            "run": view.run, "split": view.split, "where": self.where, "text": self.text, "rows": self.which
-        }  # fmt: skip
+        asked = {"where": self.where, "text": self.text, "rows": self.which}
+        return {"run": view.run, "split": view.split, **asked}
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ class ColumnsAnswer:
 
 @dataclass(frozen=True)
 class SpreadAnswer:
-    """How a column's values are spread over the rows that match: values with counts, or bins."""
+    """The spread of a column's values over the rows that match: values with counts, or bins."""
 
     column: str
     kind: str
@@ -205,7 +204,7 @@ def command(view: SplitView, asked: AskedRows, sort: str = "") -> str:
 
 
 def default_columns(rows: Which, n_traced: int) -> tuple[str, ...]:
-    """What is shown before columns are chosen; what was said, where some of it was kept."""
+    """Picks the columns that are shown before others are chosen; what was said, where some of it was kept."""
     said = ("reply",) if n_traced else ()
     chosen = () if rows == "traces" else ("discard_reason", "selected_by")
     return (*WHICH, *said, *WHAT, *chosen)

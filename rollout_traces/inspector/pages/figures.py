@@ -1,4 +1,4 @@
-"""What several pages show: ranges, series over the steps, rollouts in lists, how rows were chosen, queries of a sentence."""
+"""The common parts of several pages: ranges, series over the steps, rollouts in lists, how rows were chosen, queries of a sentence."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class SeriesPoints:
 
 @dataclass(frozen=True)
 class RunProgress:
-    """How far a run was at each step: rollouts seen and tokens sampled."""
+    """The progress of a run at each step: rollouts seen and tokens sampled."""
 
     steps: list[int]
     rollouts: list[Number]
@@ -108,7 +108,7 @@ def flag_severities() -> dict[str, str]:
 
 
 def chosen_by(counts: Mapping[str, int]) -> str | None:
-    """How the kept rollouts were chosen, in words: `16 best, 8 random, 2 alarm: stalest`; None where all were."""
+    """Says in words how the kept rollouts were chosen: `16 best, 8 random, 2 alarm: stalest`; None where all were."""
     if set(counts) <= {"all"}:
         return None
     return ", ".join(f"{count:,} {in_words(reason)}" for reason, count in counts.items())
@@ -121,7 +121,7 @@ def in_words(reason: str) -> str:
 
 @remembered
 def chosen_over_steps(view: SplitView) -> str | None:
-    """How the kept rollouts of all steps of a split were chosen, in words; None where no trace says it."""
+    """Says in words how the kept rollouts of all steps of a split were chosen; None where no trace says it."""
     found = view.store.facets("selected_by", run=view.run, split=view.split)
     return chosen_by({str(reason): count for reason, count in found if reason is not None})
 
@@ -139,7 +139,6 @@ def split_series(view: SplitView, wanted: Sequence[str]) -> RunSeries:
     """Names of all series of a run, and the wanted ones (the usual ones when none) as points.
 
     Args:
-        view: the run and split.
         wanted: names of series; unknown ones are left out.
     """
     known = scalars(view)
@@ -315,7 +314,7 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True)
 class KeptRollouts:
-    """How many rollouts there were, how many were kept, and how these were chosen, in words."""
+    """Numbers of the rollouts that there were and that were kept, and how these were chosen, in words."""
 
     n_traced: int
     n_rows: int | None
@@ -330,7 +329,7 @@ class KeptOfStep(KeptRollouts):
 
 
 def population(view: SplitView, step: int) -> KeptOfStep:
-    """How many rollouts of a step were kept, and how they were chosen."""
+    """Counts how many rollouts of a step were kept, and says how they were chosen."""
     return KeptOfStep(step=step, **vars(population_of(view.store.groups(view.run, view.split, step))))
 
 
@@ -352,10 +351,9 @@ def population_over_steps(view: SplitView) -> KeptRollouts:
 
 
 def sample_card(row: TraceRow, worn: Worn | None = None, sorted_by: str | None = None) -> Card:
-    """What the list shows of a rollout.
+    """Makes the card of a rollout, as the list shows it.
 
     Args:
-        row: the rollout.
         worn: which of its flags are abnormal for the run; all are shown when None.
         sorted_by: the column that the list is sorted by first.
     """
@@ -381,7 +379,7 @@ def sample_card(row: TraceRow, worn: Worn | None = None, sorted_by: str | None =
 
 
 def worn_listed(worn: Worn) -> dict[str, Any]:
-    """What a card shows of a row's flags: `flags` that it wears, and under each those that it explains."""
+    """Lists a row's flags for its card: `flags` that it wears, and under each those that it explains."""
     return {
         "flags": list(worn.names),
         "explains": {name: list(names) for name, names in worn.worn if names},

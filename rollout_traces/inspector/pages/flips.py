@@ -33,7 +33,7 @@ class AskedEvaluations:
 
 @dataclass(frozen=True)
 class TwoEvaluations:
-    """Which evaluations are matched, and the steps of those that there are, of both runs."""
+    """The evaluations that are matched, and the steps of those that there are, of both runs."""
 
     run: str
     other: str

@@ -61,32 +61,45 @@ class Stage:
 
 STAGES: Mapping[str, Stage] = {
     "sampled": Stage("sampled", "", (), ""),
-    "finished": Stage(
-        "finished", f"not {FAILED}", (STATUS,), "stop_reasons, or reward_statuses"
-    ),
+    "finished": Stage("finished", f"not {FAILED}", (STATUS,), "stop_reasons, or reward_statuses"),
     "failed": Stage("failed", FAILED, (STATUS,), "stop_reasons, or reward_statuses"),
     "failed_zero": Stage(
-        "failed, in the update with reward 0", f"{FAILED} and trained and reward = 0", (STATUS, "trained"), "stop_reasons (or reward_statuses), and loss_mask"
+        "failed, in the update with reward 0",
+        f"{FAILED} and trained and reward = 0",
+        (STATUS, "trained"),
+        "stop_reasons (or reward_statuses), and loss_mask",
     ),
     ERROR_TEXT: Stage(
-        "in the update with reward 0, the kept reply an error", f"traced and trained and reward = 0 and reply ~ {literal(REFUSALS)}", ("trace_uid", "trained"), "traces, and loss_mask: text is known of kept rollouts alone"
+        "in the update with reward 0, the kept reply an error",
+        f"traced and trained and reward = 0 and reply ~ {literal(REFUSALS)}",
+        ("trace_uid", "trained"),
+        "traces, and loss_mask: text is known of kept rollouts alone",
     ),
     "filtered": Stage(
-        "filtered by a rule", "discard_reason is not null", ("discard_reason",), "what was dropped too, with discard_reasons"
+        "filtered by a rule",
+        "discard_reason is not null",
+        ("discard_reason",),
+        "what was dropped too, with discard_reasons",
     ),
     "stale": Stage(
-        "stale: sampled by older weights", "staleness_max > 0", ("staleness_max",), "versions of tokens, and train_version"
+        "stale: sampled by older weights",
+        "staleness_max > 0",
+        ("staleness_max",),
+        "versions of tokens, and train_version",
     ),
     "in_update": Stage("in the update", "trained", ("trained",), "loss_mask"),
     "weight_0": Stage(
-        "of these with weight 0", "trained and advantage_abs_max <= 1e-8", ("advantage_abs_max",), "advantages"
+        "of these with weight 0",
+        "trained and advantage_abs_max <= 1e-8",
+        ("advantage_abs_max",),
+        "advantages",
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
 class Counted:
-    """How many rollouts, and which share of the tokens that were sampled; None where that is unobserved."""
+    """The number of rollouts, and their share of the tokens that were sampled; None where that is unobserved."""
 
     n: int | None
     tokens: Number
@@ -124,7 +137,7 @@ class FunnelAnswer:
 
 @remembered
 def funnel(view: SplitView, step: int) -> FunnelAnswer:
-    """What became of the rollouts of a step, and of the run."""
+    """Follows the rollouts of a step, and of the run, to what became of them."""
     superseded, known = _known(view)
     here = " and not superseded" if superseded else ""
     asked: dict[str, Stage] = {name: stage for name, stage in STAGES.items() if _is_known(stage, known)}
@@ -145,9 +158,10 @@ def funnel(view: SplitView, step: int) -> FunnelAnswer:
         shown.append(ShownStage(name, stage.title, "", "rollouts", where, at_step, over_run, lacking))
         for of, title, reason in reasons:
             if of == name and name in found:
-                step_n, run_n = found[f"{of}: {title}"]
-                if run_n.n:
-                    shown.append(ShownStage(f"{of}: {title}", title, of, "rollouts", f"{reason}{here}", step_n, run_n, ""))  # fmt: skip
+                key, where = f"{of}: {title}", f"{reason}{here}"
+                at_step, over_run = found[key]
+                if over_run.n:
+                    shown.append(ShownStage(key, title, of, "rollouts", where, at_step, over_run, ""))
     return FunnelAnswer(step, len(view.store.steps(view.run, view.split)), shown)
 
 
@@ -156,7 +170,7 @@ def _is_known(stage: Stage, known: set[str]) -> bool:
 
 
 def _known(view: SplitView) -> tuple[bool, set[str]]:
-    """Whether the run has superseded rollouts, and which of the stages' columns are known of any of its rollouts."""
+    """Looks whether the run has superseded rollouts, and which of the stages' columns are known of any of its rollouts."""
     names = sorted({name for stage in STAGES.values() for need in stage.needs for name in need.split()})
     counts = ", ".join(f'count("{name}")' for name in names)
     row = _row(

@@ -55,7 +55,7 @@ class MemberTurn:
 
 @dataclass(frozen=True)
 class Action:
-    """What the policy did: a tool call, or what it said last; equal actions have equal `name` and `text`.
+    """An action of the policy: a tool call, or what it said last; equal actions have equal `name` and `text`.
 
     Attributes:
         kind: `call` or `answer`.
@@ -110,7 +110,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class ShownTree:
-    """Where the kept samples of a group share tokens and where they part, from where their prompt ends."""
+    """The tree of tokens that a group's kept samples share until they part, from where their prompt ends."""
 
     prompt_tokens: int
     root: Branch
@@ -118,7 +118,7 @@ class ShownTree:
 
 @dataclass(frozen=True)
 class GroupPhrases:
-    """What winners say and losers do not, and the other way round."""
+    """The phrases of winners that losers do not say, and the other way round."""
 
     n_winners: int
     n_losers: int
@@ -249,10 +249,9 @@ def turns_of(member: Member) -> list[MemberTurn]:
 
 
 def actions(transcript: Transcript, failed_turns: frozenset[int] = frozenset()) -> list[Action]:
-    """What the policy did, in order: its tool calls, and what it said last.
+    """Lists what the policy did, in order: its tool calls, and what it said last.
 
     Args:
-        transcript: the rollout.
         failed_turns: turns whose tool result says that the call failed.
     """
     found: list[Action] = []

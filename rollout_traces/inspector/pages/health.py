@@ -41,9 +41,9 @@ MEASURES_OF_TRAINING = (
     "discarded/share",
     "update/top3_share",
 )
-"""What means nothing where nothing is trained on."""
+"""Measures that mean nothing where nothing is trained on."""
 MEASURES_OF_ALL = (FLAGGED, "discarded/share")
-"""What a trainer's own traces do not show: they carry flags of text alone, and none that was left out."""
+"""Measures that a trainer's own traces do not show: they carry flags of text alone, and none that was left out."""
 SEVERITIES = ("error", "warn", "info")
 Shares = Mapping[str, tuple[float, int]]
 """Name -> a share and a number."""
@@ -51,7 +51,7 @@ Shares = Mapping[str, tuple[float, int]]
 
 @dataclass(frozen=True)
 class StepSummary:
-    """What the rows of one step say.
+    """The figures of one step's rows.
 
     Attributes:
         metrics: by key.
@@ -189,7 +189,7 @@ def _counted(view: SplitView) -> tuple[list[StepInfo], bool]:
 
 
 def _is_known(view: SplitView, step: int, column: str, kept_only: bool) -> bool:
-    """Whether a step's ledger, or its kept rollouts where there is none, know a column."""
+    """Tells whether a step's ledger, or its kept rollouts where there is none, know a column."""
     read = view.store.kept_rows if kept_only else view.store.ledger_rows
     values = read(view.run, view.split, steps=step).get(column)
     return any(value not in (None, NULL_INT) for value in values.tolist())
@@ -218,7 +218,7 @@ def examples(view: SplitView, step: int, name: str, what: str = "measure") -> Ex
 
 
 def _in_ledger(view: SplitView, step: int, where: str) -> int | None:
-    """How many of all rollouts of the step satisfy a filter; None where only traces know its columns."""
+    """Counts, among all rollouts of the step, those that satisfy a filter; None where only traces know its columns."""
     try:
         return view.store.count(view.run, split=view.split, where=where, steps=(step, step), rows="all")
     except StoreError:
@@ -249,8 +249,6 @@ def _summaries(
     """Step -> what its rows say; a step is read again only when its number of rows changed.
 
     Args:
-        view: the run and split.
-        counted: the steps.
         keys: the metrics that are computed here, as the run logs them at no step.
         kept_only: no step has a ledger, so that the kept rollouts are read.
     """
@@ -346,7 +344,7 @@ def matrix(steps: Sequence[Shares]) -> list[HeatRow]:
 
 
 def _handed_over(view: SplitView) -> tuple[dict[str, float], str | None]:
-    """What the run's logger counted and what waits in its spools on this machine; what became of it, in words."""
+    """Reads what the run's logger counted and what waits in its spools on this machine; and what became of it, in words."""
     from rollout_traces.worker.recovery import find_left
 
     found: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""What is abnormal for a run: its report, its incidents, what its rows wear, and what readers said of its incidents.
+"""The abnormal of a run: its report, its incidents, what its rows wear, and what readers said of its incidents.
 
 Readers' marks lie in a file beside the project, never in it. One JSON object a line, only ever appended: `{"at", "by",
 "run", "split", "incident", "what"}`. The last word on an incident holds. Lines that cannot be read are passed over. An
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunAlarms:
-    """What tells which flags the rows of a run's split wear.
+    """The knowledge by which it is told which flags the rows of a run's split wear.
 
     Attributes:
         usual: flags that are properties of the run, by name.
@@ -91,7 +91,7 @@ class ShownIncident(Incident):
 
 @dataclass(frozen=True)
 class IncidentsAnswer:
-    """What is abnormal in a run's split.
+    """The incidents of a run's split, and flags that are usual in it.
 
     Attributes:
         incidents: the open ones, worst first.
@@ -104,7 +104,7 @@ class IncidentsAnswer:
 
 
 def run_alarms(view: SplitView) -> RunAlarms:
-    """What tells which flags the rows of a run's split wear."""
+    """Finds out what tells which flags the rows of a run's split wear."""
 
     def read() -> RunAlarms:
         scope = run_scope(view)
@@ -115,7 +115,7 @@ def run_alarms(view: SplitView) -> RunAlarms:
 
 
 def run_incidents(view: SplitView) -> list[Incident]:
-    """What `explain` says of a run's split as a warning or an error, the thresholds that are stored with the run applied."""
+    """Lists what the run's report says as a warning or an error, the thresholds that are stored with the run applied."""
     return incidents_of(run_diagnosed(view), parameters_of_run(view.store.config(view.run)))
 
 
@@ -164,7 +164,7 @@ LONGEST = 400
 
 @dataclass(frozen=True)
 class Marks:
-    """What holds of the incidents of a run's split.
+    """The marks that hold of the incidents of a run's split.
 
     Attributes:
         muted: `(series, part)` pairs.
@@ -186,7 +186,7 @@ class IncidentMarks:
         self.path = path
 
     def of(self, run: str, split: str) -> Marks:
-        """What holds in a run's split; nothing where the file is missing or damaged."""
+        """Reads the marks that hold in a run's split; nothing where the file is missing or damaged."""
         muted: set[tuple[str, str]] = set()
         acknowledged: dict[str, str] = {}
         for line in self._lines():
@@ -208,7 +208,6 @@ class IncidentMarks:
 
         Args:
             run: the run's id.
-            split: the split.
             incident: the incident's name.
             what: a word of `WORDS`.
             by: who says it.
@@ -272,7 +271,7 @@ def run_scope(view: SplitView) -> RunScope:
 
 
 def run_diagnosed(view: SplitView) -> RunReport:
-    """What moved in the run, since when and for whom."""
+    """Diagnoses what moved in the run, since when and for whom."""
     from rollout_traces.analysis import diagnose
 
     scope = run_scope(view)

@@ -119,7 +119,7 @@ def _put_on_all(
 
 @dataclass(frozen=True)
 class TakenLines:
-    """What became of the lines.
+    """The lines that were taken, and those that were not.
 
     Attributes:
         taken: how many were new.
@@ -134,7 +134,6 @@ def take_lines(store: Store, lines: Iterable[Entry], visitor: Visitor) -> TakenL
     """Adds a visitor's own lines with the date of now; those that are here are passed over.
 
     Args:
-        store: the project.
         lines: as another copy of the file has them.
         visitor: who gives them.
 

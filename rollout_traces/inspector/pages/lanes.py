@@ -21,7 +21,7 @@ from rollout_traces.store.query.lexer import literal
 from rollout_traces.store.step_metrics import notes_in
 
 BY = ("engine", "source", "rollout")
-"""What has a lane: an engine, an environment, or each rollout."""
+"""Things that can have a lane: an engine, an environment, or each rollout."""
 MOST_STEPS = 50
 """Steps that are looked through for the last minutes."""
 MOST_LANES = 200
@@ -119,7 +119,7 @@ class ShownTail(HeldUp):
 
 @dataclass(frozen=True)
 class Time:
-    """Where the time of a step went, or of the last minutes up to it.
+    """The time of a step, or of the last minutes up to it, and where it went.
 
     Attributes:
         began: when the first span began, seconds since the epoch.
@@ -175,7 +175,7 @@ class StepTime(Time):
 
 
 def step_time(view: SplitView, step: int, by: str = "") -> StepTime:
-    """Where a step's time went by engine, `source` or `rollout`, what held it up, and the funnel of its rollouts."""
+    """Tells where a step's time went by engine, `source` or `rollout`, what held it up, and the funnel of its rollouts."""
     return taken(StepTime, lanes(view, step, by), funnel=funnel(view, step))
 
 
@@ -208,7 +208,12 @@ def lanes(
     if minutes > 0:
         found = found.take(found.end >= found.end.max(initial=0) - minutes * 60_000).from_first()
     names = list(found.names)
-    choices = [*(["engine"] if (found.engine >= 0).any() else []), *(["source"] if any(row["source"] for row in rows) else []), "rollout"]  # fmt: skip
+    known = {
+        "engine": (found.engine >= 0).any(),
+        "source": any(row["source"] for row in rows),
+        "rollout": True,
+    }
+    choices = [each for each in BY if known[each]]
     chosen = by if by in choices else choices[0]
     of_span, lane_names = _lane_of(found, rows, chosen)
     shown = found.take(of_span < MOST_LANES)
@@ -302,9 +307,14 @@ def _lane_of(found: Lanes, rows: Sequence[dict[str, Any]], by: str) -> tuple[np.
     else:
         order, where = np.unique(found.row, return_inverse=True)
         return where, [_named(rows[at]) for at in order.tolist()]
-    names = sorted(set(keys), key=lambda name: (not name, [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", name)]))  # fmt: skip
+    names = sorted(set(keys), key=_by_number)
     places = {name: at for at, name in enumerate(names)}
     return np.asarray([places[key] for key in keys], np.int64), [name or f"no {by}" for name in names]
+
+
+def _by_number(name: str) -> tuple[bool, list[Any]]:
+    """Sorts names by the numbers in them: `engine-2` before `engine-10`; the empty one is the last."""
+    return not name, [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def _named(row: dict[str, Any]) -> str:
@@ -334,7 +344,7 @@ def _changes(spans: Lanes, of_span: np.ndarray) -> list[Change]:
 
 
 def _phases(view: SplitView, began: float, ms: int) -> list[Phase]:
-    """What the trainer logged of its phases in this time."""
+    """Reads what the trainer logged of its phases in this time."""
     known = scalars(view)
     found = []
     for key, (steps, starts) in known.items():
@@ -356,11 +366,17 @@ def _tail(tail: Tail | None, rows: Sequence[dict[str, Any]]) -> ShownTail | None
 
 
 def _left_out(raw: Lanes, given: np.ndarray, lanes_left_out: int, by: str) -> list[str]:
-    said = []
-    if (missing := int(given.sum()) - len(raw.row)) > 0:
-        said.append(f"{missing:,} of {int(given.sum()):,} spans, the shortest of their rollouts, are not in the ledger; traces of kept rollouts hold them.")  # fmt: skip
+    said, n_given = [], int(given.sum())
+    if (missing := n_given - len(raw.row)) > 0:
+        said.append(
+            f"{missing:,} of {n_given:,} spans, the shortest of their rollouts, are not in the ledger; "
+            "traces of kept rollouts hold them."
+        )
     if lanes_left_out:
-        said.append(f"{lanes_left_out:,} lanes are not drawn: at most {MOST_LANES} are. Choose another kind of lane than {by}.")  # fmt: skip
+        said.append(
+            f"{lanes_left_out:,} lanes are not drawn: at most {MOST_LANES} are. "
+            f"Choose another kind of lane than {by}."
+        )
     return said
 
 
@@ -397,5 +413,8 @@ def _unobserved(view: SplitView, found: Lanes, rows: Sequence[dict[str, Any]], s
             f"No span is of the kind {', '.join(missing)}: whether there was such time is unobserved."
         )
     if not any(PHASE.fullmatch(key) for key in scalars(view)):
-        said.append("Update phases are unobserved: log_scalars({'phase/update/start': ..., 'phase/update/end': ...}), seconds since the epoch.")  # fmt: skip
+        said.append(
+            "Update phases are unobserved: log_scalars({'phase/update/start': ..., 'phase/update/end': ...}), "
+            "seconds since the epoch."
+        )
     return said

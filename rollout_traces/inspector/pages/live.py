@@ -65,7 +65,7 @@ class LiveRolloutShown:
 
 @dataclass(frozen=True)
 class LiveAnswer:
-    """What a run samples now.
+    """The rollouts that a run samples now.
 
     Attributes:
         run: the run's name; empty where nothing was ever said of it.
@@ -129,7 +129,7 @@ class LiveRolloutAnswer:
 
 
 def live(view: ProjectView, run: str = "", limit: int = 100) -> LiveAnswer:
-    """What a run samples now; the run that was begun last where none is named.
+    """Lists what a run samples now; the run that was begun last where none is named.
 
     Raises:
         StoreError: the project's files are on another machine, or `limit` is not from 1 to `MOST_ROWS`.
@@ -201,7 +201,7 @@ def said_of(look: LiveLook | None, landed: Mapping[str, str | None], limit: int)
 
 
 def _first(row: LiveRow) -> tuple[bool, bool, float]:
-    """What runs before what was running; the silent before the others; the slowest first."""
+    """Sorts what runs before what was running; the silent before the others; the slowest first."""
     return row.fate != "running", not _is_silent(row), -row.seconds
 
 

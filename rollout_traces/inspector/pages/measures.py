@@ -1,4 +1,4 @@
-"""What Health shows of a step: metrics under their own names, each with the filter of its examples and taken apart by columns."""
+"""The measures of a step on the Health page: metrics under their own names, each with the filter of its examples and taken apart by columns."""
 
 from __future__ import annotations
 

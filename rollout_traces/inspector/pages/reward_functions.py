@@ -14,7 +14,7 @@ from rollout_traces.inspector.workspace import SplitView, remembered
 COMPONENT = "component/"
 SECONDS = "timing/score/"
 ONE_REWARD = "reward"
-"""What stands for the only function of a run that logs no components."""
+"""The name of the only function of a run that logs no components."""
 MOST_STEPS = 500
 FAR = 5.0
 """Median absolute deviations from the step's median beyond which a value is an outlier."""
@@ -23,7 +23,7 @@ LOG_TIME = "their time is unobserved: give spans of kind score with a name in ti
 
 @dataclass(frozen=True)
 class FunctionFigures:
-    """What a reward function did over some rollouts.
+    """The figures of a reward function over some rollouts.
 
     Attributes:
         rollouts: those whose reward it is part of.
@@ -67,7 +67,7 @@ class RewardFunctionsAnswer:
 
 @remembered
 def reward_functions(view: SplitView) -> RewardFunctionsAnswer:
-    """What each reward function of a run cost and gave."""
+    """Tells what each reward function of a run cost and gave."""
     steps = [info.step for info in view.store.steps(view.run, view.split)][-MOST_STEPS:]
     if not steps:
         return RewardFunctionsAnswer([], [], ["No rollouts in this split."])

@@ -94,7 +94,7 @@ class SamplesAnswer(KeptRollouts):
 
 @dataclass(frozen=True)
 class AskedSamples:
-    """Which rollouts are listed.
+    """The rollouts that are listed.
 
     Attributes:
         where: a filter of the query language.
@@ -307,7 +307,7 @@ def _group(group: Group, wanted: Mapping[str, TraceRow] | None, alarms: RunAlarm
 
 
 def _told_size(group: Group) -> int:
-    """How many rollouts the group has, as its traces say."""
+    """Reads from its traces how many rollouts the group has."""
     sizes = [row["group_size"] for row in group.traces if isinstance(row["group_size"], int)]
     return max(sizes, default=group.n_rollouts)
 

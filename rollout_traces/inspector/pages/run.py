@@ -51,7 +51,7 @@ MATTERS = (
 )
 """Columns and measures of the ledger that a run is read by: key, title, unit."""
 LOGGED = (("loss", "Loss"), ("grad_norm", "Gradient norm"), ("entropy", "Entropy"), ("kl", "KL"))
-"""What ends the name of a logged number that matters, and its title."""
+"""Endings of the names of logged numbers that matter, and their titles."""
 MOST_COMPONENTS = 3
 
 

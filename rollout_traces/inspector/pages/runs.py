@@ -99,7 +99,7 @@ def _settings(view: SplitView, runs: Sequence[str]) -> list[SettingOfRuns]:
 LONGEST = 200
 """Characters of a value that are shown."""
 OWN = ("_", "imported")
-"""What begins the settings that Trackio writes of itself, and no one chose."""
+"""Beginnings of the settings that Trackio writes of itself, and no one chose."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class SettingsSince:
-    """What changed since the run before."""
+    """The settings that changed since the run before."""
 
     run: str
     changes: list[Setting]

@@ -72,7 +72,7 @@ class AskedToOpen:
 
 @dataclass(frozen=True)
 class PulseAnswer:
-    """Whether anything was added since a version; the new catalog when it was."""
+    """The answer whether anything was added since a version; the new catalog when it was."""
 
     changed: bool
     catalog: CatalogAnswer | None
@@ -93,7 +93,7 @@ def catalog(workspace: Workspace, project: str = "") -> CatalogAnswer:
 
 
 def pulse(view: ProjectView, version: int = 0) -> PulseAnswer:
-    """Whether anything was added since a version; the new catalog when it was."""
+    """Tells whether anything was added since a version; the new catalog when it was."""
     changed = view.workspace.refresh(view.project) != version
     asked, state = view.workspace.asked_to_open
     found = catalog(view.workspace, view.project) if changed else None
@@ -218,10 +218,8 @@ def _newest(view: ProjectView, run: RunInfo) -> dict[str, Any]:
     split = "rollout" if "rollout" in run.splits else next(iter(run.splits), "rollout")
     metric = f"{split}/reward/mean"
     series = split_series(SplitView(view.workspace, view.project, run.id, split), (metric,)).series
-    return {
-        "last_run": run.name, "started": run.started, "last_step": run.last_step,
-        "resumed_at": run.resumed_at, "reward": series.get(metric), "split": split,
-    }  # fmt: skip
+    times = {"started": run.started, "last_step": run.last_step, "resumed_at": run.resumed_at}
+    return {"last_run": run.name, **times, "reward": series.get(metric), "split": split}
 
 
 def _last_trace(view: ProjectView) -> str | None:

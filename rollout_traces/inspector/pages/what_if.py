@@ -1,4 +1,4 @@
-"""What clipping, masking and staleness rules would have done to a step, from the histogram of its loss tokens."""
+"""The effect that clipping, masking and staleness rules would have had on a step, from the histogram of its loss tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shared file holds: the answers that the pages would have got, read once."""
+"""The contents of a shared file: the answers that the pages would have got, read once."""
 
 from __future__ import annotations
 
@@ -29,12 +29,10 @@ MOST_EXAMPLES = 12
 
 @dataclass(frozen=True)
 class Shared:
-    """What is to be shared; the first of these that is given counts.
+    """The subject that is to be shared; the first of these that is given counts.
 
     Attributes:
-        project: the project.
         run: id or name of the run, for a group and an explanation.
-        split: its split.
         compared: two rollouts side by side, by uid or trace id.
         group: step and group.
         explained: the run's report; with `step`, also what changed there.
@@ -55,7 +53,7 @@ class Shared:
 
 
 def shared_contents(workspace: Workspace, wanted: Shared) -> dict[str, Any]:
-    """What the page of `page.shared_page` shows.
+    """Reads what the page of `page.shared_page` shows.
 
     Args:
         workspace: where it is read from.
@@ -185,7 +183,7 @@ def _read(view: ProjectView, ids: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _around(view: SplitView, shown: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What overlays need of the steps and groups of the rollouts; of a group's ids those that are shown."""
+    """Reads what overlays need of the steps and groups of the rollouts; of a group's ids those that are shown."""
     found: dict[str, Any] = {}
     for each in shown:
         step, number = each["metadata"].get("step"), each["metadata"].get("group")

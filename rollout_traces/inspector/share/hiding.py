@@ -24,7 +24,7 @@ CUT = ("prompt", "reply", "snippet")
 
 
 class Hiding:
-    """What is hidden.
+    """The patterns of what is hidden.
 
     Args:
         patterns: regular expressions of Python.
@@ -37,7 +37,7 @@ class Hiding:
         self._patterns = [_compiled(pattern) for pattern in patterns]
 
     def pieces(self, message: Mapping[str, Any]) -> list[str]:
-        """What the patterns find in the texts of a message."""
+        """Finds what the patterns match in the texts of a message."""
         return [match[0] for text in _texts(message) for p in self._patterns for match in p.finditer(text)]
 
     def record(self, record: TraceRecord) -> TraceRecord:

@@ -1,4 +1,4 @@
-"""What the files of a site hold: the answers that the pages would have got, and the rows that they filter."""
+"""The contents of a site's files: the answers that the pages would have got, and the rows that they filter."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHUNK_ROLLOUTS = 24
 MOST_EXPLAINED = 12
 """Steps of a split whose explanation is written down: those of its diagnoses, then those of its events."""
 PARTS = ("text", "prompt", "reply")
-"""What is searched in a conversation."""
+"""The parts of a conversation that are searched."""
 OF_STEP = ("n_traced", "n_rows", "chosen_by", "note", "groups")
 COMMON = ("usual", "range", "severities")
 LISTS = ("flags", "tool_names", "error_signatures", "labels", "labelled_by")
@@ -42,7 +42,6 @@ class SiteOf:
     """A run's split as the files of a site.
 
     Attributes:
-        view: the split.
         folder: the folder of its files under `data`.
     """
 
@@ -84,7 +83,7 @@ class SiteOf:
         return f"{self.folder}/{name}"
 
     def texts(self) -> list[list[str]]:
-        """What is searched in each row's conversation: `PARTS`."""
+        """Collects what is searched in each row's conversation: `PARTS`."""
         found = self.view.store.source.texts_of([str(row.id) for row in self.rows], spans=False)
         kept = [found.get(str(row.id), ("[]",))[0] for row in self.rows]
         return [[part_text(messages, part) for part in PARTS] for messages in kept]

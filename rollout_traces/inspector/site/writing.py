@@ -44,9 +44,7 @@ def write_site(
 
     Args:
         workspace: where it is read from.
-        project: the project.
         run: the run's name or id.
-        out: the folder.
         splits: these splits alone.
         progress: called with rollouts done and rollouts in all.
 
