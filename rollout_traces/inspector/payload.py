@@ -211,30 +211,21 @@ def _turn(turn: Turn, before: Sequence[Turn]) -> dict[str, Any]:
 
 
 def _flags(detailed: Any, names: Any, severities: Mapping[str, str]) -> list[dict[str, Any]]:
-    known = [dict(flag) for flag in detailed or () if isinstance(flag, Mapping)]
-    for flag in known:
-        flag["message"] = encodable(str(flag.get("message", "")))
-        for key in ("turn", "start", "stop"):
-            flag.setdefault(key, None)
-    described = {flag["name"] for flag in known}
+    found = [dict(flag) for flag in detailed or () if isinstance(flag, Mapping)]
+    described = {flag["name"] for flag in found}
     bare = [name for name in (names if isinstance(names, list) else []) if name not in described]
-    causes = {
-        child: cause
-        for cause, children in nested([*(str(name) for name in described), *map(str, bare)]).items()
-        for child in children
-    }
-    listed = known + [
+    found += [{"name": name, "severity": severities.get(name, "info")} for name in bare]
+    by_cause = nested([str(flag["name"]) for flag in found])
+    causes = {child: cause for cause, children in by_cause.items() for child in children}
+    return [
         {
-            "name": name,
-            "severity": severities.get(name, "info"),
-            "message": "",
-            "turn": None,
-            "start": None,
-            "stop": None,
+            **dict.fromkeys(("turn", "start", "stop")),
+            **flag,
+            "message": encodable(str(flag.get("message", ""))),
+            "cause": causes.get(str(flag["name"])),
         }
-        for name in bare
+        for flag in found
     ]
-    return [{**flag, "cause": causes.get(str(flag.get("name")))} for flag in listed]
 
 
 def _printable(value: Any) -> Any:

@@ -24,7 +24,7 @@ from rollout_traces.flags import parameters_of_run
 from rollout_traces.inspector.access import who_asks
 from rollout_traces.inspector.pages.labels import TAKES_NONE
 from rollout_traces.inspector.workspace import SplitView
-from rollout_traces.model.private_files import FILE_MODE, make_folder
+from rollout_traces.model.private_files import make_folder, open_file
 from rollout_traces.store import TraceRow
 
 if TYPE_CHECKING:
@@ -220,26 +220,16 @@ class IncidentMarks:
         if max(map(len, (run, split, incident, by))) > LONGEST:
             raise StoreError(f"mark: a name of more than {LONGEST} characters.")
         at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        said = {
-            "at": at,
-            "by": by,
-            "run": run,
-            "split": split,
-            "incident": incident,
-            "what": what,
-        }
+        said = {"at": at, "by": by, "run": run, "split": split, "incident": incident, "what": what}
         line = orjson.dumps(said) + b"\n"
         try:
             make_folder(self.path.parent)
-            file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
-            try:
-                if os.fstat(file).st_size + len(line) > MOST_BYTES:
+            with os.fdopen(open_file(self.path, os.O_WRONLY | os.O_APPEND), "ab", buffering=0) as file:
+                if os.fstat(file.fileno()).st_size + len(line) > MOST_BYTES:
                     raise StoreError(
                         f"{self.path}: holds {MOST_BYTES:,} bytes of marks, the most that are kept. Move it away."
                     )
-                os.write(file, line)
-            finally:
-                os.close(file)
+                file.write(line)
         except OSError as error:
             raise StoreError(f"{self.path}: the mark could not be written: {error}.") from error
 
