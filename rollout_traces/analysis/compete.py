@@ -61,13 +61,25 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
             ),
             None,
         )
-        if home is None and any(_is_child(each, other) and _same_time(each, other.head) for other in made):
+        if home is None and any(_is_said(each, other) for other in made):
             continue
         if home is None:
             made.append(AlikeMovements([each], each.chosen.values))
         elif not _is_child(each, home):
             home.found.append(each)
     return made
+
+
+def _is_said(each: Moved, entry: AlikeMovements) -> bool:
+    """Tells whether an entry says a movement already, of the column that it is computed from or of its own."""
+    if _is_child(each, entry):
+        return _same_time(each, entry.head)
+    return any(
+        own.panel.names[0] == each.panel.names[0]
+        and own.chosen.values == each.chosen.values
+        and span(own) == span(each)
+        for own in entry.found
+    )
 
 
 def is_learning(found: Moved) -> bool:

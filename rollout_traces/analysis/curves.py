@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -20,6 +20,9 @@ HEAVIEST_SQL = (
     f"then list_sum(max(update_share, {HEAVIEST})) / nullif(sum(update_share), 0) end"
 )
 """... and that share, of rows with `update_share >= 0`; of so few rows it is all of it, and is left out."""
+
+FEWEST_BESIDE = 4
+"""Steps at which a number was logged with its siblings, and at which they went on alone, at least: a newest step may lack it still."""
 
 
 def mean_curves(scope: RunScope, names: Sequence[str]) -> Iterator[Series]:
@@ -112,7 +115,7 @@ def n_steps_and_rows(scope: RunScope) -> tuple[list[int], int]:
 def logged_series(relations: Relations, run: str) -> list[Series]:
     """The run's logged numbers, the last attempt's value where a step was logged twice; superseded ones are left out.
 
-    Of a number that is NaN, infinite or null at some steps, also the share of such steps.
+    Of a number that is NaN, infinite or null at some steps, or ends while its siblings go on, also the share of such steps.
 
     Args:
         relations: where to read.
@@ -133,7 +136,7 @@ def logged_series(relations: Relations, run: str) -> list[Series]:
         ]
     )
     starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]])
-    series = []
+    series, at = [], {}
     for start, stop in zip(starts, np.r_[starts[1:], len(names)], strict=True):
         column = str(names[start])
         steps, values = found["step"][start:stop].astype(np.int64), found["value"][start:stop].astype(float)
@@ -141,9 +144,33 @@ def logged_series(relations: Relations, run: str) -> list[Series]:
         if not known.any():
             continue
         series.append(_series(SeriesName(column, None, "logged"), steps[known], values[known]))
+        at[column] = steps
         if not known.all():
             series.append(_series(SeriesName(column, UNKNOWN, "share"), steps, (~known).astype(float)))
-    return series
+    return series + [_series(SeriesName(name, UNKNOWN, "share"), *ends) for name, ends in _ended(at).items()]
+
+
+def _ended(at: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Of numbers that were logged with their siblings and no more, while these go on: the steps, and whether it is unknown.
+
+    A loss that is NaN is such a number: Trackio stores none.
+
+    Args:
+        at: key -> its steps, int [n]; keys up to a last `/` are siblings.
+    """
+    families: dict[str, list[str]] = {}
+    for key in at:
+        families.setdefault(key.rpartition("/")[0], []).append(key)
+    found = {}
+    for keys in families.values():
+        together = np.unique(np.concatenate([at[key] for key in keys]))
+        for key in keys:
+            steps = together[together >= at[key][0]]
+            there = np.isin(steps, at[key])
+            n = int(there.sum())
+            if there[:n].all() and min(n, len(steps) - n) >= FEWEST_BESIDE:
+                found[key] = steps, (~there).astype(float)
+    return found
 
 
 def _series(name: SeriesName, steps: np.ndarray, values: np.ndarray) -> Series:

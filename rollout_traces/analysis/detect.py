@@ -340,6 +340,11 @@ def setting_changes(panel: Panel, noise: Noise) -> list[Located] | None:
     return changes_of(panel.values[0], float(np.sqrt(np.median(noise.variance[0]))))
 
 
+def _counts(changes: Sequence[_Change], error: float) -> bool:
+    """Tells whether a number goes on by the same each time, as one that counts epochs: that it does is no news."""
+    return len(changes) > 1 and np.ptp([change.after - change.before for change in changes]) <= error
+
+
 def changes_of(values_T: np.ndarray, error: float) -> list[Located] | None:
     """Changes: there and back as a window, several steps of one direction as a ramp, else a level.
 
@@ -360,6 +365,8 @@ def changes_of(values_T: np.ndarray, error: float) -> list[Located] | None:
             changes[-1] = _Change(earlier.start, at + 1, earlier.before, after)
         else:
             changes.append(_Change(at, at + 1, before, after))
+    if _counts(changes, error):
+        return []
     if not changes or len(changes) > MOST_CHANGES:
         return None
     found = []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rollout_traces.analysis.compete import AlikeMovements, span
+from rollout_traces.analysis.compete import AlikeMovements, is_learning, span
 from rollout_traces.analysis.curves import HEAVIEST_COLUMN, HEAVIEST_SQL
 from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.diagnosis import OTHER, Carrier, Diagnosis, Movement, Severity, Shape
@@ -46,6 +46,8 @@ ENDS = 10
 """Part of the run at each end at which a change over the whole run is read."""
 NEAR = 20
 """Steps before and after a movement whose level stands for before."""
+AT_EDGE = 5
+"""Steps to each side of a level's onset that say which way it went, where the run drifts by more."""
 
 
 def severity_of(found: Moved, n_series: int) -> Severity:
@@ -140,7 +142,7 @@ def levels_of(found: Moved) -> tuple[float | None, float | None, float | None]:
     n = len(panel.steps)
     inside = template.inside(n)
     t = np.arange(n)
-    length = max(template.stop - template.start, NEAR)
+    length = max(template.stop - template.start, NEAR) if template.kind == "window" else NEAR
     outside = (t < template.start) & (t >= template.start - length)
     if not outside.any():
         outside = (t >= template.stop) & (t < template.stop + length)
@@ -153,6 +155,12 @@ def levels_of(found: Moved) -> tuple[float | None, float | None, float | None]:
     others = list(found.chosen.outside)
     before = _mean(panel.levels, panel.rows, members, outside)
     after = _mean(panel.levels, panel.rows, members, inside)
+    went = 0.0 if before is None or after is None else (after - before) * found.located.z
+    if template.kind == "level" and went < 0:  # what it drifts by since is more than the level
+        outside &= t >= template.start - AT_EDGE
+        inside &= t < template.start + AT_EDGE
+        before = _mean(panel.levels, panel.rows, members, outside)
+        after = _mean(panel.levels, panel.rows, members, inside)
     then, elsewhere = (_mean(panel.levels, panel.rows, others, steps) for steps in (outside, inside))
     if before is not None and after is not None and then is not None and elsewhere is not None:
         went_as_all = (after - before) * found.located.z >= 0
@@ -190,7 +198,7 @@ def diagnosis_of(
     """An entry in words."""
     moved = [movement_of(found, n_carriers if found is entry.head else ()) for found in entry.found]
     head = moved[0]
-    signature, at = _named(moved, entry.part)
+    signature, at = _named(moved, entry.part, is_learning(entry.head))
     lead = replace(moved[at], step=head.step, last=head.last)
     others = [*moved[:at], *moved[at + 1 :]]
     is_sure = any(found.is_sure for found in entry.found)
@@ -270,9 +278,12 @@ def sentence_of(
     return text
 
 
-def _named(moved: Sequence[Movement], part: Part | None) -> tuple[Signature | None, int]:
-    """The first row of the table that fits one of an entry's series, and which; the surest series without one."""
-    for signature in SIGNATURES:
+def _named(moved: Sequence[Movement], part: Part | None, is_learned: bool) -> tuple[Signature | None, int]:
+    """The first row of the table that fits one of an entry's series, and which; the surest series without one.
+
+    What happened is named by its cause, what a policy learns by how rollouts came out, which the table has last.
+    """
+    for signature in reversed(SIGNATURES) if is_learned else SIGNATURES:
         for i, m in enumerate(moved):
             if _fits(signature, m, part):
                 return signature, i

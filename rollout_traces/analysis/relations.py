@@ -216,6 +216,11 @@ def known_reward(columns: RolloutColumns) -> str:
     return f"case when {failed(columns)} = 0 then {known_number('reward')} end"
 
 
+def known_text(name: str) -> str:
+    """A text column; a rollout that was not discarded has no reason why."""
+    return f"coalesce({quoted(name)}, 'none')" if name == "discard_reason" else quoted(name)
+
+
 def known_number(name: str) -> str:
     """A numeric column with NaN and infinity read as unknown."""
     return f"case when isfinite(cast({quoted(name)} as double)) then cast({quoted(name)} as double) end"

@@ -161,7 +161,11 @@ def _logged(scope: RunScope, panels: Sequence[Panel]) -> list[Panel]:
         each
         for each in found
         if not each.name.column.startswith(ours)
-        or (each.name.column in means and not _repeats(each, means[each.name.column]))
+        or (
+            each.name.statistic == "logged"
+            and each.name.column in means
+            and not _repeats(each, means[each.name.column])
+        )
     )
 
 

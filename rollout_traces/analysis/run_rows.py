@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollout_traces.analysis.relations import known_number, known_reward, quoted, unit_over_steps
+from rollout_traces.analysis.relations import known_number, known_reward, known_text, quoted, unit_over_steps
 from rollout_traces.analysis.scope import OUTCOMES, RunScope
 from rollout_traces.analysis.step_series import SeriesName
 from rollout_traces.errors import StoreError
@@ -136,7 +136,7 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
     what += [f"case when {drawn} then coalesce({weight}, 1.0) else 0.0 end as weight"]
     what += [f"{'traced' if c.has('traced') else 'true'} as kept"]
     what += [f"hash({quoted('prompt_key')}) as prompt"] if c.has("prompt_key") else []
-    what += [f"{quoted(name)} as t{i}" for i, name in enumerate(texts)]
+    what += [f"{known_text(name)} as t{i}" for i, name in enumerate(texts)]
     what += [f"{quoted(name)} as l{i}" for i, name in enumerate(c.tags)]
     found = run.relations.sql(f"select {', '.join(what)} from rollouts where {run.scope}", run.params)
     steps, at = np.unique(found.column("step").to_numpy().astype(np.int64), return_inverse=True)

@@ -7,19 +7,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved, beside
+from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, WARM_UP, Moved, beside
 from rollout_traces.analysis.learning import is_given, may_be_learned
 from rollout_traces.analysis.noise import Noise
 from rollout_traces.analysis.panel import Panel, one_of
 from rollout_traces.analysis.parts import Chosen
 from rollout_traces.analysis.scan import SHORTEST_RAMP, Whitened, lengths, polynomials, whitened
 from rollout_traces.analysis.screen import DRIFT_DEGREE, Scanned, freedom_of, log_chance, scan
-from rollout_traces.analysis.templates import LARGE_PART, Located, Template
+from rollout_traces.analysis.templates import LARGE_PART, SPIKE, Located, Template
 
 SLOW = 0.2
 """A ramp over this part of the run or more is slow change."""
 CURVE_DEGREE = 3
 """A policy that learns late and then has learned is a cubic."""
+LEARNED_WITHIN = (2, 4, 8, 16, 32)
+"""A policy that learns fast at first and ever less is an exponential; parts of the run that its rate may be."""
 AMBIGUOUS = 8.0
 """Log likelihood by which one account of a series has to be better than another, for it to be said without the other."""
 HALF = 0.5
@@ -128,8 +130,11 @@ def may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
     panel, template = found.panel, found.template
     n = len(panel.steps)
     lasts = template.kind != "window" or template.stop - template.start > LARGE_PART * n
-    if not lasts or is_given(panel) or not may_be_learned(panel, found.chosen.values):
+    starts = template.start <= WARM_UP and template.stop - template.start > SPIKE
+    if not (lasts or starts) or is_given(panel) or not may_be_learned(panel, found.chosen.values):
         return False
+    if not lasts:  # what is learned has its largest curvature at the start
+        return True
     ramp = max(
         np.abs(w.ramps(length)[at]).max()
         for length in lengths(n).tolist()
@@ -143,9 +148,20 @@ def may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
             np.concatenate([polynomials(n, CURVE_DEGREE), found.basis[at, 1:]])[None],
         )
         explained.append((float(w.loss[at] - wide.loss[0]), CURVE_DEGREE * np.log(n) / 2 + np.log(n)))
+    explained.append((_saturating(found, w, at), float(np.log(n * len(LEARNED_WITHIN)))))
     own = float(best.z[at] ** 2), _cost(best, at, panel)
     tails = freedom_of(panel)[at]
     return any(_gain(own[0] - slow[0], tails) + slow[1] - own[1] < AMBIGUOUS for slow in explained)
+
+
+def _saturating(found: Moved, w: Whitened, at: int) -> float:
+    """The sum of squares that learning ever less explains of the series of a movement, beside what it does without."""
+    n, n_rates = len(found.panel.steps), len(LEARNED_WITHIN)
+    curves = np.exp(-np.outer(LEARNED_WITHIN, np.arange(n) / n))
+    basis = np.broadcast_to(found.basis[at], (n_rates, *found.basis[at].shape))
+    one = found.noise.at(np.full(n_rates, at))
+    wide = whitened(one.clipped, one, np.concatenate([basis, curves[:, None]], axis=1))
+    return float(w.loss[at] - wide.loss.min())
 
 
 def came_or_went(panel: Panel, members: Sequence[int], template: Template) -> bool:

@@ -11,7 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.analysis.relations import Relations, RolloutColumns, as_arrays, quoted, unit_over_steps
+from rollout_traces.analysis.relations import (
+    Relations,
+    RolloutColumns,
+    as_arrays,
+    known_text,
+    quoted,
+    unit_over_steps,
+)
 from rollout_traces.analysis.selections import Selection
 from rollout_traces.flags import needs_text
 
@@ -163,7 +170,7 @@ def read_rows(
         f'coalesce(step, {NO_STEP}) as "_step"',
         f'{unit_of} as "_unit"',
         f'{key} as "_prompt"',
-        *map(quoted, names),
+        *(f"{known_text(name)} as {quoted(name)}" for name in names),
     ]
     every = _every(relations, columns, [each for side, each in sides if side != BEFORE])
     parts = []

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 import rollout_traces as rt
-from rollout_traces.analysis.curves import logged_series
+from rollout_traces.analysis import diagnose
+from rollout_traces.analysis.curves import FEWEST_BESIDE, logged_series
 from rollout_traces.store import open_store
+from tests.analysis.builders import steps, table
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
+from tests.stories.relations import TableRelations
 
 
 @pytest.mark.usefixtures("trackio_dir")
 def test_what_only_an_older_attempt_logged_past_where_the_newer_began_is_left_out():
     batch = batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=2))
     logger = rt.RolloutLogger("p", "run", worker="thread")
-    for number, steps in enumerate([[1, 2, 3, 4, 5, 6], [3, 4]]):
+    for number, at in enumerate([[1, 2, 3, 4, 5, 6], [3, 4]]):
         if number:
             logger.begin_attempt()
-        for step in steps:
+        for step in at:
             logger.log_rollouts({**batch, "rewards": [number, number]}, step=step)
             logger.log_scalars({"train/loss": float(number)}, step=step)
         if not number:
@@ -39,3 +43,39 @@ def test_what_only_an_older_attempt_logged_past_where_the_newer_began_is_left_ou
     assert store.sql(query)["step"].to_pylist() == [5, 6]
     [run] = store.runs()
     assert run.resumed_at == (3,)
+
+
+def logged_until(ends: dict[str, int], n_steps: int) -> TableRelations:
+    """A plain run with numbers that are logged until a step of each."""
+    rows = [(key, step, 0.1 * (step % 3)) for key, end in ends.items() for step in range(end)]
+    keys, at, values = zip(*rows, strict=True)
+    metrics = {
+        "run": ["run"] * len(rows),
+        "split": [""] * len(rows),
+        "step": at,
+        "key": keys,
+        "value": values,
+    }
+    rollouts = table(steps(n_steps, groups=2, size=2)).sql("select * from rollouts")
+    return TableRelations(rollouts, pa.table({**metrics, "attempt": ["1"] * len(rows)}))
+
+
+class TestNumbersThatEnd:
+    def test_a_loss_that_is_no_longer_logged_with_its_siblings_is_said(self):
+        """Seen once: a loss was NaN from step 14 on, which Trackio does not store, and nothing said so."""
+        report = diagnose(logged_until({"train/loss": 14, "train/lr": 24}, 24), "run")
+        [entry] = [each for each in report.diagnoses if each.severity == "error"]
+        assert entry.step == 14 and entry.sentence == (
+            "what the trainer logs is no longer a number: “train/loss” “unknown” rose from 0 % to 100 %, since step 14."
+        )
+
+    @pytest.mark.parametrize(
+        "ends",
+        [
+            {"train/loss": 24 - FEWEST_BESIDE + 1, "train/lr": 24},
+            {"train/n_parameters": 1, "train/lr": 24},
+            {"eval/score": 14, "train/lr": 24},
+        ],
+    )
+    def test_the_newest_steps_what_is_logged_once_and_other_keys_say_nothing(self, ends):
+        assert not [s for s in logged_series(logged_until(ends, 24), "run") if s.name.statistic == "share"]

@@ -32,6 +32,9 @@ class TestChanges:
                 [*RISE, 1.0, 1.0, 0.5, 0.5, 1.0, 1.0, 0.1, 0.1],
                 [("ramp", 1, 5, None), ("window", 6, 8, (7, 7)), ("level", 10, 12, None)],
             ),
+            ([0.0] * 4 + [1.0] * 4 + [2.0] * 4, []),
+            ([float(i // 3) for i in range(3 * MOST_CHANGES + 9)], []),
+            ([0.0] * 4 + [1.0] * 4 + [3.0] * 4, [("level", 4, 12, None), ("level", 8, 12, None)]),
             ([1.0, 1.001] * 5, None),
             ([0.0, 0.0, 1.0, 0.0, 2.0, 0.0] * (MOST_CHANGES + 1), None),
         ],
@@ -48,3 +51,8 @@ class TestReport:
         said = [(each.severity, each.shape, each.step, each.last) for each in entries]
         assert said == [("error", "window", 9, 13), ("info", "ramp", 1, None)]
         assert entries[0].after < entries[0].before
+
+    def test_a_number_that_counts_epochs_is_no_news(self):
+        """Seen once: an error for every epoch of a healthy run."""
+        values = [float(i // 8) for i in range(40)]
+        assert not diagnose(logged(steps(40), values, "train/epoch"), "run").diagnoses

@@ -457,6 +457,43 @@ class TestNames:
         assert plain() == named
         assert all(signature.what and signature.advice for signature in table_of_names.SIGNATURES)
 
+    def test_a_component_that_falls_on_a_host_is_named_before_the_advantages_that_fall_with_it(self):
+        """Seen once: a verifier that always said 0 was an update that is distributed otherwise."""
+
+        def judge(s: int, g: int, i: int) -> float:
+            return 0.0 if s >= 30 and i == 1 else 0.6 + 0.1 * drawn(s, g, i)
+
+        def advantage(s: int, g: int, i: int) -> float:
+            return judge(s, g, i) - sum(judge(s, g, each) for each in range(4)) / 4
+
+        columns = {"component/judge": judge, "advantage": advantage, "reward": judge}
+        rows = steps(N, **{"extra/host": lambda s, g, i: f"h{i}"}, **columns)
+        first = told(table(rows))[0]
+        assert first.part == (("extra/host", "h1"),) and first.sentence.startswith(
+            "a component of the reward changed: component/“judge” fell from 0.6"
+        )
+
+    def test_what_is_learned_is_named_by_how_rollouts_come_out(self):
+        rows = steps(
+            N,
+            reward=lambda s, g, i: 0.01 * s + 0.1 * drawn(s, g, i),
+            **{"timing/generate": lambda s, g, i: 2 + 0.02 * s + 0.1 * drawn(s, g, i, 1)},
+        )
+        [entry] = diagnose(table(rows), "run").diagnoses
+        assert entry.sentence.startswith("the reward rises: reward rose")
+
+    def test_rollouts_that_are_discarded_from_a_step_on_are_said(self):
+        """Seen once: a filter that threw a third of all rollouts away was in no answer, as all others have no reason."""
+
+        def reason(s: int, g: int, i: int) -> str | None:
+            return "stale" if s >= 30 and happens(0.35, s, g, i) else None
+
+        [entry] = told(table(steps(N, discard_reason=reason)))
+        assert entry.severity == "error" and abs(entry.step - 30) <= 1
+        assert entry.sentence.startswith(
+            "rollouts are discarded otherwise: discard_reason “stale” rose from 0 %"
+        )
+
 
 class TestContained:
     def test_what_raises_is_said_in_a_line_and_the_rest_remains(self, monkeypatch):
@@ -563,6 +600,25 @@ class TestLearningAndTurns:
         found = {(each.shape, each.step): each for each in entries if "n_sampled" in map(str, each.series)}
         assert ("window", 61) in found and ("level", 78) in found
         assert found["level", 78].after < found["level", 78].before
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_a_policy_that_leaves_its_reference_fast_at_first_is_no_error(self, seed):
+        """Seen once: a divergence that saturates was an error since step 11, twice in the same words."""
+        noise = np.random.default_rng(seed).normal(0, 5e-4, 150)
+        values = 0.002 + 0.022 * (1 - np.exp(-np.arange(150) / 60)) + noise
+        relations = logged(steps(150, groups=2, size=2), np.maximum(values, 1e-4).tolist(), "train/kl")
+        assert not told(relations)
+        said = [each.sentence for each in diagnose(relations, "run").diagnoses]
+        assert len(said) == len(set(said))
+
+    def test_a_level_is_told_against_what_was_just_before(self):
+        """Seen once: a reward that was clamped while the policy learned was said to have risen, from its mean since the run began."""
+
+        def reward(s: int, g: int, i: int) -> float:
+            return 0.3 + 0.01 * s - (0.2 if s >= 40 else 0.0) + 0.05 * drawn(s, g, i)
+
+        fell = [each for each in diagnose(table(steps(60, reward=reward)), "run").diagnoses if each.step > 30]
+        assert fell and fell[0].after < fell[0].before and abs(fell[0].before - 0.67) < 0.03
 
     def test_learning_says_which_way(self):
         rows = steps(N, mean_logprob=lambda s, g, i: -0.5 + 0.004 * s + 0.1 * drawn(s, g, i))
