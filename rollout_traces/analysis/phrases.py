@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollout_traces.analysis.compare import DISCOVERY
-from rollout_traces.analysis.kept_texts import read_texts
+from rollout_traces.analysis.kept_texts import EVERY_KEPT, read_texts
 from rollout_traces.analysis.relations import Relations, RolloutColumns
 from rollout_traces.analysis.selections import Selection
 
@@ -36,7 +36,6 @@ MOST = 8
 """Phrases of an answer."""
 MOST_COMPARED = 1_500
 """Rollouts of a side whose texts are read."""
-EVERY_KEPT = "true"
 WORDS = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 MARKS = re.compile(r"[!-/:-@\[-`{-~]{2,}|[\u2190-\u2bff\U0001f300-\U0001faff]|\b[^\W\d_]+[=:({\[<]")
 """Several signs in a row, as a rule between paragraphs, one symbol (an arrow, an emoji), or a word that opens something."""

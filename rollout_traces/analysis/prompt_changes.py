@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from rollout_traces.analysis.diagnosis import Diagnosis
-from rollout_traces.analysis.kept_texts import KeptTexts, read_texts
+from rollout_traces.analysis.kept_texts import EVERY_KEPT, KeptTexts, read_texts
 from rollout_traces.analysis.relations import current
 from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.selections import Selection
@@ -80,7 +80,8 @@ def changed(texts: KeptTexts, name: str) -> Diagnosis | None:
 def _evaluated_in_training(run: RunScope, texts: KeptTexts) -> Iterator[Diagnosis]:
     """Evaluation prompts that training asks, by their text; by key where a text of both says that keys mean the same."""
     for split in _evaluation_splits(run):
-        held_out = read_texts(run.relations, run.columns, Selection(run.run, split))
+        which = Selection(run.run, split)  # a prompt's text is the same however its rollouts were chosen
+        held_out = read_texts(run.relations, run.columns, which, condition=EVERY_KEPT)
         if held_out is None:
             continue
         known = {_plain(text) for text in held_out.texts["prompt"].tolist() if text}

@@ -135,7 +135,7 @@ def print_report(report: RunReport, settings: Sequence[str] = ()) -> None:
 def _print_diagnoses(diagnoses: Any, nothing: str) -> None:
     colours = {"error": "red", "warn": "yellow", "info": "blue"}
     if all(d.severity == "info" for d in diagnoses):
-        typer.echo(nothing)
+        typer.echo(f"{nothing} What follows may be learning, settings or chance." if diagnoses else nothing)
     for d in diagnoses:
         typer.echo(typer.style(f"{d.severity:>5} ", fg=colours[d.severity]) + one_line(d.sentence, 500))
         if d.advice:

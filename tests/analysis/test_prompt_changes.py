@@ -38,7 +38,7 @@ def run_of(held: Any, evaluated: Any = None) -> TableRelations:
                 "prompt_key": f"e{i}",
                 "uid": f"e{i}",
                 "traced": True,
-                "selected_by": "random",
+                "selected_by": "fixed_prompts",
             }
         )
         texts.append({"uid": f"e{i}", "written": "so", "prompt": evaluated(i)})
