@@ -249,7 +249,7 @@ def spikes_of_rows(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]
         error = np.sqrt(noise.variance[0, at])
         others = np.delete(panel.levels[0], at)
         usual = np.median(others[np.isfinite(others)]) if np.isfinite(others).any() else whole
-        apart = min(whole - panel.levels[0, at], whole - usual, key=abs)
+        apart = carried.apart or min(whole - panel.levels[0, at], whole - usual, key=abs)
         z = float(apart / error) if np.isfinite(error) and error > 0 else 0.0
         by_noise = float(np.log(n_tests(n)) + log_chance(np.asarray(z), freedom_of(panel)[0]))
         log_p = max(by_noise, carried.log_p)

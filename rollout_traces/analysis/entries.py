@@ -193,10 +193,11 @@ def cost_of(found: Moved, n_rows: float) -> float:
 
 
 def diagnosis_of(
-    entry: AlikeMovements, n_series: int, n_rows: float, n_carriers: Sequence[Carrier] = ()
+    entry: AlikeMovements, n_series: int, n_rows: float, carriers: Sequence[Carrier] = ()
 ) -> Diagnosis:
     """An entry in words."""
-    moved = [movement_of(found, n_carriers if found is entry.head else ()) for found in entry.found]
+    carried = carried_of(entry)
+    moved = [movement_of(found, carriers if found is carried else ()) for found in entry.found]
     head = moved[0]
     signature, at = _named(moved, entry.part, is_learning(entry.head))
     lead = replace(moved[at], step=head.step, last=head.last)
@@ -215,18 +216,24 @@ def diagnosis_of(
         end=head.end,
         last=head.last,
         also=head.also,
-        carriers=head.carriers,
+        carriers=tuple(carriers),
         before=lead.before,
         after=lead.after,
         elsewhere=lead.elsewhere,
         p=head.p,
         cost=max(cost_of(found, n_rows) for found in entry.found),
-        where=filter_of(lead, entry.part, entry.found[at]),
+        where=" or ".join(value_filter("uid", carrier.uid) for carrier in carriers)
+        or filter_of(lead, entry.part, entry.found[at]),
         name=signature.what if signature else "",
         movements=(moved[at], *others),
         consequences=tuple(diagnosis_of(each, n_series, n_rows) for each in entry.follows),
         is_sure=is_sure,
     )
+
+
+def carried_of(entry: AlikeMovements) -> Moved | None:
+    """Finds the surest movement of an entry that a handful of rows carry; None without one."""
+    return next((found for found in entry.found if found.n_carriers), None)
 
 
 def filter_of(m: Movement, part: Part | None, found: Moved) -> str:
@@ -267,10 +274,11 @@ def sentence_of(
     elif part is None:
         text += ", for which rollouts cannot be told"
     text += f", {since(m.step, m.last)}"
-    if m.carriers:
-        share = percent(sum(carrier.share for carrier in m.carriers))
-        many = len(m.carriers)
-        text += f": {many} rollout{'s carry' if many > 1 else ' carries'} {share} of what the step's rollouts lie apart"
+    carried = next((each for each in (m, *others) if each.carriers), None)
+    if carried:
+        share = percent(sum(carrier.share for carrier in carried.carriers))
+        many, of = len(carried.carriers), "" if carried is m else f" in {series_text(carried.name)}"
+        text += f": {many} rollout{'s carry' if many > 1 else ' carries'} {share} of what the step's rollouts lie apart{of}"
     together = dict.fromkeys(series_text(other.name) for other in others)
     together.pop(named, None)
     if together:

@@ -38,11 +38,14 @@ class CarriedStep:
         n_rows: how many.
         level: of the step with them.
         log_p: log of the chance that as many lie as far out by themselves.
+        apart: how far they lie from the middle of all rows, as a part of the step's mean, where they lie to both sides of
+            it, so that the mean hardly shows them; 0 where they lie to one.
     """
 
     n_rows: int
     level: float
     log_p: float
+    apart: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,9 +198,18 @@ class Parting:
         carried = {}
         if len(without):
             whole = self.cells().means(plain, weight)[0]
-            n_carriers = np.bincount(rows.at[without], minlength=len(rows.steps))
+            at, n_steps = rows.at[without], len(rows.steps)
+            off = plain[without] - np.nanmedian(plain)
+            above, below = np.bincount(at, off > 0, n_steps), np.bincount(at, off < 0, n_steps)
+            far = np.bincount(at, np.abs(off), n_steps) / np.maximum(rows.per_step, 1.0)
             carried = {
-                i: CarriedStep(int(n_carriers[i]), float(whole[i]), p) for i, p in handful.log_p.items()
+                i: CarriedStep(
+                    int(above[i] + below[i]),
+                    float(whole[i]),
+                    p,
+                    float(far[i]) if above[i] and below[i] else 0.0,
+                )
+                for i, p in handful.log_p.items()
             }
             left = np.isin(np.arange(len(values)), without, invert=True)
             plain, values = np.where(left, plain, np.nan), np.where(left, values, np.nan)

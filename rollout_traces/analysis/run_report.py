@@ -14,7 +14,7 @@ from rollout_traces.analysis.curves import HEAVIEST, heaviest_curve, logged_seri
 from rollout_traces.analysis.detect import movements, spikes_of_rows
 from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.diagnosis import Diagnosis
-from rollout_traces.analysis.entries import diagnosis_of, first_steps, level_queries
+from rollout_traces.analysis.entries import carried_of, diagnosis_of, first_steps, level_queries
 from rollout_traces.analysis.evaluations import with_flips
 from rollout_traces.analysis.faults import fault_entries
 from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS, group_rows
@@ -267,9 +267,8 @@ def _is_told(head: Diagnosis, column: str, changed: Diagnosis) -> bool:
 
 
 def _said(scope: RunScope, entry: AlikeMovements, n_series: int, n_rows: float) -> Diagnosis:
-    return diagnosis_of(
-        entry, n_series, n_rows, carriers_of(scope, entry.head) if entry.head.n_carriers else ()
-    )
+    carried = carried_of(entry)
+    return diagnosis_of(entry, n_series, n_rows, carriers_of(scope, carried) if carried else ())
 
 
 def ordered(found: Sequence[Diagnosis], steps: np.ndarray) -> list[Diagnosis]:

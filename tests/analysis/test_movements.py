@@ -443,6 +443,25 @@ class TestWhatIsNotSaid:
         assert (entry.series[0].column, entry.part) == ("stop_reason", (("engine", "vllm-3"),))
 
 
+class TestCarriers:
+    def test_rows_far_out_to_both_sides_are_named_with_the_scalar_that_spiked_at_their_step(self):
+        """Seen once: advantages of 60 and -55 left the mean as it was, and the loss spike named no rollout."""
+
+        def advantage(s: int, g: int, i: int) -> float:
+            far = {(0, 0): 60.0, (3, 1): -55.0}.get((g, i), 0.0) if s == 33 else 0.0
+            return far or drawn(s, g, i)
+
+        rows = [
+            {**row, "uid": f"{row['step']}-{at}"}
+            for at, row in enumerate(steps(N, advantage=advantage, reward=lambda s, g, i: drawn(s, g, i, 1)))
+        ]
+        loss = [0.04 + 0.002 * drawn(s, 0, 0, 2) + (4.0 if s == 33 else 0.0) for s in range(N)]
+        [entry] = told(logged(rows, loss))
+        assert "2 rollouts carry" in entry.sentence and "train/loss" in entry.sentence
+        assert [each.uid for each in entry.carriers] == [f"33-{33 * 24}", f"33-{33 * 24 + 13}"]
+        assert entry.where == f"uid = '33-{33 * 24}' or uid = '33-{33 * 24 + 13}'"
+
+
 class TestNames:
     def test_emptying_the_table_of_names_changes_nothing_but_words(self, monkeypatch):
         cause = CAUSES["tool breaks"]
