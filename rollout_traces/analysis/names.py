@@ -52,7 +52,6 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(("tool_names", "n_tool_calls"), "", "", "", ENVIRONMENT, "tools are called otherwise", "Look at the tool schemas of the prompts."),
     Signature(("flags tool_call_unparsed",), "up", "", "", ENVIRONMENT, "tool calls cannot be parsed", "Compare the parser with the template."),
     Signature(("discard_reason",), "", "", "", ENVIRONMENT, "rollouts are discarded otherwise", "Compare the filter's settings."),
-    Signature(("answered",), "down", "", "", ENVIRONMENT, "answers are not found", "Read how these rollouts end, and compare the parser of answers."),
     Signature(("timing/",), "up", "", "", ENVIRONMENT, "it takes longer", "Look at the load of the environment and the engines."),
     Signature(("engine",), "", "came", "", SAMPLER, "an engine came", "Compare its settings with the others'."),
     Signature(("engine",), "", "went", "", SAMPLER, "an engine went", "Look at its logs."),
@@ -76,6 +75,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(("eval-rollout/",), "up", "", "", OUTCOME, "the evaluation rises", "Open Flips between the two evaluations."),
     Signature(("n_sampled", "stop_reason", "flags truncated"), "up", "", "", OUTCOME, "answers are longer", "Compare answers of before and after, and the limit."),
     Signature(("n_sampled", "stop_reason", "flags truncated"), "down", "", "", OUTCOME, "answers are shorter", "Compare answers of before and after."),
+    Signature(("answered",), "down", "", "", OUTCOME, "answers are not found", "Read how these rollouts end, and compare the parser of answers."),
     Signature(("group/tie_share", "flags tied_group"), "up", "", "", OUTCOME, "more groups teach nothing", "Look at what their rewards have in common."),
     Signature(("reward", "success"), "up", "", "", OUTCOME, "the reward rises", "Open rollouts of before and after and compare: better, or only better paid?"),
 )  # fmt: skip

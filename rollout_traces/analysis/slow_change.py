@@ -26,7 +26,7 @@ AMBIGUOUS = 8.0
 """Log likelihood by which one account of a series has to be better than another, for it to be said without the other."""
 HALF = 0.5
 """Of a share of more than this the rest is looked at."""
-SCARCE = 0.05
+SCARCE = 0.1
 """A share that is less than this part of what it is on the other side of a step is hardly there."""
 MOST = 0.5
 """Part of the rows; a slow change of more than that is learned by all."""
