@@ -63,7 +63,7 @@ def carried_by(rows: RunRows, measure: RowMeasure, values: np.ndarray) -> Handfu
         return nothing
     seen = values[known][:: -(-len(known) // ENOUGH_ROWS)]
     middle = np.median(seen)
-    half, most = np.quantile(np.abs(seen - middle), [0.5, 0.9])
+    half, most = np.quantile(np.abs(seen - middle), [0.5, 0.9], method="higher")
     usual = max(half, most / NORMAL)
     size = np.abs(values[known] - middle)
     if usual <= 0 or size.max() <= BEYOND * usual or len(np.unique(values[known][: 1 << 12])) < TWO_VALUED:

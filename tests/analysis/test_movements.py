@@ -444,6 +444,12 @@ class TestWhatIsNotSaid:
 
 
 class TestCarriers:
+    def test_a_count_that_nine_rows_in_ten_do_not_have_has_no_carriers(self):
+        """Seen once: twenty errors, one for each step at which two of 960 rollouts failed: the quantile lay between 0 and 1."""
+        hits = np.random.default_rng(0).permutation(np.repeat([0.0, 1.0, 2.0], [864, 86, 10]))
+        rows = [{**row, "n_tool_errors": hits[at]} for at, row in enumerate(steps(80, groups=3))]
+        assert not told(table(rows))
+
     def test_rows_far_out_to_both_sides_are_named_with_the_scalar_that_spiked_at_their_step(self):
         """Seen once: advantages of 60 and -55 left the mean as it was, and the loss spike named no rollout."""
 
