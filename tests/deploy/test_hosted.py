@@ -24,10 +24,10 @@ from packaging.specifiers import SpecifierSet
 from rollout_traces.cli.deploy import PYTHON, app_files, pinned_versions, write_app
 from rollout_traces.errors import ConfigError
 from rollout_traces.inspector.hosted import PORT, AskedTooOften, HubWriters, hosted_options, takes_labels
-from rollout_traces.inspector.server import free_port
 from rollout_traces.store.server_client import give_the_hub_up_after
 from tests.deploy.hub import READER, WRITER, LoopbackHub, Space, loopback_hub
 from tests.deploy.hub_road import Road, road_to
+from tests.inspector.conftest import free_port
 
 SPACE = {"SYSTEM": "spaces", "SPACE_ID": "ada/rollouts", "SPACE_HOST": "ada-rollouts.hf.space"}
 
@@ -344,7 +344,7 @@ class TestAContainer:
         steps = dict(instructions((running.app / "Dockerfile").read_text()))
         python, *arguments = json.loads(steps["CMD"])
         assert python == "python"
-        port = free_port("127.0.0.1", 7900)
+        port = free_port()
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(tmp_path),
