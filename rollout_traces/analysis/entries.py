@@ -13,6 +13,7 @@ from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.diagnosis import OTHER, Carrier, Diagnosis, Movement, Severity, Shape
 from rollout_traces.analysis.in_words import (
     TAGS,
+    literal,
     number,
     part_filter,
     part_text,
@@ -222,8 +223,7 @@ def diagnosis_of(
         elsewhere=lead.elsewhere,
         p=head.p,
         cost=max(cost_of(found, n_rows) for found in entry.found),
-        where=" or ".join(value_filter("uid", carrier.uid) for carrier in carriers)
-        or filter_of(lead, entry.part, entry.found[at]),
+        where=rows_filter(carriers) or filter_of(lead, entry.part, entry.found[at]),
         name=signature.what if signature else "",
         movements=(moved[at], *others),
         consequences=tuple(diagnosis_of(each, n_series, n_rows) for each in entry.follows),
@@ -234,6 +234,12 @@ def diagnosis_of(
 def carried_of(entry: AlikeMovements) -> Moved | None:
     """Finds the surest movement of an entry that a handful of rows carry; None without one."""
     return next((found for found in entry.found if found.n_carriers), None)
+
+
+def rows_filter(carriers: Sequence[Carrier]) -> str:
+    """A filter in the query language that finds the rows that carry a movement; empty without any."""
+    uids = ", ".join(literal(carrier.uid) for carrier in carriers)
+    return f"uid in ({uids})" if uids else ""
 
 
 def filter_of(m: Movement, part: Part | None, found: Moved) -> str:

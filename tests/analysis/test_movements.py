@@ -465,7 +465,7 @@ class TestCarriers:
         [entry] = told(logged(rows, loss))
         assert "2 rollouts carry" in entry.sentence and "train/loss" in entry.sentence
         assert [each.uid for each in entry.carriers] == [f"33-{33 * 24}", f"33-{33 * 24 + 13}"]
-        assert entry.where == f"uid = '33-{33 * 24}' or uid = '33-{33 * 24 + 13}'"
+        assert entry.where == f"uid in ('33-{33 * 24}', '33-{33 * 24 + 13}')"
 
 
 class TestNames:
