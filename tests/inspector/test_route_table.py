@@ -53,6 +53,12 @@ class TestTable:
             "POST /session",
         }
 
+    def test_the_write_token_has_its_own_rules_and_else_those_of_everybody(self):
+        known = rules(trackio=True, sql=True, writes=True)
+        assert rule_of(known, "/trackio/api/query_project", "POST", may_write=True).who == "write token"
+        assert rule_of(known, "/trackio/api/query_project", "POST").who == "dashboard"
+        assert rule_of(known, "/", "GET", may_write=True) == rule_of(known, "/", "GET") is not None
+
     def test_options_that_are_off_have_no_rows(self):
         def paths(**options: bool) -> str:
             return " ".join(rule.path for rule in rules(**options))
