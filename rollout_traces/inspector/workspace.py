@@ -302,7 +302,14 @@ def remembered(function: Callable[Concatenate[View, P], T]) -> Callable[Concaten
 
     @wraps(function)
     def asked(view: View, *given: P.args, **named: P.kwargs) -> T:
-        key = (function.__name__, view.run, view.split, given, tuple(sorted(named.items())))
+        key = (
+            function.__module__,
+            function.__qualname__,
+            view.run,
+            view.split,
+            given,
+            tuple(sorted(named.items())),
+        )
         return view.remembered(key, lambda: function(view, *given, **named))
 
     return asked
