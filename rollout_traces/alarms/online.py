@@ -292,7 +292,7 @@ def _log_p(trail: Trail, at: np.ndarray, n: int, since: np.ndarray) -> np.ndarra
     inside = np.arange(n) >= n - since[:, None]
     basis = np.broadcast_to(polynomials(n, DRIFT_DEGREE), (len(at), DRIFT_DEGREE + 1, n))
     wider = np.concatenate([basis, inside[:, None]], axis=1)
-    noise, _ = noise_of(panel.values, panel.errors, wider, fits_of(panel.values, panel.errors, wider))
+    noise, _ = noise_of(panel.values, panel.errors, fits_of(panel.values, panel.errors, wider))
     noise = with_tails(panel, noise, wider)
     sharp, smooth = whitened(panel.values, noise, basis), whitened(noise.clipped, noise, basis)
     freedom = freedom_of(panel)

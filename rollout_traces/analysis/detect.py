@@ -148,7 +148,7 @@ def _beyond_noise(found: Moved) -> float:
     )
     prior = np.repeat(found.noise.prior[at], len(bases), axis=0)
     fits = replace(fits_of(values, errors, np.stack(bases)), prior=prior)
-    likely = noise_of(values, errors, np.stack(bases), fits)[1].reshape(2, len(slow))
+    likely = noise_of(values, errors, fits)[1].reshape(2, len(slow))
     likely[:, 1:] -= DRIFT_DEGREE * np.log(n) / 2
     without, beside = likely.max(axis=1)
     gained = max(beside - without, 0.0)

@@ -145,13 +145,11 @@ def fits_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> Fits:
     return Fits(likely, left, between, memory, prior)
 
 
-def noise_of(
-    values: np.ndarray, errors: np.ndarray, basis: np.ndarray, fits: Fits
-) -> tuple[Noise, np.ndarray]:
+def noise_of(values: np.ndarray, errors: np.ndarray, fits: Fits) -> tuple[Noise, np.ndarray]:
     """The noise that the likelihood of a series says, averaged over those that were tried; and the log of that likelihood.
 
     Args:
-        values, errors, basis: as for `fits_of`.
+        values, errors: as for `fits_of`.
         fits: its answer.
     """
     first = crude(values, errors)

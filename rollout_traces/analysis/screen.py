@@ -72,7 +72,7 @@ def noise_of_panel(panel: Panel) -> Noise:
     n_smooth = DRIFT_DEGREE + 1
     basis = np.broadcast_to(polynomials(n, DRIFT_DEGREE), (n_series, n_smooth, n))
     fits = told_by_others(fits_of(panel.values, panel.errors, basis), _of_one_measure(panel))
-    noise, likely = noise_of(panel.values, panel.errors, basis, fits)
+    noise, likely = noise_of(panel.values, panel.errors, fits)
     without_spikes = replace(panel, values=first.clipped)
     left = np.arange(n_series)
     for _ in range(LARGEST_OF_NOISE):
@@ -86,7 +86,7 @@ def noise_of_panel(panel: Panel) -> Noise:
         further = [best.template(i, n).over(n) for i in kept.tolist()]
         wider = np.concatenate([basis[left], np.stack(further)[:, None]], axis=1)
         again = replace(fits_of(panel.values[left], panel.errors[left], wider), prior=fits.prior[left])
-        own, other = noise_of(panel.values[left], panel.errors[left], wider, again)
+        own, other = noise_of(panel.values[left], panel.errors[left], again)
         sure = other - likely[left] > np.log(n_tests(n)) + EVIDENT
         left, wider, own, other = left[sure], wider[sure], own.at(sure), other[sure]
         noise, likely = noise.put(left, own), _put(likely, left, other)
