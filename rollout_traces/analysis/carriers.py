@@ -76,7 +76,9 @@ def carried_by(rows: RunRows, measure: RowMeasure, values: np.ndarray) -> Handfu
     place = np.empty(len(at), np.int64)
     place[order] = np.arange(len(at)) - starts[at[order]]
     few = np.maximum(np.clip(n // AN_EIGHTH, *HANDFUL), (FEW * n).astype(np.int64))
-    top = np.bincount(at, np.where(place < few[at], size, 0.0), len(rows.steps)) / np.maximum(total, 1e-300)
+    top = np.bincount(at, np.where(place < few[at], size, 0.0), len(rows.steps)) / np.maximum(
+        total, np.finfo(float).tiny
+    )
     crowded = (n >= FEWEST_ROWS) & (top > QUARTER) & (top >= np.quantile(top[n > 0], RARE, method="lower"))
     chosen = np.zeros(len(at), bool)
     for step in np.flatnonzero(crowded).tolist():

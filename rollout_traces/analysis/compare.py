@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
+from rollout_traces.analysis.noise import DEVIATION
+from rollout_traces.analysis.step_cells import NORMAL_KURTOSIS
+
 DISCOVERY = 0.01
 """False discovery rate over all columns."""
-CONFIDENCE_Z = 1.959964
-"""Of a 95 % interval."""
+CONFIDENCE = 0.95
+"""Chance that an interval holds what is true ..."""
+CONFIDENCE_Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+"""... and standard errors of it to each side."""
 FEWEST_FREEDOM = 2
 """Degrees of freedom that are needed to know the spread between steps."""
 NEIGHBOURS = 10
@@ -24,18 +30,15 @@ FEWEST_CONTRASTS = 6
 """Earlier steps that could be compared in the same way, below which their spread says nothing."""
 FEWEST_BEFORE = 3
 """Steps before a step, below which the step is no contrast."""
-SURE_OF_SPREAD, OVERLAP = 0.95, 2
-"""Steps differ more than groups make them where chance gives such a spread in one case of twenty; every second contrast
-counts as independent, because their neighbours overlap."""
+OVERLAP = 2
+"""Of so many contrasts one counts as independent, because their neighbours overlap."""
 DRAWN_IN = 3.0
 """Standard deviations to which contrasts are drawn in for their variance: an earlier spike is no noise."""
-MAD_TO_SD = 1.4826
-"""A normal's standard deviation over its median absolute deviation."""
-NORMAL_KURTOSIS, LEAST_T = 3.0, 4.0
+LEAST_T = 4.0
 """A t distribution with f degrees of freedom has the excess kurtosis 6 / (f - 4); of n normal values it has the variance 24 / n."""
 EXACT_UP_TO = 25
 """Pairs up to which the signed rank is exact."""
-TINY = 1e-300
+TINY = np.finfo(float).tiny
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ def step_p(values: np.ndarray, *, within: float = 0.0, within_freedom: float = n
         return None
     before = found[:-1] - np.median(found[:-1])
     distance = abs(float(found[-1] - np.median(found[:-1])))
-    scale = MAD_TO_SD * float(np.median(np.abs(before)))
+    scale = DEVIATION * float(np.median(np.abs(before)))
     variance = (
         float((np.clip(before, -DRAWN_IN * scale, DRAWN_IN * scale) ** 2).mean())
         if scale > 0
@@ -192,7 +195,7 @@ def step_p(values: np.ndarray, *, within: float = 0.0, within_freedom: float = n
     if max(variance, within) <= (np.finfo(float).eps * max(np.abs(values).max(), TINY)) ** 2:
         return 1.0 if distance * distance <= variance or distance == 0 else _first_change(values)
     independent = len(before) / OVERLAP
-    if variance <= within * float(chi2.ppf(SURE_OF_SPREAD, independent)) / independent:
+    if variance <= within * float(chi2.ppf(CONFIDENCE, independent)) / independent:
         return float(2 * student.sf(distance / np.sqrt(within), within_freedom))
     excess = float(kurtosis(before)) - 2 * np.sqrt(
         4 * 2 * NORMAL_KURTOSIS / len(before)
@@ -246,7 +249,7 @@ def odd_p(values: np.ndarray) -> float | None:
     if len(before) <= FEWEST_CONTRASTS:
         return None
     middle = float(np.median(before))
-    scale = max(MAD_TO_SD * float(np.median(np.abs(before - middle))), TINY)
+    scale = max(DEVIATION * float(np.median(np.abs(before - middle))), TINY)
     return float(student.sf((values[-1] - middle) / scale, len(before) - 1))
 
 

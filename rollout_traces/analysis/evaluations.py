@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from rollout_traces.analysis.compare import CONFIDENCE, CONFIDENCE_Z
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.relations import (
     Relations,
@@ -27,8 +28,13 @@ from rollout_traces.errors import StoreError
 from rollout_traces.model.text import lines, table, titled
 
 DRAWS = 10_000
-CONFIDENCE_Z = 1.959964
-Outcome = Literal["lost", "won", "kept", "never", "unsure"]
+ENOUGH = 10
+"""Shared prompts from which on the interval of a difference can be trusted."""
+MOST_IDS = 8
+"""Rollouts of a prompt that are listed."""
+AS_LONG = 0.2
+"""Part by which numbers differ that are said to."""
+Outcome = Literal["lost", "won", "unsure", "kept", "never"]
 SAID = ("stop_reason", "n_sampled", "n_turns", "n_tool_calls", "n_tool_errors")
 """Columns in which the rollouts of a lost or won prompt are compared."""
 
@@ -206,7 +212,7 @@ def flips(
         )
         for i, key in enumerate(ordered)
     ]
-    order = {"lost": 0, "won": 1, "unsure": 2, "kept": 3, "never": 4}
+    order = {outcome: place for place, outcome in enumerate(get_args(Outcome))}
     prompts.sort(key=lambda f: (order[f.outcome], f.difference, f.prompt_key))
     counts = {name: int((outcomes == name).sum()) for name in order}
     remarks = []
@@ -217,8 +223,8 @@ def flips(
         )
     if keyless:
         remarks.append(f"{keyless} rollouts have no prompt key and are left out.")
-    if len(shared) < 10:
-        remarks.append("Fewer than 10 shared prompts: the interval of the difference is rough.")
+    if len(shared) < ENOUGH:
+        remarks.append(f"Fewer than {ENOUGH} shared prompts: the interval of the difference is rough.")
     return Flips(
         a.name,
         b.name,
@@ -252,7 +258,7 @@ def bootstrap(differences: np.ndarray, seed: int = 0, draws: int = DRAWS) -> tup
     rng = np.random.default_rng(seed)
     values, counts = np.unique(differences, return_counts=True)
     drawn = rng.multinomial(len(differences), counts / len(differences), draws) @ values / len(differences)
-    low, high = np.quantile(drawn, [0.025, 0.975])
+    low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)
 
 
@@ -293,7 +299,7 @@ def _outcomes(
 def _mcnemar(lost: int, won: int) -> float:
     from scipy.stats import binomtest
 
-    return float(binomtest(lost, lost + won, 0.5).pvalue) if lost + won else 1.0
+    return float(binomtest(lost, lost + won, 1 / 2).pvalue) if lost + won else 1.0
 
 
 def _error(scores: np.ndarray) -> float:
@@ -423,14 +429,14 @@ def _further(
         differs = {
             n: (in_a.get(n), in_b.get(n)) for n in (*there, *tags) if _unlike(in_a.get(n), in_b.get(n))
         }
-        listed = (tuple((in_a.get("ids") or [])[:8]), tuple((in_b.get("ids") or [])[:8]))
+        listed = (tuple((in_a.get("ids") or [])[:MOST_IDS]), tuple((in_b.get("ids") or [])[:MOST_IDS]))
         out[key] = _Further(in_a.get("prompt") or in_b.get("prompt"), differs, listed)
     return out
 
 
 def _unlike(first: Any, second: Any) -> bool:
     if isinstance(first, float) and isinstance(second, float):
-        return abs(first - second) > 0.2 * max(abs(first), abs(second), 1e-9)
+        return abs(first - second) > AS_LONG * max(abs(first), abs(second), np.finfo(float).eps)
     return first != second and not (not first and not second)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from rollout_traces.analysis.finding import Detail, Finding, PartOfRows, Picture
 from rollout_traces.analysis.in_words import literal, value_filter
+from rollout_traces.analysis.parts import BOUND, REMAINS
 from rollout_traces.analysis.relations import RolloutColumns, known_number, quoted, sql_text, written
 from rollout_traces.analysis.scope import SEGMENTS
 from rollout_traces.analysis.selections import Selection
@@ -18,10 +19,6 @@ BINS = 20
 EXAMPLES = 3
 FEWEST = 3
 """Rollouts that a part of a side needs."""
-HALF = 0.5
-"""Parts move together from this share of the largest movement on; of the movement inside, less remains outside ..."""
-UPPER_Z = 1.281552
-"""... by the upper 90 % bound of what remains."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +110,7 @@ def detail_of(rows: SideRows, finding: Finding) -> Detail:
 
 def _part(rows: SideRows, of: Measured) -> tuple[PartOfRows | None, np.ndarray]:
     """The values of one segment column that hold the difference, None for all, and which rollouts have them; bool [N]."""
-    best: tuple[float, PartOfRows | None, np.ndarray] = (HALF, None, np.ones(len(rows.side), bool))
+    best: tuple[float, PartOfRows | None, np.ndarray] = (REMAINS, None, np.ones(len(rows.side), bool))
     for segment in (each for each in SEGMENTS if each in rows.texts):
         codes, values = rows.texts[segment]
         jumps = {}
@@ -122,12 +119,12 @@ def _part(rows: SideRows, of: Measured) -> tuple[PartOfRows | None, np.ndarray]:
             if min(np.count_nonzero(mine.side == side) for side in (A, B)) >= FEWEST:
                 jumps[code] = mine.jump[0]
         largest = max(jumps.values(), key=abs, default=0.0)
-        chosen = [code for code, jump in jumps.items() if largest and jump / largest >= HALF]
+        chosen = [code for code, jump in jumps.items() if largest and jump / largest >= REMAINS]
         if len(chosen) == len(jumps) or len(chosen) > max(len(jumps) // 2, 1):
             continue
         inside = np.isin(codes, chosen)
         jump, (rest, error) = of.of(inside).jump[0], of.of(np.isin(codes, [*jumps]) & ~inside).jump
-        remains = (abs(rest) + UPPER_Z * error) / abs(jump) if jump else np.inf
+        remains = (abs(rest) + BOUND * error) / abs(jump) if jump else np.inf
         if remains < best[0]:
             best = remains, PartOfRows(segment, tuple(sorted(values[code] for code in chosen))), inside
     return best[1], best[2]

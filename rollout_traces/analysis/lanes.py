@@ -16,6 +16,8 @@ OF_ENGINE = (KINDS.index("queue"), KINDS.index("prefill"), KINDS.index("generate
 """Kinds that are timed by an engine's clock; tools and reward functions are timed by the rollout's own."""
 BUSY = OF_ENGINE[1:]
 """Kinds in which an engine works."""
+SECOND = 1000
+"""Milliseconds."""
 SLACK_MS = 2
 """Milliseconds by which neighbouring spans may overlap, each being rounded."""
 TAIL_SHARE = 0.2
@@ -74,7 +76,7 @@ class Lanes:
     def from_first(self) -> Lanes:
         """The same with the first span at 0."""
         first = int(self.start.min()) if len(self.start) else 0
-        return replace(self, began=self.began + first / 1000, start=self.start - first)
+        return replace(self, began=self.began + first / SECOND, start=self.start - first)
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class Tail(HeldUp):
     @property
     def held(self) -> float:
         """Seconds for which they held the step up."""
-        return (self.ends - self.begins) / 1000
+        return (self.ends - self.begins) / SECOND
 
     def __str__(self) -> str:
         what = f"{self.kind} {quoted(self.name)}" if self.name else self.kind or "no span tells in what"
@@ -148,11 +150,11 @@ def lanes_of(timings: Sequence[str | None], engines: Sequence[str | None]) -> La
         engines: the engine of each as a whole.
     """
     read = [unpacked(text) for text in timings]
-    began = min((each.start + min(each.columns["at"]) / 1000 for each in read if each.n_held), default=0.0)
+    began = min((each.start + min(each.columns["at"]) / SECOND for each in read if each.n_held), default=0.0)
     places: dict[str, int] = {}
     columns: dict[str, list[int]] = {key: [] for key in (*NUMBERS, *TEXTS)}
     of_row = np.full(len(read), UNKNOWN)
-    bases = [round((each.start - began) * 1000) for each in read]
+    bases = [round((each.start - began) * SECOND) for each in read]
     for number, each in enumerate(read):
         for key in NUMBERS:
             columns[key] += each.columns[key]
@@ -269,19 +271,19 @@ def _shift(low: float, high: float) -> tuple[int, str]:
         return 0, ""
     if low > high + 2 * SLACK_MS:
         return 0, (
-            f"its spans overlap those of its rollouts' tools by up to {duration(max(low, -high) / 1000)}, and no one shift of its "
+            f"its spans overlap those of its rollouts' tools by up to {duration(max(low, -high) / SECOND)}, and no one shift of its "
             "clock mends it; they are drawn as they came"
         )
     if math.isinf(low) or math.isinf(high):
         moved = round(low if math.isinf(high) else high)
-        known = f"at least {duration(abs(moved) / 1000)}"
+        known = f"at least {duration(abs(moved) / SECOND)}"
     else:
         moved = round((low + high) / 2)
-        least, most = (duration(at / 1000) for at in sorted((abs(low), abs(high))))
+        least, most = (duration(at / SECOND) for at in sorted((abs(low), abs(high))))
         known = most if least == most else f"{least} to {most}"
     return (
         moved,
-        f"its clock is {'behind' if moved > 0 else 'ahead'} by {known}; its spans are moved by {duration(moved / 1000)}",
+        f"its clock is {'behind' if moved > 0 else 'ahead'} by {known}; its spans are moved by {duration(moved / SECOND)}",
     )
 
 
@@ -297,7 +299,7 @@ def _apart(lanes: Lanes, start: np.ndarray) -> dict[str, str]:
         if max(before, behind) > SLACK_MS:
             where = "before" if before > 0 else "behind"
             found[lanes.names[place]] = (
-                f"engine {quoted(lanes.names[place])}: all of its spans lie {duration(max(before, behind) / 1000)} {where} all others of the "
+                f"engine {quoted(lanes.names[place])}: all of its spans lie {duration(max(before, behind) / SECOND)} {where} all others of the "
                 "step, its clock may be off; they are drawn as they came"
             )
     return found
@@ -324,7 +326,7 @@ def tail_of(lanes: Lanes) -> Tail | None:
     silent = whole - _covered_of_rows(lanes, held, begins)
     if silent > ms:
         kind, name, ms = "", "", silent
-    return Tail(len(order), begins, finish, kind, name, ms / 1000, rows=held, share=ms / whole)
+    return Tail(len(order), begins, finish, kind, name, ms / SECOND, rows=held, share=ms / whole)
 
 
 def _spent(lanes: Lanes, begins: int, finish: int) -> tuple[str, str, int]:

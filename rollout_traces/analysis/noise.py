@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 
 from rollout_traces.analysis.student import log_tail, quartile
 
-DEVIATION = 1.4826
+DEVIATION = 1 / NormalDist().inv_cdf(3 / 4)
 """A standard deviation in median absolute deviations, for a normal distribution."""
 CLIPPED = 3.5
 """Differences beyond so many standard deviations are movements or outliers, and count as this many."""
@@ -194,7 +195,7 @@ FEWEST_ALIKE = 3
 """Series that tell of each other's noise."""
 DOUBT = 0.05
 """Chance that a series has a noise of its own."""
-SPREADS = (0.0, 0.15, 0.4, 1.0, 2.5, 6.0)
+SPREADS = (0.0, *np.geomspace(1 / 6, 6, 5).tolist())
 """Variance of what steps differ by, in variances of what neighbours do, that are weighed against each other."""
 MEMORIES = (0.0, 0.4, 0.7, 0.9)
 """Correlations of what neighbours differ by, that are weighed against each other."""
@@ -450,7 +451,7 @@ def _likelihood_of_tails(y: np.ndarray, variance: np.ndarray) -> np.ndarray:
     likelihoods = []
     for nu in FREEDOMS:
         quarter, constant = _shape(nu)
-        factors = quarter / scale * np.asarray(SCALES)[:, None]
+        factors = quarter / scale * SCALES[:, None]
         squares = np.log1p((inner * factors[..., None]) ** 2 / nu).sum(axis=2)
         beyond = OUTERMOST * log_tail(edge * factors, nu)
         tried = inner.shape[1] * (constant + np.log(factors)) - (nu + 1) / 2 * squares + beyond
@@ -458,9 +459,9 @@ def _likelihood_of_tails(y: np.ndarray, variance: np.ndarray) -> np.ndarray:
     return np.stack(likelihoods, axis=1)
 
 
-SCALES = (0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4)
+SCALES = np.geomspace(1 / 1.4, 1.4, 7)
 """Scales beside that of the median that are tried for each of the tails."""
-NEW = 0.5
+NEW = 1 / 2
 """Part of the differences from the neighbours' mean that are new: each shares its neighbours with the next ones'."""
 
 

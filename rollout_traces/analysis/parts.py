@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -12,16 +13,14 @@ from rollout_traces.analysis.scan import Whitened, coefficients
 from rollout_traces.analysis.step_series import Part
 from rollout_traces.analysis.templates import Template
 
-BOUND = 1.2816
+BOUND = NormalDist().inv_cdf(0.9)
 """Standard errors of an upper 90 % bound."""
 REMAINS = 0.5
 """Outside of the part, the bound of what remains is under this much of the movement."""
-THERE = 1.6449
+THERE = NormalDist().inv_cdf(0.95)
 """Standard errors from which on a movement is there outside of a part too."""
 PLAINLY = 3.0
 """... or so many in one of its values alone, of which there may be many."""
-HALF = 0.5
-"""Control from which on what all values of a column did is hardly known, and one that differs is enough."""
 LIKELIER = 2.0
 """Log likelihood by which a movement of a part has to be likelier than one of all rows."""
 SAME_ROWS = 0.9
@@ -188,7 +187,7 @@ def best_cut(seen: _Effects) -> _Cut | None:
     bound = abs(size[1]) + BOUND * np.sqrt(inverse[1, 1])
     is_bounded = bool(is_known and bound < REMAINS * abs(size[0]))
     return _Cut(
-        inside.tolist(), gain, not also_there and (is_bounded or (common > HALF and not is_there)), is_there
+        inside.tolist(), gain, not also_there and (is_bounded or (common > 1 / 2 and not is_there)), is_there
     )
 
 

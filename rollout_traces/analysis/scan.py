@@ -135,7 +135,9 @@ def whitened(values: np.ndarray, noise: Noise, basis: np.ndarray) -> Whitened:
     plain = _whiten(basis, weight, memory)
     found, triangle = np.linalg.qr(np.swapaxes(plain, 1, 2))
     size = np.abs(np.diagonal(triangle, axis1=1, axis2=2))
-    usable = size > np.sqrt(np.finfo(float).eps) * np.maximum(size.max(axis=1, keepdims=True), 1e-300)
+    usable = size > np.sqrt(np.finfo(float).eps) * np.maximum(
+        size.max(axis=1, keepdims=True), np.finfo(float).tiny
+    )
     orthonormal = np.swapaxes(found * usable[:, None, :], 1, 2)
     y = _whiten(np.where(there, values, 0.0), weight, memory)
     residual = y - np.einsum("skt,sk->st", orthonormal, np.einsum("skt,st->sk", orthonormal, y))

@@ -20,16 +20,12 @@ SLOW = 0.2
 """A ramp over this part of the run or more is slow change."""
 CURVE_DEGREE = 3
 """A policy that learns late and then has learned is a cubic."""
-LEARNED_WITHIN = (2, 4, 8, 16, 32)
+LEARNED_WITHIN = 2.0 ** np.arange(1, 6)
 """A policy that learns fast at first and ever less is an exponential; parts of the run that its rate may be."""
 AMBIGUOUS = 8.0
 """Log likelihood by which one account of a series has to be better than another, for it to be said without the other."""
-HALF = 0.5
-"""Of a share of more than this the rest is looked at."""
 SCARCE = 0.1
 """A share that is less than this part of what it is on the other side of a step is hardly there."""
-MOST = 0.5
-"""Part of the rows; a slow change of more than that is learned by all."""
 
 
 def with_curve(basis: np.ndarray) -> np.ndarray:
@@ -64,7 +60,7 @@ def is_of_most(found: Moved) -> bool:
     panel, n = found.panel, len(found.panel.steps)
     if not found.template.is_drift(n) or panel.parts[0] != () or found.chosen.values is None:
         return False
-    return bool(panel.rows[list(found.chosen.members)].sum() > MOST * panel.rows[0].sum())
+    return bool(panel.rows[list(found.chosen.members)].sum() > panel.rows[0].sum() / 2)
 
 
 def drift_of_run(panel: Panel, noise: Noise, basis: np.ndarray, at: int) -> Moved:
@@ -180,7 +176,7 @@ def came_or_went(panel: Panel, members: Sequence[int], template: Template) -> bo
     there = np.isfinite(panel.levels[members]) & (panel.rows[members] > 0)
     rows_T = np.where(there, panel.rows[members], 0.0).sum(axis=0)
     held_T = np.where(there, panel.levels[members] * panel.rows[members], 0.0).sum(axis=0)
-    if held_T.sum() > HALF * rows_T.sum():
+    if held_T.sum() > rows_T.sum() / 2:  # of what most have, the rest is looked at
         held_T = rows_T - held_T
     risen = min(template.stop, n - NEAR_EDGE) if template.kind == "ramp" else start
     edge = (slice(max(start - NEAR_EDGE, 0), start), slice(risen, risen + NEAR_EDGE))

@@ -225,7 +225,7 @@ def usual_levels(mean_V_T: np.ndarray, n_V_T: np.ndarray) -> np.ndarray:
     return usual[:, None]
 
 
-TINY = 1e-300
+TINY = np.finfo(float).tiny
 TURNS = 5
 """Rounds of the fit; what one leaves is the part of its step's rows that a value has, to this power."""
 

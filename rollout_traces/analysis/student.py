@@ -10,7 +10,7 @@ TERMS = 300
 """Terms of the continued fraction at most."""
 CLOSE = 1e-12
 """Relative change of a term that ends it."""
-TINY = 1e-300
+TINY = np.finfo(float).tiny
 
 
 def log_tail(x: np.ndarray, freedom: np.ndarray | float) -> np.ndarray:
@@ -22,7 +22,7 @@ def log_tail(x: np.ndarray, freedom: np.ndarray | float) -> np.ndarray:
     """
     x, freedom = np.broadcast_arrays(np.asarray(x, float), np.minimum(np.asarray(freedom, float), MOST))
     # half of the regularised incomplete beta function at f / (f + x^2), with f / 2 and 1 / 2
-    a, b = freedom / 2, 0.5
+    a, b = freedom / 2, 1 / 2
     y = freedom / (freedom + x**2)
     swap = y > (a + 1) / (a + b + 2)
     p, q = np.where(swap, b, a), np.where(swap, a, b)
