@@ -14,7 +14,7 @@ import pytest
 
 from rollout_traces.errors import FileRefused
 from rollout_traces.model import bounded_reading
-from rollout_traces.model.bounded_reading import batches, on_disk, read, schema_of
+from rollout_traces.model.bounded_reading import batches, check_footer, check_values, on_disk, read, schema_of
 
 MEASURE = """
 import resource, sys
@@ -149,3 +149,114 @@ class TestDamage:
         before = resource.getrlimit(resource.RLIMIT_AS)
         read(small)
         assert resource.getrlimit(resource.RLIMIT_AS) == before and os.getpid()
+
+
+def idle() -> list[int]:
+    """The process numbers of the children that wait."""
+    return [child.process.pid for _, child in bounded_reading._idle]
+
+
+class TestTheChild:
+    def test_one_reads_many_files_a_refused_one_among_them(self, small: Path, tmp_path: Path) -> None:
+        read(small)
+        (first,) = idle()
+        (tmp_path / "d.parquet").write_bytes(b"x" * 100)
+        with pytest.raises(FileRefused):
+            read(tmp_path / "d.parquet")
+        read(small)
+        assert idle() == [first]
+
+    def test_one_that_has_ended_is_replaced(self, small: Path) -> None:
+        read(small)
+        bounded_reading._idle[0][1].process.kill()
+        bounded_reading._idle[0][1].process.wait()
+        assert read(small).num_rows == 5000 and len(idle()) == 1
+
+    def test_one_of_another_process_is_left_to_it(self, small: Path) -> None:
+        read(small)
+        [(_, theirs)] = bounded_reading._idle
+        bounded_reading._idle[:] = [(os.getppid(), theirs)]
+        read(small)
+        assert idle() != [theirs.process.pid] and theirs.process.poll() is None
+        theirs.end()
+
+    def test_of_two_at_the_same_time_one_waits_on_and_the_other_ends(self, small: Path) -> None:
+        outer = batches(small, rows=100)
+        n = len(next(outer))
+        assert read(small).num_rows == 5000
+        (kept,) = idle()
+        assert n + sum(len(part) for part in outer) == 5000
+        assert idle() == [kept]
+
+    def test_one_left_in_the_middle_of_an_answer_is_ended(self, small: Path) -> None:
+        read(small)
+        ((_, child),) = bounded_reading._idle
+        started = batches(small, rows=10)
+        next(started)
+        started.close()
+        assert child.process.poll() is not None and idle() == []
+
+    def test_none_outlives_the_end_of_its_owner(self, small: Path) -> None:
+        read(small)
+        ((_, child),) = bounded_reading._idle
+        bounded_reading._end_idle()
+        assert child.process.poll() is not None
+
+
+class TestPieces:
+    def test_rows_that_unpack_to_much_come_in_pieces_of_the_bound(self, tmp_path: Path) -> None:
+        path = tmp_path / "shared.parquet"
+        one_text_for_all(path, 9, 36 << 20)
+        assert [(len(part), part.nbytes >> 20) for part in batches(path)] == [(1, 36)] * 9
+
+    def test_rows_asked_for_are_taken_from_every_group_and_piece(self, small: Path) -> None:
+        wanted = [3, 99, 100, 101, 699, 700, 1399, 1400, 4200, 4999]
+        found = [row for part in batches(small, ["step"], rows=100, at=wanted) for row in part["step"].to_pylist()]
+        assert found == wanted
+
+
+class TestFooters:
+    def test_the_smallest_whole_file_passes(self, tmp_path: Path) -> None:
+        path = tmp_path / "f.parquet"
+        path.write_bytes(b"PAR1" + (0).to_bytes(4, "little") + b"PAR1")
+        check_footer(path)
+
+    @pytest.mark.parametrize("data", [b"PAR1\0\0\0PAR1", b"PARX\0\0\0\0PAR1", b"PAR1\0\0\0\0PARX"])
+    def test_too_short_or_with_another_mark_at_an_end_is_no_whole_file(self, tmp_path: Path, data: bytes) -> None:
+        (tmp_path / "f.parquet").write_bytes(data)
+        with pytest.raises(FileRefused, match="no whole parquet file; its writer may still be at it"):
+            check_footer(tmp_path / "f.parquet")
+
+    @pytest.mark.parametrize(("stated", "fits"), [(20, True), (21, False)])
+    def test_a_footer_as_long_as_the_rest_fits_and_a_longer_one_does_not(
+        self, tmp_path: Path, stated: int, fits: bool
+    ) -> None:
+        path = tmp_path / "f.parquet"
+        path.write_bytes(b"PAR1" + b"x" * 20 + stated.to_bytes(4, "little") + b"PAR1")
+        if fits:
+            check_footer(path)
+        else:
+            with pytest.raises(FileRefused, match="footer has 21 bytes, of 32 in all"):
+                check_footer(path)
+
+
+class TestJsonOfMany:
+    """What Python would take for it is counted by its marks."""
+
+    SIZE = 5 << 20
+
+    @pytest.mark.parametrize("unit", [b"{},", b"[],", b"[0,0,0,0,0,0,0]"])
+    def test_a_text_that_fits_says_nothing(self, unit: bytes) -> None:
+        check_values(unit * (self.SIZE // len(unit)))
+
+    @pytest.mark.parametrize(
+        ("unit", "each"), [(b"{},", 3 + 232 + 40), (b"[],", 3 + 64 + 40), (b"1,", 2 + 40)]
+    )
+    def test_it_is_refused_from_the_gigabyte_on(self, unit: bytes, each: int) -> None:
+        n = bounded_reading.MOST_DECODED // each
+        check_values(unit * n)
+        with pytest.raises(ValueError, match=r"would take up to 1,024 MB; expected at most 1,024"):
+            check_values(unit * (n + 1))
+
+    def test_a_small_text_is_not_counted(self) -> None:
+        check_values(b"{" * bounded_reading.SMALL)

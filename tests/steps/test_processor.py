@@ -92,3 +92,21 @@ def test_joins_that_never_came_are_counted(sink):
     processor.add(KEY, batch(), ["losses"])
     processor.close(KEY, StoredStep())
     assert processor.counters["joins_missed"] == 1
+
+
+def test_an_open_step_tells_its_hand_overs_and_the_joins_that_came(sink):
+    processor = StepProcessor(sink, None, StepOptions())
+    first, second = batch(1), batch(2)
+    processor.add(KEY, first, ["losses"])
+    processor.add(KEY, second)
+    assert processor.parts_of(KEY) == (first.batch_id, second.batch_id)
+    assert processor.n_joins(KEY) == 0
+    processor.join(first.batch_id, {}, {"losses": np.asarray([0.5, -0.5])})
+    assert processor.n_joins(KEY) == 1
+    assert processor.key_of(second.batch_id) == KEY and processor.key_of("unknown") is None
+
+
+def test_a_step_that_is_not_open_has_no_hand_overs_no_joins_and_waits_for_none(sink):
+    processor = StepProcessor(sink, None, StepOptions())
+    processor.add(KEY._replace(step=2), batch(1), ["losses"])
+    assert (processor.parts_of(KEY), processor.n_joins(KEY), processor.awaits_joins(KEY)) == ((), 0, False)
