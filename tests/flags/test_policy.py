@@ -216,3 +216,104 @@ class TestPrefixBroken:
         assert set(flags) == {5, 6}
         assert flag.start == 10
         assert "call 2 departs from call 1 at token 10" in flag.message
+
+
+class TestVersionOrder:
+    def test_a_version_that_goes_back_is_counted_from_its_first_token_on(self, step):
+        row = step.rows[5]
+        start, stop = row.runs()[0]
+        row.tracks["versions"][start + 2] = STEP - 2
+        row.tracks["versions"][start + 5] = STEP - 1
+        assert stop > start + 6
+        found_in = found(step, "version_order")
+        (flag,) = found_in[5]
+        assert set(found_in) == {5}
+        assert (
+            flag.message
+            == f"The policy version goes back 2 times, first at token {start + 2}, to {STEP - 2}."
+        )
+        assert (flag.start, flag.stop) == (start + 2, start + 3)
+
+    def test_tokens_without_a_version_are_passed_over(self, step):
+        for row in step.rows:
+            start, _ = row.runs()[0]
+            row.tracks["versions"][start + 1] = -1
+        assert not found(step, "version_order")
+        row = step.rows[5]
+        start, _ = row.runs()[0]
+        row.tracks["versions"][start + 2] = STEP - 1
+        ((number, (flag,)),) = found(step, "version_order").items()
+        assert number == 5 and f"first at token {start + 2}, to {STEP - 1}." in flag.message
+
+    def test_a_row_that_begins_older_than_the_row_before_ended_is_fine(self, step):
+        step.rows[5].tracks["versions"][step.rows[5].sampled] = STEP - 3
+        assert not found(step, "version_order")
+        step.rows[5].tracks["versions"][step.rows[5].runs()[0][0] + 1] = -1
+        assert not found(step, "version_order")
+
+    def test_versions_ahead_of_the_trainers_are_flagged_on_training_rollouts(self, step):
+        row = step.rows[5]
+        _, stop = row.runs()[-1]
+        row.tracks["versions"][stop - 2 : stop] = STEP + 1
+        ((number, (flag,)),) = found(step, "version_order").items()
+        assert number == 5
+        assert flag.message == (
+            f"2 sampled tokens of a version ahead of the trainer's {STEP}, the first of version {STEP + 1} at token {stop - 2}."
+        )
+        assert not flagged(step.batch(train_version=None), "version_order")
+
+    def test_one_row_may_have_both(self, step):
+        row = step.rows[5]
+        start, _ = row.runs()[0]
+        row.tracks["versions"][start] = STEP + 1
+        back, ahead = found(step, "version_order")[5]
+        assert "goes back 1 time, first" in back.message and "ahead of the trainer's" in ahead.message
+
+
+class TestPadAttended:
+    def test_two_padding_tokens_at_an_edge_are_flagged_and_one_is_not(self, step):
+        step.rows[2].splice(0, 0, [step.pad_id] * 2, sampled=False)
+        step.rows[3].splice(0, 0, [step.pad_id], sampled=False)
+        n = len(step.rows[6])
+        step.rows[6].splice(n, n, [step.pad_id] * 3, sampled=False)
+        seen = found(step, "pad_attended")
+        assert set(seen) == {2, 6}
+        assert seen[2][0].message.startswith(f"The row begins with 2 padding tokens (id {step.pad_id})")
+        assert seen[6][0].message.startswith("The row ends with ")
+        assert (seen[2][0].start, seen[2][0].stop, seen[6][0].stop) == (0, 2, n + 3)
+
+    def test_padding_tokens_within_a_row_are_fine(self, step):
+        step.rows[2].splice(3, 3, [step.pad_id] * 4, sampled=False)
+        assert not found(step, "pad_attended")
+
+
+class TestLogprobsThatAreNone:
+    def test_one_above_zero_is_named_where_it_stands(self, step):
+        row = step.rows[5]
+        start, _ = row.runs()[0]
+        row.tracks["logprobs"][start + 1] = 0.009
+        row.tracks["logprobs"][start + 3 : start + 5] = 0.5
+        ((number, (flag,)),) = found(step, "logprob_out_of_range").items()
+        assert number == 5
+        assert flag.message == (
+            f"The rollout logprob is above 0 at 2 sampled tokens, first 0.5 at token {start + 3}."
+        )
+        assert (flag.start, flag.stop) == (start + 3, start + 4)
+
+    def test_all_zero_is_flagged_from_some_tokens_on(self, step):
+        row = step.rows[5]
+        row.tracks["logprobs"][row.sampled] = 0.0
+        n = int(row.sampled.sum())
+        at = {"logprob_out_of_range.min_tokens": n}
+        ((number, (flag,)),) = found(step, "logprob_out_of_range", parameters=at).items()
+        assert (
+            number == 5
+            and flag.message == f"The rollout logprob is 0 at all of the row's {n} sampled tokens."
+        )
+        assert not found(step, "logprob_out_of_range", parameters={"logprob_out_of_range.min_tokens": n + 1})
+
+    def test_zero_but_for_one_token_is_fine(self, step):
+        row = step.rows[5]
+        row.tracks["logprobs"][row.sampled] = 0.0
+        row.tracks["logprobs"][row.runs()[-1][1] - 1] = -0.5
+        assert not found(step, "logprob_out_of_range", parameters={"logprob_out_of_range.min_tokens": 1})

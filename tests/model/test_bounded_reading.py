@@ -211,7 +211,9 @@ class TestPieces:
 
     def test_rows_asked_for_are_taken_from_every_group_and_piece(self, small: Path) -> None:
         wanted = [3, 99, 100, 101, 699, 700, 1399, 1400, 4200, 4999]
-        found = [row for part in batches(small, ["step"], rows=100, at=wanted) for row in part["step"].to_pylist()]
+        found = [
+            row for part in batches(small, ["step"], rows=100, at=wanted) for row in part["step"].to_pylist()
+        ]
         assert found == wanted
 
 
@@ -222,7 +224,9 @@ class TestFooters:
         check_footer(path)
 
     @pytest.mark.parametrize("data", [b"PAR1\0\0\0PAR1", b"PARX\0\0\0\0PAR1", b"PAR1\0\0\0\0PARX"])
-    def test_too_short_or_with_another_mark_at_an_end_is_no_whole_file(self, tmp_path: Path, data: bytes) -> None:
+    def test_too_short_or_with_another_mark_at_an_end_is_no_whole_file(
+        self, tmp_path: Path, data: bytes
+    ) -> None:
         (tmp_path / "f.parquet").write_bytes(data)
         with pytest.raises(FileRefused, match="no whole parquet file; its writer may still be at it"):
             check_footer(tmp_path / "f.parquet")

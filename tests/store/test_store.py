@@ -245,3 +245,42 @@ class TestLedgerAndMetrics:
         assert columns["reward"].kind == "number" and columns["reward"].meaning == "the reward"
         assert columns["flags"].kind == "tags"
         assert columns["component/format"].meaning == "one reward component"
+
+
+class TestLabels:
+    @pytest.fixture
+    def opened(self, trackio_dir: Path) -> Store:
+        write_step(make_ledger([[1.0, 0.0]], step=0, traced=(0, 1)), (0, 1))
+        return open_store(PROJECT)
+
+    def test_are_put_on_a_whole_rollout_a_turn_or_tokens(self, opened: Store) -> None:
+        opened.label("b0-0", "good", "ann")
+        opened.label("b0-0", "odd", "ann", turn=1)
+        opened.label("b0-0", "why?", "ben", kind="note", tokens=(0, 1))
+        entries = opened.labels.of(opened.uid(opened.find("b0-0")))
+        assert [(e.kind, e.text, e.author, e.turn, e.start, e.stop) for e in entries] == [
+            ("label", "good", "ann", None, None, None),
+            ("label", "odd", "ann", 1, None, None),
+            ("note", "why?", "ben", None, 0, 1),
+        ]
+
+    def test_are_refused_at_a_turn_or_tokens_that_there_are_not(self, opened: Store) -> None:
+        n = len(opened.transcript(opened.find("b0-0")).tokens)
+        opened.label("b0-0", "last", "ann", tokens=(n - 1, n))
+        for turn in (2, -1):
+            with pytest.raises(StoreError, match=rf"turn {turn}: this rollout has 2 turns, from 0"):
+                opened.label("b0-0", "odd", "ann", turn=turn)
+        for tokens in ((0, n + 1), (1, 1), (-1, 1)):
+            with pytest.raises(
+                StoreError, match=rf"tokens {tokens[0]}:{tokens[1]}: this rollout has {n}, from 0"
+            ):
+                opened.label("b0-0", "odd", "ann", tokens=tokens)
+
+
+class TestOneRun:
+    def test_tells_its_splits_and_its_attempts(self, store: Store) -> None:
+        assert store.run(RUN).splits == store.splits(RUN_ID)
+        assert store.attempts() == []
+
+    def test_a_step_beyond_any_number_has_no_groups(self, store: Store) -> None:
+        assert store.groups(RUN, "rollout", 10**30).groups == ()
