@@ -204,11 +204,6 @@ class TestTheChild:
 
 
 class TestPieces:
-    def test_rows_that_unpack_to_much_come_in_pieces_of_the_bound(self, tmp_path: Path) -> None:
-        path = tmp_path / "shared.parquet"
-        one_text_for_all(path, 9, 36 << 20)
-        assert [(len(part), part.nbytes >> 20) for part in batches(path)] == [(1, 36)] * 9
-
     def test_rows_asked_for_are_taken_from_every_group_and_piece(self, small: Path) -> None:
         wanted = [3, 99, 100, 101, 699, 700, 1399, 1400, 4200, 4999]
         found = [
