@@ -10,6 +10,7 @@ import argparse
 import ast
 import os
 import random
+import re
 import secrets
 import shutil
 import subprocess
@@ -96,7 +97,7 @@ def mutant(path: Path, draw: random.Random) -> tuple[str, str] | None:
 
 
 def nearest(path: Path) -> list[str]:
-    """The test files that mirror a module or name it; else those of its folder."""
+    """The test files that mirror a module or import it by its name; else those of its folder."""
     inside = path.relative_to(ROOT / "rollout_traces").with_suffix("")
     is_loose = len(inside.parts) == 1
     files = sorted(
@@ -104,8 +105,9 @@ def nearest(path: Path) -> list[str]:
         if is_loose
         else (ROOT / "tests" / inside.parts[0]).rglob("test_*.py")
     )
-    dotted = ".".join(("rollout_traces", *inside.parts))
-    own = [f for f in files if f.stem == f"test_{inside.name}" or dotted in f.read_text("utf-8")]
+    package = r"\.".join(("rollout_traces", *inside.parts[:-1]))
+    imports = re.compile(rf"{package}\.{inside.name}\b|from {package} import (\([^)]*|.*)\b{inside.name}\b")
+    own = [f for f in files if f.stem == f"test_{inside.name}" or imports.search(f.read_text("utf-8"))]
     return [str(f.relative_to(ROOT)) for f in own or files]
 
 
