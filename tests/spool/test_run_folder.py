@@ -1,11 +1,30 @@
-"""Spools stay on the node's own disk."""
+"""The folder of a run: where it lies, what it holds, and when it goes."""
 
 from __future__ import annotations
 
+import shutil
+import stat
+from pathlib import Path
+
 import pytest
 
+from rollout_traces.errors import StoreError
 from rollout_traces.spool import run_folder
-from rollout_traces.spool.run_folder import is_network_mount, mount_type
+from rollout_traces.spool.folder import SpoolWriter
+from rollout_traces.spool.record import Record, encode
+from rollout_traces.spool.run_folder import (
+    MANIFEST_VERSION,
+    RunFolder,
+    RunManifest,
+    is_network_mount,
+    load_tokenizer,
+    mount_type,
+    run_folders,
+    safe_name,
+    save_tokenizer,
+    take_run_folder,
+)
+from tests.generator import tiny_tokenizer
 
 MOUNTS = """\
 /dev/sda1 / ext4 rw 0 0
@@ -33,8 +52,6 @@ class TestMounts:
         ],
     )
     def test_the_nearest_mount_tells(self, mounts, tmp_path, path, kind, network):
-        from pathlib import Path
-
         assert mount_type(Path(path), mounts) == kind
         assert is_network_mount(Path(path), mounts) is network
 
@@ -49,3 +66,171 @@ class TestSpoolRoot:
     def test_lies_on_the_node_when_the_project_does_not(self, tmp_path, monkeypatch):
         monkeypatch.setattr(run_folder, "is_network_mount", lambda path: True)
         assert run_folder.spool_root(tmp_path) == run_folder.local_root()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tmp_path.chmod(0o700)
+    made = RunFolder.of(tmp_path / "rollout-traces" / "spool", "my project", "run 1")
+    made.take()
+    return made
+
+
+def writer(folder: RunFolder, name: str = "a") -> SpoolWriter:
+    return SpoolWriter(folder.writer_folder(name), 1 << 20)
+
+
+class TestTheFolder:
+    def test_is_this_users_alone_and_named_safely(self, folder, tmp_path):
+        assert folder.path == tmp_path / "rollout-traces" / "spool" / "my_project" / "run_1"
+        assert all(stat.S_IMODE(path.stat().st_mode) == 0o700 for path in (folder.path, folder.path.parent))
+
+    @pytest.mark.parametrize(
+        ("text", "name"), [("a b/c", "a_b_c"), ("..", "_"), ("", "_"), (".x", "x"), ("ä-1.2", "_-1.2")]
+    )
+    def test_names_that_are_none_are_made_safe(self, text, name):
+        assert safe_name(text) == name
+
+    def test_a_manifest_comes_back(self, folder):
+        written = RunManifest("p", "run", "1", config={"lr": 0.1}, server_url="http://x", world_size=2)
+        folder.write_manifest(written)
+        assert folder.manifest() == written and written.remote == "http://x"
+        assert RunManifest("p", "r", "1").remote is None
+        assert RunManifest("p", "r", "1", space_id="a/b", server_url="http://x").remote == "a/b"
+
+    def test_a_manifest_that_is_missing_damaged_or_of_another_version_is_said(self, folder):
+        with pytest.raises(StoreError, match="its manifest cannot be read"):
+            folder.manifest()
+        folder.write_manifest(RunManifest("p", "r", "1", version=MANIFEST_VERSION + 1))
+        with pytest.raises(StoreError, match=r"version 2, expected 1\. Read it with"):
+            folder.manifest()
+        (folder.path / "manifest.json").write_text("{")
+        with pytest.raises(StoreError, match="cannot be read"):
+            folder.manifest()
+
+    def test_a_status_comes_back_and_one_that_cannot_be_read_is_empty(self, folder):
+        assert folder.status() == {}
+        folder.write_status({"counters": {"a": 1}})
+        assert folder.status() == {"counters": {"a": 1}}
+        (folder.path / "status.json").write_text("[")
+        assert folder.status() == {}
+
+    def test_its_log_is_added_to(self, folder):
+        for line in (b"one\n", b"two\n"):
+            with folder.open_log() as log:
+                log.write(line)
+        assert folder.log.read_bytes() == b"one\ntwo\n"
+
+    def test_it_is_in_use_while_a_writer_or_a_worker_is_there(self, folder):
+        assert not folder.is_in_use() and folder.is_done()
+        first = writer(folder)
+        first.append(encode(Record("flush", {})))
+        assert folder.is_in_use() and not folder.is_done() and folder.n_waiting() == 1
+        first.close()
+        assert not folder.is_in_use() and not folder.is_done(), "a record waits"
+        assert folder.worker_lock.acquire() and folder.is_in_use()
+        folder.worker_lock.release()
+        assert not folder.is_in_use()
+
+    def test_it_goes_once_nothing_waits_and_nothing_is_damaged(self, folder):
+        first = writer(folder)
+        first.append(encode(Record("flush", {})))
+        assert folder.remove_if_done() is False
+        (reader,) = folder.readers()
+        for name in reader.names():
+            reader.remove(name)
+        assert folder.remove_if_done() is False, "its writer is alive"
+        first.close()
+        damaged = folder.path / "from-a" / "x.damaged"
+        damaged.touch()
+        assert folder.remove_if_done() is False and folder.path.exists()
+        damaged.unlink()
+        assert folder.remove_if_done() is True
+        assert not folder.path.exists() and not folder.path.parent.exists()
+
+    def test_readers_are_kept_and_those_whose_folder_went_are_let_go(self, folder):
+        writer(folder, "a").close()
+        writer(folder, "b").close()
+        (folder.path / "other").mkdir()
+        first = folder.readers()
+        assert [reader.spool for reader in first] == ["from-a", "from-b"]
+        assert all(one is two for one, two in zip(first, folder.readers(), strict=True))
+        shutil.rmtree(folder.path / "from-a")
+        assert [reader.spool for reader in folder.readers()] == ["from-b"]
+        folder.remove()
+        assert folder.readers() == [] and folder.n_waiting() == 0
+
+
+class TestThoseOfANode:
+    def test_are_found_by_project_and_those_that_others_may_have_written_are_passed_over(
+        self, tmp_path, caplog
+    ):
+        tmp_path.chmod(0o700)
+        root = tmp_path / "rollout-traces" / "spool"
+        for project, run in (("a", "1"), ("a", "2"), ("b", "3")):
+            made = RunFolder.of(root, project, run)
+            made.take()
+            made.write_manifest(RunManifest(project, "run", run))
+        assert [found.path.name for found in run_folders(root)] == ["1", "2", "3"]
+        assert [found.path.name for found in run_folders(root, "a")] == ["1", "2"]
+        (root / "a" / "2" / "manifest.json").chmod(0o666)
+        assert [found.path.name for found in run_folders(root)] == ["1", "3"]
+        assert "passed over: " in caplog.text
+        assert run_folders(tmp_path / "nowhere") == []
+
+    def test_the_first_place_that_is_ones_own_is_taken(self, tmp_path):
+        tmp_path.chmod(0o700)
+        taken = take_run_folder(tmp_path, "p", "1")
+        assert taken.path.is_relative_to(tmp_path / "rollout-traces" / "spool") and taken.path.is_dir()
+
+    def test_a_place_that_others_may_replace_is_left_for_one_that_they_may_not(
+        self, tmp_path, monkeypatch, caplog
+    ):
+        mine = tmp_path / "mine"
+        mine.mkdir(mode=0o700)
+        monkeypatch.setattr(run_folder, "local_root", lambda: mine / "rollout-traces-1" / "spool")
+        tmp_path.chmod(0o700)
+        shared = tmp_path / "shared"
+        shared.mkdir()
+        shared.chmod(0o777)
+        assert take_run_folder(shared, "p", "1").path.is_relative_to(mine)
+        assert f"{shared} is a network mount, or open to other users" in caplog.text
+
+
+class TestTokenizers:
+    def test_one_comes_back_with_the_same_texts(self, tmp_path):
+        tokenizer = tiny_tokenizer()
+        assert save_tokenizer(tokenizer, tmp_path / "t") is True
+        again = load_tokenizer(tmp_path / "t")
+        assert again.encode("What is it?") == tokenizer.encode("What is it?")
+        assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in (tmp_path / "t").iterdir())
+
+    def test_a_plain_one_too(self, tmp_path):
+        plain = tiny_tokenizer().backend_tokenizer
+        assert save_tokenizer(plain, tmp_path / "t") is True
+        assert load_tokenizer(tmp_path / "t").get_vocab_size() == plain.get_vocab_size()
+
+    def test_one_that_cannot_be_written_stays_in_its_process(self, tmp_path):
+        class Own:
+            def save_pretrained(self, folder):
+                raise NotImplementedError
+
+        class Silent(Own):
+            def save_pretrained(self, folder):
+                Path(folder, "vocabulary.bin").touch()
+
+            def __len__(self):
+                return 1
+
+            def decode(self, ids):
+                return "a"
+
+        assert save_tokenizer(Own(), tmp_path / "t") is False
+        assert save_tokenizer(Silent(), tmp_path / "s") is False
+
+    def test_one_that_does_not_come_back_the_same_is_refused(self, tmp_path):
+        save_tokenizer(tiny_tokenizer(), tmp_path / "t")
+        save_tokenizer(tiny_tokenizer().backend_tokenizer, tmp_path / "other")
+        (tmp_path / "t" / "fingerprint.json").write_text('{"size": 3, "texts": [], "template": "None"}')
+        with pytest.raises(StoreError, match=r"expected 3 and the same texts\. Use worker='thread'"):
+            load_tokenizer(tmp_path / "t")
