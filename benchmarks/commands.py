@@ -17,7 +17,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from rollout_traces.cli.dump import example_home
+from rollout_traces.cli.show import example_home
 
 COMMAND = (str(Path(sys.executable).with_name("rollout-traces")),)
 LIBRARIES = (sys.executable, "-c", "import duckdb, numpy, pyarrow, rich.table, typer")

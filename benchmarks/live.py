@@ -122,13 +122,14 @@ def refresh(home: Path) -> None:
     """Prints milliseconds of an answer of the page over HTTP, the first one and later ones, beside an empty one."""
     from starlette.testclient import TestClient
 
-    from rollout_traces.inspector.server import ServerOptions, build_server
+    from rollout_traces.inspector.guard import ServerOptions
+    from rollout_traces.inspector.server import build_server
     from rollout_traces.inspector.workspace import Workspace
 
     token = "t" * 24
     server = build_server(Workspace(folder=home), ServerOptions(token=token, mount_trackio=False))
     client = TestClient(
-        server.app, base_url="http://127.0.0.1:7861", headers={"Authorization": f"Bearer {token}"}
+        server, base_url="http://127.0.0.1:7861", headers={"Authorization": f"Bearer {token}"}
     )
     asked = {"project": PROJECT, "run": "run"}
     first = spent(lambda: client.get("/api/v1/live", params=asked), lambda: None, 1)

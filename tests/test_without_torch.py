@@ -39,7 +39,7 @@ from rollout_traces.inspector.server import build_server
 from rollout_traces.inspector.workspace import Workspace
 
 server = build_server(Workspace(projects=("reading",)))
-client = TestClient(server.behind)
+client = TestClient(server.app)
 print(client.get("/").status_code, client.get("/api/v1/projects").status_code)
 """
 

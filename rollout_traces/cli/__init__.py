@@ -13,25 +13,11 @@ from typing import Annotated
 import typer
 
 from rollout_traces.cli.options import expanded
+from rollout_traces.model.text import words
 
-HELPERS = frozenset({"dump", "opening", "options", "printing"})
+HELPERS = frozenset({"opening", "options", "printing"})
 """Modules here that are no command."""
-LEAN = frozenset(
-    {
-        "delete",
-        "events",
-        "explain",
-        "flips",
-        "get",
-        "label",
-        "lanes",
-        "last",
-        "list",
-        "live",
-        "prompts",
-        "stats",
-    }
-)
+LEAN = frozenset(words("delete events explain flips get label lanes last list live prompts stats"))
 """The commands that do one thing and end, and never need pandas."""
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.printing import print_json, print_table
+from rollout_traces.cli.printing import MEGABYTE, megabytes, print_json, print_table
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SHOWN_PLACES = 40
 """Steps that are listed one by one."""
 _AGE = re.compile(r"(\d{1,6})\s*([hdw])\Z")
-_HOURS = {"h": 1, "d": 24, "w": 168}
+_UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
 
 def delete(
@@ -102,10 +102,10 @@ def _retention(store: Store, older_than: str | None, keep_gb: float | None) -> R
         found = _AGE.match(older_than)
         if found is None:
             raise typer.BadParameter(f"--older-than {older_than!r}: expected such as 12h, 30d or 8w.")
-        age = timedelta(hours=int(found[1]) * _HOURS[found[2]])
+        age = timedelta(**{_UNITS[found[2]]: int(found[1])})
     if keep_gb is not None and not keep_gb >= 0:
         raise typer.BadParameter(f"--keep-gb {keep_gb}: expected 0 or more.")
-    return plan_retention(store, age, None if keep_gb is None else int(keep_gb * 1e9))
+    return plan_retention(store, age, None if keep_gb is None else int(keep_gb * 1000 * MEGABYTE))
 
 
 def _spooled(store: Store, plan: RemovalPlan) -> list[Left]:
@@ -124,7 +124,7 @@ def _say(plan: RemovalPlan, spooled: list[Left], yes: bool, as_json: bool) -> No
         "traces_and_summaries": len(plan.traces),
         "ledgers_rewritten": len(plan.ledger_rows),
         "steps": len(plan.places),
-        "megabytes": round(plan.text_bytes / 1e6, 3),
+        "megabytes": round(plan.text_bytes / MEGABYTE, 3),
         "labels": sum(plan.labels.values()),
         "media_files": len(plan.media),
         "waiting_in_spools": waiting,
@@ -142,7 +142,7 @@ def _say(plan: RemovalPlan, spooled: list[Left], yes: bool, as_json: bool) -> No
         typer.echo(f"… and {len(rows) - SHOWN_PLACES} steps more")
     typer.echo(
         f"{plan.rollouts} rollouts go, {plan.traced} of them traced: {len(plan.traces)} traces and step summaries,"
-        f" {plan.text_bytes / 1e6:.1f} MB; {len(plan.ledger_rows)} ledgers lose rows."
+        f" {megabytes(plan.text_bytes)}; {len(plan.ledger_rows)} ledgers lose rows."
     )
     for name in sorted(plan.runs.values()):
         typer.echo(f"Run {name} goes as a whole, with its scalars, configuration and alerts.")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
@@ -297,17 +298,19 @@ def _step(doing: str, state: str) -> Iterator[None]:
         ) from error
 
 
+WHY: Mapping[int, str] = {
+    HTTPStatus.UNAUTHORIZED: "the Hub does not know the token (401). Log in with `hf auth login`.",
+    HTTPStatus.FORBIDDEN: "the token may not write there (403). It needs the write role.",
+    HTTPStatus.NOT_FOUND: "the Hub does not know the name, or the token may not see it (404).",
+    HTTPStatus.CONFLICT: "the Hub says that it changed meanwhile (409). Try again.",
+    HTTPStatus.TOO_MANY_REQUESTS: "too many requests (429). Wait a while.",
+}
+
+
 def _why(error: object) -> str:
     response = getattr(error, "response", None)
     status = getattr(response, "status_code", None)
-    known = {
-        401: "the Hub does not know the token (401). Log in with `hf auth login`.",
-        403: "the token may not write there (403). It needs the write role.",
-        404: "the Hub does not know the name, or the token may not see it (404).",
-        409: "the Hub says that it changed meanwhile (409). Try again.",
-        429: "too many requests (429). Wait a while.",
-    }
-    return known.get(status or 0) or f"the Hub answered {status}. Try again later."
+    return WHY.get(status or 0) or f"the Hub answered {status}. Try again later."
 
 
 def app_files(title: str, pinned: Mapping[str, str] | None = None) -> dict[str, bytes]:

@@ -7,8 +7,7 @@ from dataclasses import asdict
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.printing import print_rows
-from rollout_traces.model.text import one_line
+from rollout_traces.cli.printing import print_rows, sentence
 
 
 def events(
@@ -36,4 +35,4 @@ def events(
         typer.echo("nothing happened")
     for event in found if not as_json else ():
         until = f" to {event.last}" if event.last is not None and event.last != event.step else ""
-        typer.echo(f"step {event.step}{until}  {event.kind}: {one_line(event.sentence, 300)}")
+        typer.echo(f"step {event.step}{until}  {event.kind}: {sentence(event.sentence)}")

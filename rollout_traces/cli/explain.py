@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.printing import print_json, print_table
-from rollout_traces.model.text import one_line
+from rollout_traces.cli.printing import print_json, print_table, sentence
 
 if TYPE_CHECKING:
     from rollout_traces.analysis import Diagnosis, Explanation, Finding, RunReport, Selection
@@ -121,11 +120,11 @@ def print_report(report: RunReport, settings: Sequence[str] = ()) -> None:
     for remark in report.remarks:
         typer.echo(remark)
     for setting in settings:
-        typer.echo(typer.style(" info ", fg="blue") + one_line(setting, 500))
+        typer.echo(typer.style(" info ", fg="blue") + sentence(setting))
     if report.n_rows:
         _print_diagnoses(report.diagnoses, "Nothing stands out.")
     for problem in report.problems:
-        typer.echo(f"left out, because it raised: {one_line(problem, 300)}")
+        typer.echo(f"left out, because it raised: {sentence(problem)}")
     if report.unobserved:
         typer.secho("\nUnobserved", bold=True)
         for missing in report.unobserved:
@@ -137,16 +136,16 @@ def _print_diagnoses(diagnoses: Any, nothing: str) -> None:
     if all(d.severity == "info" for d in diagnoses):
         typer.echo(f"{nothing} What follows may be learning, settings or chance." if diagnoses else nothing)
     for d in diagnoses:
-        typer.echo(typer.style(f"{d.severity:>5} ", fg=colours[d.severity]) + one_line(d.sentence, 500))
+        typer.echo(typer.style(f"{d.severity:>5} ", fg=colours[d.severity]) + sentence(d.sentence))
         if d.advice:
             typer.echo(f"      {d.advice}")
         if d.flips:
             split, first, second = d.flips
             typer.echo(f"      rollout-traces flips --steps {first}:{second} --split {split}")
         if d.where:
-            typer.echo(f"      rollouts: {one_line(d.where, 300)}")
+            typer.echo(f"      rollouts: {sentence(d.where)}")
         for each in d.consequences:
-            typer.echo(f"      with it: {one_line(each.sentence, 300)}")
+            typer.echo(f"      with it: {sentence(each.sentence)}")
 
 
 def print_explanation(found: Explanation, in_force: list[Diagnosis], links: Mapping[str, str]) -> None:
@@ -156,30 +155,30 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis], links: Mapp
         in_force: the diagnoses that hold at A's steps.
         links: id -> what a rollout is called.
     """
-    typer.secho(f"{one_line(found.a, 200)} against {one_line(found.b, 200)}", bold=True)
+    typer.secho(f"{sentence(found.a)} against {sentence(found.b)}", bold=True)
     typer.echo(
         f"{found.rows[0]:,} rollouts in {found.groups[0]:,} groups against {found.rows[1]:,} in {found.groups[1]:,}; "
         f"{found.n_tested} columns and values compared, false discovery held at 1 %"
     )
     for remark in (*found.remarks, *found.problems):
-        typer.echo(one_line(remark, 300))
+        typer.echo(sentence(remark))
     if in_force:
         typer.secho("\nIn force at this step", bold=True)
         _print_diagnoses(in_force, "")
     typer.secho("\nWhat differs", bold=True)
     for f in found.findings:
-        typer.echo(f"  {one_line(f.sentence, 300)}")
+        typer.echo(f"  {sentence(f.sentence)}")
         typer.echo(
             f"      effect {f.effect.effect:+.2f} [{f.effect.low:+.2f}, {f.effect.high:+.2f}], p {f.effect.p:.1g}{_examples(f, links)}"
         )
         for each in f.consequences:
-            typer.echo(f"      with it: {one_line(each.sentence, 300)}")
+            typer.echo(f"      with it: {sentence(each.sentence)}")
     if not found.findings:
         typer.echo("  Nothing beyond what groups and steps differ by chance.")
     for part in found.decompositions:
         _print_decomposition(part)
     for who in found.carried:
-        typer.echo(f"\n{one_line(who.sentence, 200)}: {_named(who.ids, links)}")
+        typer.echo(f"\n{sentence(who.sentence)}: {_named(who.ids, links)}")
     for title, phrases in (
         ("A writes more often", found.phrases),
         ("Winners of A's groups write more often", found.winners),

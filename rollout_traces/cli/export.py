@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.printing import print_json
+from rollout_traces.cli.printing import megabytes, print_json
 
 if TYPE_CHECKING:
     from rollout_traces.export.training import TrainingManifest
@@ -126,28 +127,25 @@ def export(
     if as_json:
         print_json(asdict(manifest))
     else:
-        typer.echo(f"{manifest.rows} of {manifest.matched} rollouts, {manifest.bytes / 1e6:.1f} MB: {out}")
+        typer.echo(f"{manifest.rows} of {manifest.matched} rollouts, {megabytes(manifest.bytes)}: {out}")
 
 
 def _write_site(store: Store, source: options.From, which: options.Which, out: Path, as_json: bool) -> None:
     from rollout_traces.cli.opening import progress_bar
-    from rollout_traces.inspector.site.writing import write_site
+    from rollout_traces.inspector.site import write_site
     from rollout_traces.inspector.workspace import Workspace
 
     options.check_split(store, which)
     run = options.run_name(store, which.run)
     project = store.project
-    workspace = Workspace(server_url=source.server_url, space=source.space, projects=(project,))
     splits = None if which.split is None else [which.split]
-    try:
-        with progress_bar("exporting") as report:
-            rows, size = write_site(workspace, project, run, out, splits, report)
-    finally:
-        workspace.close()
+    reading = Workspace(server_url=source.server_url, space=source.space, projects=(project,))
+    with closing(reading) as workspace, progress_bar("exporting") as report:
+        rows, size = write_site(workspace, project, run, out, splits, report)
     if as_json:
         print_json({"rows": rows, "bytes": size, "folder": str(out)})
     else:
-        typer.echo(f"{rows} rollouts, {size / 1e6:.1f} MB: {out}/index.html, for any web server.")
+        typer.echo(f"{rows} rollouts, {megabytes(size)}: {out}/index.html, for any web server.")
 
 
 def _print_training(manifest: TrainingManifest, out: Path, as_json: bool) -> None:

@@ -25,7 +25,7 @@ def flips(
     against: Annotated[str | None, typer.Option(help="Another run, at its last shared step.")] = None,
     split: Annotated[str, typer.Option(help="The evaluation split.")] = "eval-rollout",
     threshold: Annotated[float | None, typer.Option(help="Solved from this reward on.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="Most prompts shown.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="Most prompts shown.")] = options.SHOWN,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare two evaluations prompt by prompt: lost, won, kept, never.

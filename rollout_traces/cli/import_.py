@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.printing import print_json
-from rollout_traces.model.text import one_line
+from rollout_traces.cli.printing import print_json, sentence
 
 if TYPE_CHECKING:
     from rollout_traces.sources.importing import ImportReport
@@ -86,7 +85,7 @@ def _print(done: ImportReport) -> None:
     for run in done.runs:
         formats = ", ".join(f"{count} of {title}" for title, count in run.formats.items())
         of_formats = f" ({formats})" if formats else ""
-        typer.echo(f"{one_line(run.name, 120)}: {run.rows:,} rollouts in {run.steps} steps{of_formats}")
+        typer.echo(f"{sentence(run.name)}: {run.rows:,} rollouts in {run.steps} steps{of_formats}")
         if run.files_known:
             typer.echo(f"  {run.files_known} files were imported before and are unchanged.")
         if run.rows_known:
@@ -108,6 +107,6 @@ def _print(done: ImportReport) -> None:
         if not run.stored:
             typer.secho("  Not all of it is stored yet: rollout-traces recover stores the rest.", fg="yellow")
     for problem in done.problems.kept:
-        typer.secho(one_line(str(problem), 400), err=True, fg="yellow")
+        typer.secho(sentence(str(problem)), err=True, fg="yellow")
     if done.problems.counts:
         typer.secho(f"In all: {done.problems.summary()}.", err=True, fg="yellow")

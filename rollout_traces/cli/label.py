@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.printing import print_rows, print_table
-from rollout_traces.model.text import one_line
+from rollout_traces.cli.printing import print_rows, print_table, sentence
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -73,7 +72,7 @@ def _sync(store: Store, address: str) -> None:
             f"{done.kept} lines of other writers stay here: a token gives its own name's alone.", err=True
         )
     for why in done.refused:
-        typer.echo(f"not taken there: {one_line(why, 300)}", err=True)
+        typer.echo(f"not taken there: {sentence(why)}", err=True)
 
 
 def parse_range(text: str | None) -> tuple[int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -37,13 +38,11 @@ def lanes(
     steps = [info.step for info in store.steps(name, split)]
     if not steps:
         raise StoreError(f"{name} has no rollouts in {split}.")
-    workspace = Workspace(server_url=source.server_url, space=source.space, projects=(store.project,))
-    try:
+    reading = Workspace(server_url=source.server_url, space=source.space, projects=(store.project,))
+    with closing(reading) as workspace:
         workspace.refresh(store.project)
         view = SplitView(workspace, store.project, name, split)
         found = step_time(view, steps[-1] if step is None else step, by)
-    finally:
-        workspace.close()
     if as_json:
         print_json(as_plain(found))
         return

@@ -14,7 +14,7 @@ from rollout_traces.model.text import harmless
 
 def last(
     project: Annotated[str | None, typer.Option("--project", "-p", help="One project only.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="Most rows.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="Most rows.")] = options.SHOWN,
     as_json: options.AsJson = False,
 ) -> None:
     """Show what was handed over and not stored yet, longest first: what a crash may have been about.

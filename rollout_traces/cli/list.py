@@ -10,6 +10,7 @@ import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import print_rows, print_table
+from rollout_traces.model.text import words
 
 if TYPE_CHECKING:
     from rollout_traces.store import RowPage, Store
@@ -22,17 +23,7 @@ TAKEN = {
     "projects": (),
 }
 """Options that choose what is listed, beside `--limit`; of rollouts every one does."""
-SHOWN = (
-    "step",
-    "group",
-    "sample",
-    "reward",
-    "advantage",
-    "n_sampled",
-    "n_turns",
-    "staleness_max",
-    "stop_reason",
-)
+SHOWN = words("step group sample reward advantage n_sampled n_turns staleness_max stop_reason")
 """Columns of a rollout that are shown where any row knows them."""
 
 
@@ -82,7 +73,9 @@ def list_(
         _print(_steps(store, which), limit, as_json)
     else:
         names = _named(store, which, columns)
-        page = store.search(**which.asked(), order_by=sort, limit=20 if limit is None else limit, after=after)
+        page = store.search(
+            **which.asked(), order_by=sort, limit=options.SHOWN if limit is None else limit, after=after
+        )
         _rollouts(store, page, names, as_json)
 
 

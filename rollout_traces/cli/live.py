@@ -14,7 +14,7 @@ def live(
     run: Annotated[str | None, typer.Argument(help="A run; the one that was begun last by default.")] = None,
     *,
     source: options.From,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="Most rollouts shown.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="Most rollouts shown.")] = options.SHOWN,
     as_json: options.AsJson = False,
 ) -> None:
     """List the rollouts in flight, the silent and the slowest first: stage, turns, tokens, time, last words.

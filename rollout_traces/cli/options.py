@@ -72,6 +72,8 @@ AllRows = Annotated[
     bool,
     typer.Option("--all", help="Every rollout, traced or not.", rich_help_panel="Which"),
 ]
+SHOWN = 20
+"""Rows of a table that are shown where it is not said how many."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from rollout_traces.model.transcript import Transcript, Turn
 
 
+MEGABYTE = 1e6
+SENTENCE = 500
+"""Most characters of a sentence."""
+TITLE = 200
+"""Most characters of a title."""
 CELL = 48
 """Most characters of one cell that is printed by itself."""
 WHOLE = 1 << 20
@@ -61,7 +66,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
         shown = len(names)
         console = Console(highlight=False, width=sum(widths) + GAP * len(columns) + 1)
     if title:
-        console.print(Text(one_line(title, 200), style="bold"), soft_wrap=True)
+        console.print(Text(one_line(title, TITLE), style="bold"), soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     for name, number, width in zip(names, numeric, widths, strict=False):
         table.add_column(
@@ -77,6 +82,27 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
     if shown < len(names):
         said = f"no room for {', '.join(names[shown:])}: a wider terminal or a pipe shows all columns"
         console.print(Text(said, style="dim"))
+
+
+def sentence(text: str) -> str:
+    """A sentence that holds words of others, on one line."""
+    return one_line(text, SENTENCE)
+
+
+def megabytes(size: float, digits: int = 1) -> str:
+    """Writes a number of bytes."""
+    return f"{size / MEGABYTE:.{digits}f} MB"
+
+
+def print_fields(rows: Sequence[object], fields: Mapping[str, str], *, title: str = "") -> None:
+    """Prints a table of objects.
+
+    Args:
+        rows: what stands in a line each.
+        fields: heading -> the field below it.
+        title: stands above.
+    """
+    print_table(list(fields), [[getattr(row, name) for name in fields.values()] for row in rows], title=title)
 
 
 def least_width(texts: Sequence[str]) -> int:

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, cast
 
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.printing import print_rows, print_table
+from rollout_traces.cli.printing import print_fields, print_rows
+
+OF_PROMPTS = {
+    "prompt key": "prompt_key",
+    **{name: name for name in ("source", "visits", "solved", "tried")},
+    "reward": "mean_reward",
+    **{name: name for name in ("trend", "spread", "wasted", "prompt")},
+}
+"""Columns of the table of prompts: heading, field."""
+OF_VISITS = {
+    **{name: name for name in ("run", "split", "step", "tried", "solved")},
+    "mean reward": "mean_reward",
+    "tokens": "n_sampled",
+    "stopped": "stop_reasons",
+    "rollouts": "ids",
+}
+SHOWN_IDS = 3
 
 
 def prompts(
@@ -21,7 +37,7 @@ def prompts(
     ] = "solved",
     split: options.OneSplit = "rollout",
     steps: Annotated[str | None, typer.Option(help="Steps, such as 10:20.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="Most prompts.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="Most prompts.")] = options.SHOWN,
     as_json: options.AsJson = False,
 ) -> None:
     """List prompts by how often they are solved, by its trend, by variance or by waste.
@@ -38,45 +54,14 @@ def prompts(
         if as_json:
             print_rows([asdict(visit) for visit in visits])
             return
-        names = ["run", "split", "step", "tried", "solved", "mean reward", "tokens", "stopped", "rollouts"]
-        rows = [
-            [v.run, v.split, v.step, v.tried, v.solved, v.mean_reward, v.n_sampled, v.stop_reasons, v.ids[:3]]
-            for v in visits
-        ]
-        print_table(names, rows, title=key)
+        shown = [replace(visit, ids=visit.ids[:SHOWN_IDS]) for visit in visits]
+        print_fields(shown, OF_VISITS, title=key)
         return
     which = Selection(name, split, options.parse_steps(steps))
     found = list_prompts(store.table(), which, order=cast(Order, sort), limit=limit)
     if as_json:
         print_rows([asdict(p) for p in found.prompts], total=found.total, keyless=found.keyless)
         return
-    names = [
-        "prompt key",
-        "source",
-        "visits",
-        "solved",
-        "tried",
-        "reward",
-        "trend",
-        "spread",
-        "wasted",
-        "prompt",
-    ]
-    rows = [
-        [
-            p.prompt_key,
-            p.source,
-            p.visits,
-            p.solved,
-            p.tried,
-            p.mean_reward,
-            p.trend,
-            p.spread,
-            p.wasted,
-            p.prompt,
-        ]
-        for p in found.prompts
-    ]
-    print_table(names, rows, title=f"{len(found.prompts)} of {found.total} prompts")
+    print_fields(found.prompts, OF_PROMPTS, title=f"{len(found.prompts)} of {found.total} prompts")
     if found.keyless:
         typer.echo(f"{found.keyless:,} rollouts have no prompt key")

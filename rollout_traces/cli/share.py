@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rollout_traces.cli import options
+from rollout_traces.cli.printing import megabytes
 
 
 def share(
@@ -40,8 +42,7 @@ def share(
     Example: rollout-traces share -p gsm8k f015d31ca8e3-12 --redact-pattern 'sk-\\w+' -o page.html
     Example: rollout-traces share run-001 -p gsm8k --explain --step 85
     """
-    from rollout_traces.inspector.share.contents import Shared, shared_contents
-    from rollout_traces.inspector.share.page import shared_page
+    from rollout_traces.inspector.shared_file import Shared, shared_contents, shared_page
     from rollout_traces.inspector.workspace import Workspace
 
     of_run = group is not None or explain
@@ -53,8 +54,7 @@ def share(
         raise typer.BadParameter(
             "expected rollouts, --compare A B, --group STEP:GROUP or --explain: one of them."
         )
-    store = source.open()
-    try:
+    with closing(source.open()) as store:
         wanted = Shared(
             store.project,
             run=options.run_name(store, run) if of_run else "",
@@ -66,13 +66,10 @@ def share(
             rollouts=tuple(rollouts or ()),
             patterns=tuple(redact_pattern or ()),
         )
-        workspace = Workspace(server_url=source.server_url, space=source.space)
-        page = shared_page(shared_contents(workspace, wanted))
-        workspace.close()
-    finally:
-        store.close()
+        with closing(Workspace(server_url=source.server_url, space=source.space)) as workspace:
+            page = shared_page(shared_contents(workspace, wanted))
     out.write_text(page, "utf-8")
-    typer.echo(f"{out.stat().st_size / 1e6:.2f} MB: {out}")
+    typer.echo(f"{megabytes(out.stat().st_size, 2)}: {out}")
 
 
 def parse_group(text: str) -> tuple[int, int]:

@@ -1,13 +1,16 @@
-"""`rollout-traces show`: the inspector."""
+"""`rollout-traces show`: the inspector; also of a dump of another tool without an import, and of the example: projects that go when the command ends."""
 
 from __future__ import annotations
 
 import atexit
+import io
 import os
+import shlex
 import shutil
 import tempfile
 import webbrowser
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from datetime import datetime
 from html import escape
 from pathlib import Path
@@ -16,15 +19,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rollout_traces.cli.opening import progress_bar, remember, remembered
 from rollout_traces.cli.options import login
-from rollout_traces.errors import extra
+from rollout_traces.cli.printing import megabytes, sentence
+from rollout_traces.errors import ConfigError, StoreError, extra
+from rollout_traces.settings.run_settings import file_stem
+
+if TYPE_CHECKING:
+    from rollout_traces.inspector.guard import ServerOptions
+    from rollout_traces.inspector.workspace import Workspace
+
 
 OFFERED = 5
 """Places opened before that are named."""
-
-if TYPE_CHECKING:
-    from rollout_traces.inspector.server import ServerOptions
-    from rollout_traces.inspector.workspace import Workspace
 
 
 def show(
@@ -101,8 +108,6 @@ def show(
     Example: rollout-traces show --project gsm8k --run run-1
     Example: rollout-traces show ./outputs/rollout_data
     """
-    from rollout_traces.errors import ConfigError
-
     state: dict[str, str] = {}
     with ExitStack() as place:
         if (example or dump) and (project or server_url or space or (example and dump)):
@@ -115,19 +120,15 @@ def show(
                 raise ConfigError("--run without --project: a run is one of a project.")
             state = {"tab": "run", "run": run}
         if example:
-            from rollout_traces.cli.dump import FIRST_PAGE, example_home
-
             project, state, no_trackio = place.enter_context(example_home()), FIRST_PAGE, True
         elif dump:
-            from rollout_traces.cli.dump import dump_home
-
             project, no_trackio = place.enter_context(dump_home(dump)), True
         elif not project and not server_url and not space:
             _offer()
         _need_the_extra()
         from rollout_traces.inspector.access import chosen_token, named_tokens
+        from rollout_traces.inspector.guard import ServerOptions
         from rollout_traces.inspector.listening import listen
-        from rollout_traces.inspector.server import ServerOptions
         from rollout_traces.inspector.workspace import Workspace
 
         workspace = Workspace(
@@ -165,7 +166,6 @@ def _serve(
     address: str,
     no_browser: bool,
 ) -> None:
-    from rollout_traces.cli.opening import remember
     from rollout_traces.inspector.listening import serve, warm_up
     from rollout_traces.inspector.origins import is_loopback
     from rollout_traces.inspector.server import build_server
@@ -197,21 +197,16 @@ def _serve(
 
 def _offer() -> None:
     """Names what was opened or written before, and when."""
-    from rollout_traces.cli.opening import remembered
-    from rollout_traces.model.text import one_line
-
     if remembered():
         typer.echo("Opened or written before:")
     for place in remembered()[:OFFERED]:
         when = datetime.fromtimestamp(place.last).strftime("%d %b %H:%M")
-        typer.echo(f"{when}  {one_line(place.command, 200)}")
+        typer.echo(f"{when}  {sentence(place.command)}")
 
 
 def _need_the_extra() -> None:
-    from rollout_traces.inspector.gradio_import import import_gradio
-
     with extra("inspector", "the inspector"):
-        import_gradio()
+        import gradio  # noqa: F401
         import uvicorn  # noqa: F401
 
 
@@ -221,7 +216,6 @@ def _write_token(no_trackio: bool) -> str:
     Raises:
         ConfigError: there is none, a short one, or nothing that could take what they log.
     """
-    from rollout_traces.errors import ConfigError
     from rollout_traces.inspector.access import SHORTEST
 
     token = os.environ.get("TRACKIO_WRITE_TOKEN", "")
@@ -256,7 +250,7 @@ def server_address(options: ServerOptions) -> str:
     """Writes the address of the server, a proxy's prefix included, without a slash at its end."""
     host = options.host
     name = "127.0.0.1" if host in ("0.0.0.0", "::", "") else f"[{host}]" if ":" in host else host
-    return f"http://{name}:{options.port}{options.root_path.rstrip('/')}"
+    return f"http://{name}:{options.port}{options.prefix}"
 
 
 def _open_browser(address: str) -> None:
@@ -286,9 +280,6 @@ def _index(workspace: Workspace, project: str) -> None:
     Raises:
         StoreError: there is no such project. One that is damaged is named, and its page says so too.
     """
-    from rollout_traces.cli.opening import progress_bar
-    from rollout_traces.errors import StoreError
-
     store = workspace.opened(project)
     try:
         with progress_bar("indexing") as report:
@@ -303,3 +294,94 @@ def _recover(project: str | None) -> None:
 
     for left in recover_in_background(project):
         typer.echo(f"Recovering {left.n_records} records of {left.project}, run {left.run_name}.")
+
+
+SMALL = 8_000_000
+"""Bytes of a dump that is opened without a word; a larger one takes a while, and says so."""
+FOLDER = Path(__file__).resolve().parents[1] / "example_run"
+"""An export of a run that `examples/tiny_grpo.py --trouble` trained; `make example` writes it anew."""
+PROJECT = "tiny-grpo"
+FIRST_PAGE = {"tab": "run"}
+
+
+@contextmanager
+def own_folders() -> Iterator[Path]:
+    """A place that goes again, in which this process has folders of its own for Trackio, index and labels."""
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory(prefix="rollout-traces-") as home:
+        for name, folder in (
+            ("TRACKIO_DIR", "trackio"),
+            ("XDG_CACHE_HOME", "cache"),
+            ("XDG_DATA_HOME", "data"),
+        ):
+            Path(home, folder).mkdir()
+            os.environ[name] = str(Path(home, folder))
+        try:
+            yield Path(home)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+@contextmanager
+def example_home() -> Iterator[str]:
+    """A copy of the run, with folders of its own for Trackio, index and labels; this process stays in it.
+
+    To be entered before Trackio is imported, which reads its folder once.
+
+    Yields:
+        The project's name.
+    """
+    with own_folders() as home:
+        shutil.copytree(FOLDER, home / PROJECT)
+        before = Path.cwd()
+        os.chdir(home)
+        try:
+            yield PROJECT
+        finally:
+            os.chdir(before)
+
+
+@contextmanager
+def dump_home(path: Path) -> Iterator[str]:
+    """A project of a dump's rollouts; this process stays in its folders.
+
+    To be entered before Trackio is imported, which reads its folder once.
+
+    Args:
+        path: a file or folder of any format that `import` reads.
+
+    Yields:
+        The project's name, or the path itself where it is an export that is read in place.
+
+    Raises:
+        ConfigError: it is not there, or holds no rollouts.
+    """
+    from rollout_traces.sources.importing import import_rollouts
+    from rollout_traces.sources.problems import Problems
+    from rollout_traces.sources.scan import scan
+
+    problems = Problems()
+    found = scan([path], problems)
+    if not found:
+        raise ConfigError(str(problems.kept[-1]))
+    if {file.format.name for run in found for file in run.files} == {"partitioned-export"}:
+        yield str(path)
+        return
+    remember(str(path.resolve()), "")
+    size = sum(run.size for run in found)
+    if size > SMALL:
+        typer.echo(
+            f"{megabytes(size, 0)} are read first; rollout-traces import {shlex.quote(str(path))} -p NAME keeps them.",
+            err=True,
+        )
+    with own_folders():
+        name = file_stem(path.resolve().stem) or "dump"
+        # what Trackio says of its runs would name a project that nobody else can open
+        with redirect_stdout(io.StringIO()), progress_bar("reading") as report:
+            done = import_rollouts(path, name, progress=report)
+        for problem in done.problems.kept:
+            typer.secho(sentence(str(problem)), err=True, fg="yellow")
+        if not done.rows:
+            raise ConfigError(f"{path}: no rollout in it could be read.")
+        yield name

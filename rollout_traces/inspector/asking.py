@@ -6,7 +6,7 @@ The first parameter is the workspace or a view. A parameter that is a dataclass,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from inspect import Parameter, signature
 from typing import Any, cast, get_type_hints
@@ -15,6 +15,7 @@ import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.model.text import NOTICE
 
 Function = Callable[..., Any]
 Names = tuple[str, ...]
@@ -23,7 +24,23 @@ LONGEST_TEXT = 10_000
 """Characters of one argument: a filter, a search, a name."""
 MOST_NAMES = 200
 """Names in one argument: charts, columns."""
+SHOWN = 40
+"""Characters of what was sent that a refusal quotes."""
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromRuns:
+    """An answer whose values runs and rollouts wrote; `notice` says so."""
+
+    notice: str = NOTICE
+
+
+@dataclass(frozen=True, kw_only=True)
+class InParts:
+    """An answer whose lists programs get some at a time; `next` is the `after` of those behind, None at the end."""
+
+    next: int | None = None
 
 
 @cache
@@ -64,6 +81,16 @@ def read_request(function: Function, sent: Any) -> dict[str, Any]:
 def as_json(answer: Any) -> bytes:
     """An answer as JSON; numbers that are not finite become null."""
     return orjson.dumps(answer, default=str, option=_OPTIONS)
+
+
+def seen(value: object) -> str:
+    """Quotes the beginning of what was sent, for a refusal."""
+    return repr(str(value)[:SHOWN])
+
+
+def listed(names: str) -> Names:
+    """Names with commas between, one by one."""
+    return tuple(name.strip() for name in names.split(",") if name.strip())
 
 
 def as_plain(answer: Any) -> Any:
@@ -110,4 +137,4 @@ def _read(parameter: Parameter, value: Any) -> Any:
     try:
         return int(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise StoreError(f"{name}: seen {str(value)[:40]!r}, expected a whole number.") from error
+        raise StoreError(f"{name}: seen {seen(value)}, expected a whole number.") from error

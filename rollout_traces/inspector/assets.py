@@ -14,10 +14,14 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import cache
+from html import escape
 from pathlib import Path
 
+from rollout_traces import __version__
 from rollout_traces.errors import RolloutTracesError
+from rollout_traces.model.text import one_line
 
 _HERE = Path(__file__).parent
 _TYPES = {
@@ -29,6 +33,7 @@ _TYPES = {
 
 SCRIPTS = "scripts.js"
 STYLE = "style.css"
+LONGEST_TITLE = 200
 VIEWER = "viewer.html"
 """The empty frame in which views of one's own draw."""
 
@@ -83,6 +88,31 @@ def bundle() -> Bundle:
     }
     digest = hashlib.blake2b(b"".join(asset.body for asset in files.values()), digest_size=6).hexdigest()
     return Bundle(files, modules, digest)
+
+
+def policy_hash(body: bytes) -> str:
+    """A script or style sheet as a Content-Security-Policy lists it."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(body).digest()).decode()}'"
+
+
+def written_head(policy: str, title: str) -> str:
+    """The beginning of an HTML file that needs no server, up to what is its own in its head.
+
+    Args:
+        policy: its Content-Security-Policy.
+        title: plain text.
+    """
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n'
+        '<meta name="referrer" content="no-referrer"><meta name="viewport" content="width=device-width">\n'
+        f"<title>{escape(one_line(title, LONGEST_TITLE) or 'rollout traces')}</title>\n"
+    )
+
+
+def made_by() -> str:
+    """Says what wrote a file, and when."""
+    return f"rollout-traces {__version__}, {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC"
 
 
 @cache

@@ -11,10 +11,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 
 from rollout_traces.errors import ConfigError, RolloutTracesError
 from rollout_traces.inspector.access import NAMED, SHORTEST, VARIABLE, named_tokens
-from rollout_traces.inspector.server import ServerOptions
+from rollout_traces.inspector.guard import ServerOptions
 from rollout_traces.store.server_client import give_the_hub_up_after
 
 PORT = 7860
@@ -135,6 +136,10 @@ ASKED_AGAIN = 300.0
 """Seconds after which the Hub is asked again whether a token may write."""
 
 
+MAY_NOT = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
+"""Answers of the Hub that say that a token may not write."""
+
+
 class AskedTooOften(RolloutTracesError):
     """More new tokens came within a minute than the Hub is asked about."""
 
@@ -204,7 +209,7 @@ def _ask_the_hub(space_id: str, token: str) -> bool:
     try:
         HfApi().auth_check(space_id, repo_type="space", token=token, write=True)
     except HfHubHTTPError as error:
-        if error.response is not None and error.response.status_code in (401, 403, 404):
+        if error.response is not None and error.response.status_code in MAY_NOT:
             return False
         raise
     return True

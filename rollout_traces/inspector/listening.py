@@ -16,15 +16,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.inspector.few_at_once import give_back_large_blocks
-from rollout_traces.inspector.server import InspectorServer
+from rollout_traces.inspector.guard import FIRST_PORT, Guard
 from rollout_traces.inspector.workspace import SplitView, Workspace
 
 HEAD_SECONDS = 10.0
 """Seconds that the head of a request may take to arrive."""
 MOST_CONNECTIONS = 256
 MOST_HEAD_BYTES = 64 << 10
-FIRST_PORT = 7861
-"""The port at which the search for a free one begins."""
 MOST_PORTS = 100
 
 
@@ -91,7 +89,7 @@ def listen(host: str, port: int | None = None) -> socket.socket:
     raise ConfigError(f"no free port between {FIRST_PORT} and {last} on {host}; name one with --port.")
 
 
-def serve(server: InspectorServer, listening: socket.socket) -> None:
+def serve(server: Guard, listening: socket.socket) -> None:
     """Serves until the process is asked to stop.
 
     Args:
@@ -100,7 +98,7 @@ def serve(server: InspectorServer, listening: socket.socket) -> None:
     """
     give_back_large_blocks()
     config = uvicorn.Config(
-        server.app,
+        server,
         http=TimedProtocol,
         ws="none",
         log_level="warning",

@@ -169,7 +169,9 @@ def origin_refusal(origin: str | None, scheme: str, host: str) -> str | None:
     hint = ""
     if _origin(origin) == _origin(f"https://{host}"):
         hint = " Where a proxy of yours serves this over https, name its address: --trusted-proxy ADDRESS."
-    return f"Origin {printable(origin)} may not read this: the page is {printable(f'{scheme}://{host}')}.{hint}\n"
+    return (
+        f"Origin {printable(origin)} may not read this: the page is {printable(f'{scheme}://{host}')}.{hint}"
+    )
 
 
 def fetch_refusal(headers: Mapping[str, str], method: str, framed: bool) -> str | None:
@@ -188,7 +190,7 @@ def fetch_refusal(headers: Mapping[str, str], method: str, framed: bool) -> str 
     shown_in = ("document", "iframe") if framed else ("document",)
     if opens and headers.get("sec-fetch-dest") in shown_in:
         return None
-    return f"A {printable(str(site))} request is refused: only the page itself may ask.\n"
+    return f"A {printable(str(site))} request is refused: only the page itself may ask."
 
 
 def printable(text: str) -> str:

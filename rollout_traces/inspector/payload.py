@@ -15,6 +15,7 @@ import orjson
 
 from rollout_traces.alarms.worn import nested
 from rollout_traces.decode.grammars import THINKING_UNCLOSED
+from rollout_traces.flags import REGISTRY
 from rollout_traces.model.spans import as_seconds, checked
 from rollout_traces.model.text import encodable
 from rollout_traces.model.transcript import TokenTrack, Transcript, Turn
@@ -33,31 +34,32 @@ TOKENS_FROM = {
 """Sentences of a rollout's page on where its tokens come from, by `ids_from`."""
 
 
-def rollout_payload(trace_id: str, record: TraceRecord, severities: Mapping[str, str]) -> dict[str, Any]:
+SEVERITIES: Mapping[str, str] = {name: spec.severity for name, spec in REGISTRY.items()}
+"""Flag -> error, warn or info."""
+
+
+def rollout_payload(trace_id: str, record: TraceRecord) -> dict[str, Any]:
     """Everything that the conversation view needs.
 
     Args:
         trace_id: the trace's id.
         record: the trace; ours, or another tool's.
-        severities: flag name -> severity, for flags without a sentence.
 
     Returns:
         Plain values: `metadata`, `flags`, `turns`, `raw`, `tokens` (None without a token track),
         `warnings`, `timings` in seconds by name, `n_spans`; `images` where it has any (see `image_places`).
     """
     details = read_details(record)
-    return placed(_payload(trace_id, record, details, severities), details)
+    return placed(_payload(trace_id, record, details), details)
 
 
-def _payload(
-    trace_id: str, record: TraceRecord, details: Mapping[str, Any], severities: Mapping[str, str]
-) -> dict[str, Any]:
+def _payload(trace_id: str, record: TraceRecord, details: Mapping[str, Any]) -> dict[str, Any]:
     transcript = read_transcript(record)
     metadata = {key: _printable(value) for key, value in record.metadata.items()}
     common = {
         "id": trace_id,
         "metadata": metadata,
-        "flags": _flags(details.get("flags"), metadata.get("flags"), severities),
+        "flags": _flags(details.get("flags"), metadata.get("flags")),
         "warnings": [
             encodable(text)
             for text in (
@@ -210,11 +212,11 @@ def _turn(turn: Turn, before: Sequence[Turn]) -> dict[str, Any]:
     }
 
 
-def _flags(detailed: Any, names: Any, severities: Mapping[str, str]) -> list[dict[str, Any]]:
+def _flags(detailed: Any, names: Any) -> list[dict[str, Any]]:
     found = [dict(flag) for flag in detailed or () if isinstance(flag, Mapping)]
     described = {flag["name"] for flag in found}
     bare = [name for name in (names if isinstance(names, list) else []) if name not in described]
-    found += [{"name": name, "severity": severities.get(name, "info")} for name in bare]
+    found += [{"name": name, "severity": SEVERITIES.get(name, "info")} for name in bare]
     by_cause = nested([str(flag["name"]) for flag in found])
     causes = {child: cause for cause, children in by_cause.items() for child in children}
     return [

@@ -34,7 +34,7 @@ from rollout_traces.inspector.pages import (
     shell,
     what_if,
 )
-from rollout_traces.inspector.share.page import share
+from rollout_traces.inspector.shared_file import share
 
 
 @dataclass(frozen=True)

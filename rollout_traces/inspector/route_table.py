@@ -9,6 +9,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Match, Mount, Route
@@ -24,15 +25,16 @@ _ORIGIN = {
 }
 
 
-def whole_server() -> tuple[Starlette, tuple[Rule, ...]]:
+def whole_server() -> tuple[Any, tuple[Rule, ...]]:
     """The application with everything switched on, and what its guard lets through."""
-    from rollout_traces.inspector.server import ServerOptions, build_server
+    from rollout_traces.inspector.guard import ServerOptions
+    from rollout_traces.inspector.server import build_server
     from rollout_traces.inspector.workspace import Workspace
 
     options = ServerOptions(token="t" * 16, trackio_sql=True, write_token="w" * 16, hub_writer=bool)
     server = build_server(Workspace(), options)
     assert not server.no_dashboard, server.no_dashboard
-    return server.behind, server.rules
+    return server.app, server.rules
 
 
 def walked(app: Starlette) -> Iterator[tuple[str, str, BaseRoute]]:

@@ -77,46 +77,21 @@ _API = (
     Rule(r"/api/v1/openapi\.json", "GET", "session", "data", "what programs may ask for, described"),
     *(Rule(f"/api/v1/{name}", "POST", "session", "data", purpose) for name, (_, purpose) in SENT.items()),
 )
-READS = (
-    "get_alerts",
-    "get_all_projects",
-    "get_artifact_consumers",
-    "get_artifact_lineage",
-    "get_artifact_manifest",
-    "get_artifacts",
-    "get_logs",
-    "get_logs_batch",
-    "get_metric_values",
-    "get_metrics_for_run",
-    "get_project_files",
-    "get_project_summary",
-    "get_run_artifact_counts",
-    "get_run_artifacts",
-    "get_run_configs",
-    "get_run_mutation_status",
-    "get_run_summary",
-    "get_runs_for_project",
-    "get_settings",
-    "get_snapshot",
-    "get_system_logs",
-    "get_system_logs_batch",
-    "get_system_metrics_for_run",
-    "get_tab_availability",
-    "get_trace_steps",
-    "get_traces",
-    "list_artifacts",
+READS = words(
+    """
+    get_alerts get_all_projects get_artifact_consumers get_artifact_lineage get_artifact_manifest
+    get_artifacts get_logs get_logs_batch get_metric_values get_metrics_for_run get_project_files
+    get_project_summary get_run_artifact_counts get_run_artifacts get_run_configs get_run_mutation_status
+    get_run_summary get_runs_for_project get_settings get_snapshot get_system_logs get_system_logs_batch
+    get_system_metrics_for_run get_tab_availability get_trace_steps get_traces list_artifacts
+    """
 )
 """Trackio's functions that read a project on this machine, and ask nobody else."""
-WRITES = (
-    "artifact_log",
-    "bulk_alert",
-    "bulk_log",
-    "bulk_log_system",
-    "bulk_upload_artifact_blob",
-    "bulk_upload_media",
-    "check_artifact_blobs",
-    "log",
-    "log_artifact_use",
+WRITES = words(
+    """
+    artifact_log bulk_alert bulk_log bulk_log_system bulk_upload_artifact_blob bulk_upload_media
+    check_artifact_blobs log log_artifact_use
+    """
 )
 """Trackio's functions by which a run sends what it logs; nothing that deletes or renames."""
 _DASHBOARD_PAGES = words("metrics system traces media reports runs run files artifacts artifact settings")

@@ -13,18 +13,21 @@ import logging
 import mimetypes
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import anyio
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from rollout_traces.inspector import trackio_reads
+from rollout_traces.inspector.asking import LONGEST_TEXT
+from rollout_traces.inspector.guard import ServerOptions
 from rollout_traces.inspector.routes import READS, WRITES
 from rollout_traces.inspector.trackio_reads import ReadRefused
 
@@ -35,30 +38,13 @@ _COMPRESSED_FROM = 2_000
 """Bytes of an answer from which compressing it is worth it."""
 
 
-@dataclass(frozen=True)
-class MountOptions:
-    """The part of Trackio that is served.
-
-    Attributes:
-        prefix: a proxy's prefix.
-        base: the path below which its page asks for everything, the prefix included.
-        sql: its SQL, bounded; also with `writes`, since a logger asks what is stored.
-        writes: the functions by which runs send what they log; the guard lets the write token alone reach them.
-        projects: the projects that may be read; None for all.
-    """
-
-    prefix: str = ""
-    base: str = "/trackio"
-    sql: bool = False
-    writes: bool = False
-    projects: Callable[[], list[str]] | None = None
-
-
-def trackio_app(options: MountOptions) -> Starlette:
+def trackio_app(options: ServerOptions, base: str, projects: Callable[[], list[str]] | None) -> Starlette:
     """Builds what is mounted at `/trackio`.
 
     Args:
-        options: what of Trackio is served.
+        options: how it is served: with SQL, with the functions by which runs send what they log.
+        base: the path below which its page asks for everything, a proxy's prefix included.
+        projects: the projects that may be read; None for all.
 
     Returns:
         The application.
@@ -67,39 +53,46 @@ def trackio_app(options: MountOptions) -> Starlette:
         Exception: whatever Trackio raises where it cannot be imported or lacks what is needed.
     """
     _name_logos(options.prefix)
-    _front_page(options.base)
-    calls = _Calls(options)
+    _front_page(base)
+    takes_logs = options.write_token is not None or options.hub_writer is not None
+    calls = _Calls(projects, sql=options.trackio_sql or takes_logs, writes=takes_logs)
     routes = [
         Route("/version", calls.version, methods=["GET"]),
         Route("/api/{name}", calls.answer, methods=["POST"]),
-        Route("/file", partial(_media, options), methods=["GET"]),
-        Route("/artifact_blob/{project}/{digest}", partial(_artifact, options), methods=["GET"]),
-        Route("/{path:path}", partial(_front, options.base), methods=["GET"]),
+        Route("/file", calls.media, methods=["GET"]),
+        Route("/artifact_blob/{project}/{digest}", calls.artifact, methods=["GET"]),
+        Route("/{path:path}", partial(_front, base), methods=["GET"]),
     ]
-    if options.writes:
-        from trackio.asgi_app import upload_handler
+    if not takes_logs:
+        return Starlette(routes=routes)
+    from trackio.asgi_app import upload_handler
 
-        routes.insert(1, Route("/api/upload", upload_handler, methods=["POST"]))
-    app = Starlette(routes=routes)
-    if options.writes:
-        _prepare_uploads(app)
+    app = Starlette(routes=[Route("/api/upload", upload_handler, methods=["POST"]), *routes])
+    _prepare_uploads(app)
     return app
 
 
 class _Calls:
-    """Trackio's functions by name, each call in a thread of its own few."""
+    """Trackio's functions by name, each call in a thread of its own few; and the files of projects that are shown.
 
-    def __init__(self, options: MountOptions) -> None:
+    Args:
+        projects: the projects that may be read; None for all.
+        sql: whether its SQL is answered, bounded: a logger too asks what is stored.
+        writes: whether runs may send what they log; the guard lets the write token alone reach these.
+    """
+
+    def __init__(self, projects: Callable[[], list[str]] | None, *, sql: bool, writes: bool) -> None:
         from trackio import server
 
         registry = server._api_registry()
         missing = [name for name in READS if name not in registry]
         if missing:
             raise RuntimeError(f"this Trackio has no {', '.join(missing)}")
-        self._options = options
+        self._projects = projects
+        self._sql_is_open = sql
         self._reads = {name: registry[name] for name in READS}
         self._reads["get_run_mutation_status"] = get_run_mutation_status
-        self._writes = {name: registry[name] for name in WRITES if options.writes}
+        self._writes = {name: registry[name] for name in WRITES if writes}
         self._limiter: anyio.CapacityLimiter | None = None
 
     async def version(self, request: Request) -> Response:
@@ -125,15 +118,16 @@ class _Calls:
     def _answer(self, name: str, body: bytes, request: Request) -> tuple[int, bytes]:
         try:
             asked = json.loads(body or b"{}")
-            return 200, trackio_reads.as_json({"data": self._call(name, asked, request)})
+            return HTTPStatus.OK, trackio_reads.as_json({"data": self._call(name, asked, request)})
         except ReadRefused as error:
-            return 400, trackio_reads.as_json({"error": str(error)})
+            return HTTPStatus.BAD_REQUEST, trackio_reads.as_json({"error": str(error)})
         except Exception as error:  # noqa: BLE001 - the dashboard shows what happened, and the log keeps the trace
             _LOG.warning("trackio: %s failed: %s", name, error)
-            return 500, trackio_reads.as_json({"error": f"{type(error).__name__}: {error}"[:500]})
+            said = f"{type(error).__name__}: {error}"
+            return HTTPStatus.INTERNAL_SERVER_ERROR, trackio_reads.as_json({"error": said[:LONGEST_TEXT]})
 
     def _call(self, name: str, asked: Any, request: Request) -> Any:
-        if name == "query_project" and (self._options.sql or self._options.writes):
+        if name == "query_project" and self._sql_is_open:
             return self._sql(asked)
         if name in self._writes:
             from trackio.asgi_app import _invoke_handler
@@ -141,7 +135,7 @@ class _Calls:
             args, kwargs = trackio_reads.arguments_of(asked)
             return _invoke_handler(self._writes[name], request, args=args, kwargs=kwargs)
         if name in self._reads:
-            return trackio_reads.call(self._reads[name], asked, request, self._options.projects)
+            return trackio_reads.call(self._reads[name], asked, request, self._projects)
         raise ReadRefused(f"{name} is not served here.")
 
     def _sql(self, asked: Any) -> dict[str, Any]:
@@ -152,55 +146,50 @@ class _Calls:
         project = given.get("project")
         if not isinstance(project, str):
             raise ReadRefused("project: none named.")
-        _check_shown(self._options, project)
+        self._check_shown(project)
         database = SQLiteStorage.get_project_db_path(project)
         if not database.is_file():
             raise ReadRefused(f"Project '{project}' not found.")
         return {"project": project, **trackio_reads.select(database, given.get("query"))}  # type: ignore[arg-type]
 
+    def _check_shown(self, project: str) -> None:
+        if self._projects is not None and project not in self._projects():
+            raise ReadRefused(f"project {project!r} is not shown here.")
+
+    def media(self, request: Request) -> Response:
+        """A file below Trackio's media folder, of a project that is shown."""
+        from trackio import utils
+
+        asked = request.query_params.get("path") or ""
+        root, artifacts = Path(utils.MEDIA_DIR).resolve(), Path(utils.ARTIFACTS_DIR).resolve()
+        path = Path(asked).resolve()
+        shown = [root]
+        if self._projects is not None:
+            shown = [utils.project_media_dir(name).resolve() for name in self._projects()]
+        is_shown = path.is_relative_to(root) and any(path.is_relative_to(folder) for folder in shown)
+        if "\x00" in asked or not is_shown or path.is_relative_to(artifacts) or not path.is_file():
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+        return FileResponse(path)
+
+    def artifact(self, request: Request) -> Response:
+        """An artifact of a project that is shown, by its digest; links that lead out of Trackio's folder are not followed."""
+        from trackio import cas, server, utils
+
+        try:
+            project = server._validate_project_name(request.path_params["project"])
+            digest = server._validate_sha256_digest(request.path_params["digest"])
+            self._check_shown(project)
+        except (ReadRefused, server.TrackioAPIError) as error:
+            raise HTTPException(HTTPStatus.NOT_FOUND) from error
+        blob = cas.blob_path(project, digest).resolve()
+        if not blob.is_relative_to(Path(utils.ARTIFACTS_DIR).resolve()) or not blob.is_file():
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+        return FileResponse(blob, media_type="application/octet-stream", filename=digest)
+
 
 def get_run_mutation_status() -> dict[str, Any]:
     """Answers what the dashboard asks before it offers to delete or rename: never here."""
     return {"spaces": False, "allowed": False, "auth": "none"}
-
-
-def _check_shown(options: MountOptions, project: str) -> None:
-    if options.projects is not None and project not in options.projects():
-        raise ReadRefused(f"project {project!r} is not shown here.")
-
-
-def _media(options: MountOptions, request: Request) -> Response:
-    """A file below Trackio's media folder, of a project that is shown."""
-    from trackio import utils
-
-    asked = request.query_params.get("path") or ""
-    root = Path(utils.MEDIA_DIR).resolve()
-    path = Path(asked).resolve()
-    if "\x00" in asked or not path.is_relative_to(root) or not path.is_file():
-        return Response("Not found", 404)
-    if path.is_relative_to(Path(utils.ARTIFACTS_DIR).resolve()):
-        return Response("Not found", 404)
-    if options.projects is not None:
-        shown = [utils.project_media_dir(name).resolve() for name in options.projects()]
-        if not any(path.is_relative_to(folder) for folder in shown):
-            return Response("Not found", 404)
-    return FileResponse(path)
-
-
-def _artifact(options: MountOptions, request: Request) -> Response:
-    """An artifact of a project that is shown, by its digest; links that lead out of Trackio's folder are not followed."""
-    from trackio import cas, server, utils
-
-    try:
-        project = server._validate_project_name(request.path_params["project"])
-        digest = server._validate_sha256_digest(request.path_params["digest"])
-        _check_shown(options, project)
-    except (ReadRefused, server.TrackioAPIError):
-        return Response("Not found", 404)
-    blob = cas.blob_path(project, digest).resolve()
-    if not blob.is_relative_to(Path(utils.ARTIFACTS_DIR).resolve()) or not blob.is_file():
-        return Response("Not found", 404)
-    return FileResponse(blob, media_type="application/octet-stream", filename=digest)
 
 
 def _front(base: str, request: Request) -> Response:

@@ -209,7 +209,9 @@ class Workspace:
         """The number of the last refresh."""
         return self._versions.get(project, 0)
 
-    def remembered(self, key: tuple[Any, ...], project: str, compute: Callable[[], T]) -> T:
+    def remembered(
+        self, key: tuple[Any, ...], project: str, compute: Callable[[], T], *, alone: bool = False
+    ) -> T:
         """An answer, computed again only when the project has new rows.
 
         Of several that ask the same at once, one computes it and the others wait for it.
@@ -217,20 +219,11 @@ class Workspace:
         Args:
             key: what was asked.
             project: the project it is about.
-            compute: gives the answer.
-        """
-        return self._answers.answer((project, self.version(project), *key), compute)
-
-    def surveyed(self, key: tuple[Any, ...], project: str, compute: Callable[[], T]) -> T:
-        """An answer as `remembered`, for which arrays of all rows of a run are held: one such at a time, whoever asks.
-
-        Args:
-            key: what was asked.
-            project: the project it is about.
-            compute: gives the answer; it asks for no other such answer.
+            compute: gives the answer; with `alone` it asks for no other such answer.
+            alone: arrays of all rows of a run are held for it: one such is computed at a time, whoever asks.
         """
 
-        def alone() -> T:
+        def compute_alone() -> T:
             with waiting_for_another():
                 self._survey.acquire()
             try:
@@ -238,7 +231,8 @@ class Workspace:
             finally:
                 self._survey.release()
 
-        return self.remembered(key, project, alone)
+        question = (project, self.version(project), *key)
+        return self._answers.answer(question, compute_alone if alone else compute)
 
     def close(self) -> None:
         """Closes every store."""
@@ -268,13 +262,9 @@ class ProjectView:
         """
         return self.workspace.store(self.project)
 
-    def remembered(self, key: tuple[Any, ...], compute: Callable[[], T]) -> T:
-        """An answer, computed again only when the project has new rows."""
-        return self.workspace.remembered(key, self.project, compute)
-
-    def surveyed(self, key: tuple[Any, ...], compute: Callable[[], T]) -> T:
-        """An answer that looks at all rows of a run, remembered; one such is computed at a time."""
-        return self.workspace.surveyed(key, self.project, compute)
+    def remembered(self, key: tuple[Any, ...], compute: Callable[[], T], *, alone: bool = False) -> T:
+        """An answer, computed again only when the project has new rows, as `Workspace.remembered`."""
+        return self.workspace.remembered(key, self.project, compute, alone=alone)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rollout_traces.analysis.carriers import _handful
 from rollout_traces.analysis.curves import heaviest_curve
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.scope import RunScope
-from rollout_traces.cli.dump import FOLDER
+from rollout_traces.cli.show import FOLDER
 from rollout_traces.store import open_store
 from rollout_traces.store.query.parser import parse_query
 from tests.analysis.builders import steps, table

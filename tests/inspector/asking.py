@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollout_traces.inspector.access import Access
-from rollout_traces.inspector.guard import Guard, GuardOptions
-from rollout_traces.inspector.origins import HostPolicy, Proxies
+from rollout_traces.inspector.guard import Guard, ServerOptions
 from rollout_traces.inspector.routes import rules
 
 EVERYTHING = rules(trackio=True, sql=True, writes=True)
@@ -98,18 +97,15 @@ class Site:
         )
 
     def _guard(self) -> Any:
-        options = GuardOptions(
-            hosts=HostPolicy.for_server(self.host, self.allowed),
-            proxies=Proxies.of(self.proxies),
-            access=self.access,
+        options = ServerOptions(
+            host=self.host,
+            allow_hosts=self.allowed,
+            trusted_proxies=self.proxies,
+            frame_ancestors=self.ancestors,
             write_token=self.write_token,
-            rules=EVERYTHING,
-            ancestors=self.ancestors,
-            hashes=self.hashes,
             root_path=self.root_path,
-            early=self.early,
         )
-        return lambda app: Guard(app, options)
+        return lambda app: Guard(app, options, self.access, EVERYTHING, hashes=self.hashes, early=self.early)
 
 
 def _answered(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout_traces.cli.dump import FOLDER, PROJECT, example_home
+from rollout_traces.cli.show import FOLDER, PROJECT, example_home
 from rollout_traces.store import open_store
 from tests.inspector.conftest import Served, Visit
 from tests.test_without_torch import COMMAND, WITHOUT

@@ -173,7 +173,7 @@ class TestToken:
     def test_nothing_else_is_served_without_it(self, path):
         answer = self.SITE.ask(path)
         assert (answer.status, answer.seen) == (401, None)
-        assert '"kind": "token"' in answer.body
+        assert '"kind":"token"' in answer.body
 
     def test_a_call_without_it_is_answered_in_the_form_that_the_page_shows(self):
         answer = self.SITE.ask(CALL, "POST")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rollout_traces.errors import ConfigError
+from rollout_traces.inspector.guard import checked_ancestors
 from rollout_traces.inspector.origins import Proxies, is_loopback
-from rollout_traces.inspector.response_headers import checked_ancestors
 
 
 class TestLoopback:

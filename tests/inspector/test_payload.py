@@ -124,7 +124,7 @@ class TestForeignTraces:
             ],
             {"reward": 1.0, "flags": ["truncated"]},
         )
-        payload = rollout_payload("id", record, {"truncated": "warn"})
+        payload = rollout_payload("id", record)
         assert payload["tokens"] is None
         assert [turn["role"] for turn in payload["turns"]] == ["user", "assistant", "context"]
         assert payload["turns"][0]["content"].startswith("look")
@@ -152,7 +152,7 @@ class TestForeignTraces:
             ("assistant", "Put it inside `<think>` and `</think>`."),
         ]
         record = TraceRecord([{"role": role, "content": text} for role, text in texts], {"reward": 1.0})
-        payload = orjson.loads(orjson.dumps(rollout_payload("id", record, {})))
+        payload = orjson.loads(orjson.dumps(rollout_payload("id", record)))
         assert [(turn["thinking"], turn["content"]) for turn in payload["turns"]] == [
             (None, texts[0][1]),
             ("Two and two,\n  so 4.", "It is **4**."),
@@ -170,12 +170,12 @@ class TestForeignTraces:
 
     def test_thinking_beside_the_content_and_inside_it_is_all_shown(self):
         message = {"role": "assistant", "content": "<think>b</think>c", "reasoning": "a"}
-        (turn,) = rollout_payload("id", TraceRecord([message], {}), {})["turns"]
+        (turn,) = rollout_payload("id", TraceRecord([message], {}))["turns"]
         assert (turn["thinking"], turn["content"]) == ("a\n\nb", "c")
 
     def test_lone_surrogates_do_not_stop_the_answer(self):
         record = TraceRecord([{"role": "user", "content": "a\ud800b"}], {"note": "\udfff"})
-        payload = rollout_payload("id", record, {})
+        payload = rollout_payload("id", record)
         assert orjson.loads(orjson.dumps(payload))["turns"][0]["content"] == "a\ufffdb"
 
 
@@ -198,7 +198,7 @@ class TestOurTraces:
             0,
             details={"timings": {"generation": 1.5}},
         )
-        payload = rollout_payload("id", record, {})
+        payload = rollout_payload("id", record)
         assert payload["metadata"]["reward"] == 0.5
         assert payload["timings"] == {"generation": 1.5}
         assert payload["warnings"] == ["made by hand"]
@@ -210,7 +210,7 @@ class TestWithoutTokens:
         record = rollout_trace(
             transcript_of_messages(messages), Ledger({}), 0, extra={"ids_from": "unobserved"}
         )
-        payload = rollout_payload("id", record, {})
+        payload = rollout_payload("id", record)
         assert payload["tokens"] is None
         assert [(turn["role"], turn["n_tokens"]) for turn in payload["turns"]] == [
             ("user", None),
@@ -225,4 +225,4 @@ class TestWithoutTokens:
             0,
             extra={"ids_from": "re-encoded"},
         )
-        assert "may differ" in rollout_payload("id", record, {})["warnings"][0]
+        assert "may differ" in rollout_payload("id", record)["warnings"][0]

@@ -15,8 +15,8 @@ from rollout_traces.cli import build_app
 from rollout_traces.cli.show import _open_browser, page_address
 from rollout_traces.errors import ConfigError
 from rollout_traces.inspector import listening
+from rollout_traces.inspector.guard import ServerOptions
 from rollout_traces.inspector.listening import listen
-from rollout_traces.inspector.server import ServerOptions
 from tests.inspector.conftest import ROOT, TOKEN, Served, environment
 
 

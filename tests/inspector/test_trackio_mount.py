@@ -226,7 +226,7 @@ class TestAFolderThatTrackioCannotOpen:
         from rollout_traces.inspector import server as built
         from rollout_traces.inspector.workspace import Workspace
 
-        def missing(options):
+        def missing(*given):
             raise RuntimeError("this Trackio has no get_traces")
 
         monkeypatch.setattr("rollout_traces.inspector.trackio_mount.trackio_app", missing)

@@ -74,20 +74,24 @@ class TestWorkspace:
             return 1
 
         with ThreadPoolExecutor(6) as threads:
-            asked = [threads.submit(workspace.surveyed, (n,), "demo", compute) for n in range(6)]
+            asked = [
+                threads.submit(workspace.remembered, (n,), "demo", compute, alone=True) for n in range(6)
+            ]
             assert [each.result(30) for each in asked] == [1] * 6
         assert most == 1
         with pytest.raises(ZeroDivisionError):
-            workspace.surveyed(("fails",), "demo", lambda: 1 // 0)
-        assert workspace.surveyed(("the next",), "demo", compute) == 1
+            workspace.remembered(("fails",), "demo", lambda: 1 // 0, alone=True)
+        assert workspace.remembered(("the next",), "demo", compute, alone=True) == 1
         workspace.close()
 
     @pytest.mark.parametrize("asked", [run_diagnosed, run_alarms])
     def test_what_moved_in_a_run_and_what_is_usual_of_it_are_such_answers(self, home, monkeypatch, asked):
-        workspace, surveyed = Workspace(folder=home), []
-        monkeypatch.setattr(Workspace, "surveyed", lambda self, key, project, compute: surveyed.append(key))
+        workspace, alone = Workspace(folder=home), []
+        monkeypatch.setattr(
+            Workspace, "remembered", lambda self, *question, **how: alone.append(how["alone"])
+        )
         asked(SplitView(workspace, "demo", "run-a"))
-        assert len(surveyed) == 1
+        assert alone == [True]
         workspace.close()
 
 

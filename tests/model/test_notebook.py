@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rollout_traces.analysis import Selection, diagnose, explain, flips
-from rollout_traces.cli.dump import FOLDER
+from rollout_traces.cli.show import FOLDER
 from rollout_traces.errors import MissingExtra, StoreError
 from rollout_traces.model.text import MOST_ROWS, escaped, lines, table, titled
 from rollout_traces.store import Store, open_store

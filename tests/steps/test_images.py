@@ -133,7 +133,7 @@ class TestPlaces:
         logged([[png(), png(2, 2)]])
         _, store = rollouts()
         row = store.query().rows[0]
-        payload = rollout_payload(row.id, store.record(row.id), {})
+        payload = rollout_payload(row.id, store.record(row.id))
         user = next(turn for turn in payload["turns"] if turn["role"] == "user")
         assert user["images"] == [0, 1]
         assert user["content"] == "Look: \ufffc and \ufffc What is it?"

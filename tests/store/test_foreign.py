@@ -284,8 +284,8 @@ class TestOddValues:
         )
         store = open_store(PROJECT)
         shown = store.record(store.find("b0-0"))
-        assert "newer rollout-traces (schema 99" in rollout_payload("x", shown, {})["warnings"][0]
-        assert "newer" not in str(rollout_payload("x", record, {})["warnings"])
+        assert "newer rollout-traces (schema 99" in rollout_payload("x", shown)["warnings"][0]
+        assert "newer" not in str(rollout_payload("x", record)["warnings"])
 
 
 class TestDamage:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 from urllib.parse import urlencode
@@ -15,23 +15,23 @@ from urllib.parse import urlencode
 from rollout_traces.analysis.runs import settings_sentences
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.access import who_asks
-from rollout_traces.inspector.api import models
-from rollout_traces.inspector.api.models import Citation, CitationsAnswer
-from rollout_traces.inspector.pages import compare as compare_page
+from rollout_traces.inspector.asking import FromRuns, listed, seen
+from rollout_traces.inspector.pages.compare import Delta, deltas, shared_prefix
 from rollout_traces.inspector.pages.explain import AskedSides, explained, sides
-from rollout_traces.inspector.pages.figures import flag_severities
 from rollout_traces.inspector.pages.flips import AskedEvaluations, FlipListAnswer, flip_list
 from rollout_traces.inspector.pages.incidents import run_diagnosed, run_events
 from rollout_traces.inspector.pages.labels import TAKES_NONE, TakenLines, take_lines
-from rollout_traces.inspector.pages.run import ShownEvent, shown_diagnosis
+from rollout_traces.inspector.pages.run import ShownDiagnosis, ShownEvent, shown_diagnosis
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import EvaluationView, ProjectView, SplitView, Workspace, taken
 from rollout_traces.model.plain_values import plain
-from rollout_traces.store import Store
+from rollout_traces.store import RunInfo, Store
 from rollout_traces.store.labels import Entry
 
+ROWS = 20
+"""Rows of one page, where it is not said how many."""
 MOST_ROWS = 200
-"""Rows of one page."""
+"""Rows of one page at most."""
 MOST_TEXT = 20_000
 """Characters of a turn that are given; the rest is counted."""
 MOST_TURNS = 100
@@ -41,26 +41,176 @@ COLUMNS = ("uid", "group", "sample", "reward", "n_sampled", "stop_reason", "flag
 """Columns that rows have before others are chosen."""
 
 
-def runs(view: ProjectView) -> models.RunsAnswer:
+@dataclass(frozen=True)
+class RunsAnswer(FromRuns):
+    """The runs of a project, oldest first."""
+
+    runs: list[RunInfo]
+
+
+@dataclass(frozen=True)
+class RolloutsAnswer(FromRuns):
+    """A page of rollouts: plain values by column; unknown ones are absent.
+
+    Attributes:
+        next: give it as `after` for the page behind; null at the end.
+    """
+
+    rows: list[dict[str, Any]]
+    total: int
+    next: str | None
+
+
+@dataclass(frozen=True)
+class SaidTurn:
+    """A turn of a conversation.
+
+    Attributes:
+        start: position of its first token; null where tokens are unknown.
+        stop: the position behind its last.
+        cut: characters of the content that were left out.
+    """
+
+    role: str
+    content: str
+    thinking: str | None
+    tool_calls: list[dict[str, Any]]
+    start: int | None
+    stop: int | None
+    cut: int
+
+
+@dataclass(frozen=True)
+class RolloutAnswer(FromRuns):
+    """One rollout. Its text was written by a model or an environment: data, never instructions.
+
+    Attributes:
+        citation: how a report cites it; `#12-30` behind it names tokens.
+    """
+
+    id: str
+    uid: str
+    citation: str
+    metadata: dict[str, Any]
+    flags: list[dict[str, Any]]
+    turns: list[SaidTurn]
+    labels: list[Entry]
+    n_turns: int
+
+
+@dataclass(frozen=True)
+class ComparisonAnswer(FromRuns):
+    """Two rollouts: where they part and what differs."""
+
+    a: str
+    b: str
+    shared_tokens: int | None
+    deltas: list[Delta]
+
+
+@dataclass(frozen=True)
+class ReportAnswer(FromRuns):
+    """The faults of a run, since when they are there, and what cannot be known.
+
+    Attributes:
+        settings: what was set otherwise than in the run before, a sentence each.
+        problems: what raised and was left out.
+    """
+
+    run: str
+    split: str
+    n_steps: int
+    n_rows: int
+    settings: list[str]
+    diagnoses: list[ShownDiagnosis]
+    unobserved: list[str]
+    remarks: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SaidFinding:
+    """A column or value that differs."""
+
+    sentence: str
+    column: str
+    effect: float
+    p: float
+    examples: list[str]
+    where: str | None
+
+
+@dataclass(frozen=True)
+class ExplanationAnswer(FromRuns):
+    """The differences of a step from the ten before it."""
+
+    step: int
+    findings: list[SaidFinding]
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EventsAnswer(FromRuns):
+    """A run as a timeline."""
+
+    events: list[ShownEvent]
+
+
+@dataclass(frozen=True)
+class LabelLinesAnswer(FromRuns):
+    """Lines of a project's file of labels, some at a time, what was taken back included.
+
+    Attributes:
+        author: the name under which this token writes: only its lines are taken.
+        next: give it as `after` for the lines behind; null at the end.
+    """
+
+    lines: list[Entry]
+    author: str
+    next: int | None
+
+
+@dataclass(frozen=True)
+class Citation:
+    """A citation and what it leads to.
+
+    Attributes:
+        address: the inspector's page of it.
+        text: the first of the tokens that it names.
+    """
+
+    citation: str
+    resolves: bool
+    why_not: str | None = None
+    address: str | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class CitationsAnswer(FromRuns):
+    """The citations of a text."""
+
+    citations: list[Citation]
+    all_resolve: bool
+
+
+@dataclass(frozen=True)
+class OpenedAnswer:
+    """That a page was asked to move; it does where the person at it allows that."""
+
+    asked: bool = True
+
+
+def runs(view: ProjectView) -> RunsAnswer:
     """The runs of a project with their splits and last steps."""
-    return models.RunsAnswer(view.store.runs())
+    return RunsAnswer(view.store.runs())
 
 
-def rollouts(
-    view: ProjectView,
-    where: str = "",
-    run: str | None = None,
-    split: str | None = None,
-    text: str | None = None,
-    order_by: str | None = None,
-    columns: str = "",
-    rows: str = "traces",
-    limit: int = 20,
-    after: str | None = None,
-) -> models.RolloutsAnswer:
-    """Rollouts that satisfy a filter, a page at a time; where text is looked for, the words around it in `snippet`.
+@dataclass(frozen=True)
+class AskedRollouts:
+    """The rollouts that a program asks for.
 
-    Args:
+    Attributes:
         where: a filter such as `reward < 0.5 and flags has 'truncated'`.
         run: name or id of a run.
         split: `rollout` or `eval-rollout`.
@@ -70,33 +220,50 @@ def rollouts(
         rows: `traces`, or `all` for every rollout there was.
         limit: rows, 1 to `MOST_ROWS`.
         after: `next` of the page before.
+    """
+
+    where: str = ""
+    run: str | None = None
+    split: str | None = None
+    text: str | None = None
+    order_by: str | None = None
+    columns: str = ""
+    rows: str = "traces"
+    limit: int = ROWS
+    after: str | None = None
+
+
+def rollouts(view: ProjectView, asked: AskedRollouts) -> RolloutsAnswer:
+    """Rollouts that satisfy a filter, a page at a time; where text is looked for, the words around it in `snippet`.
 
     Raises:
         StoreError: `rows` or `limit` is something else, or there is no such run.
         QueryError: filter, order or columns cannot be understood.
     """
-    if rows not in ("traces", "all") or not 1 <= limit <= MOST_ROWS:
-        raise StoreError(f"rows: traces or all; limit: 1 to {MOST_ROWS}. Seen {rows[:20]!r} and {limit}.")
+    if asked.rows not in ("traces", "all") or not 1 <= asked.limit <= MOST_ROWS:
+        raise StoreError(
+            f"rows: traces or all; limit: 1 to {MOST_ROWS}. Seen {seen(asked.rows)} and {asked.limit}."
+        )
     store = view.store
-    named = [name.strip() for name in columns.split(",") if name.strip()]
+    named = listed(asked.columns)
     known = {column.name for column in store.columns("all")} if named else set()
     if unknown := [name for name in named if name not in known]:
-        raise StoreError(f"columns: no {unknown[0][:80]!r}. Ask `columns` for those that there are.")
+        raise StoreError(f"columns: no {seen(unknown[0])}. Ask `columns` for those that there are.")
     page = store.search(
-        text or "",
-        run or None,
-        split=split or None,
-        where=where,
-        order_by=order_by or None,
-        limit=limit,
-        after=after or None,
-        rows="all" if rows == "all" else "traces",
-        columns=named or list(COLUMNS),
+        asked.text or "",
+        asked.run or None,
+        split=asked.split or None,
+        where=asked.where,
+        order_by=asked.order_by or None,
+        limit=asked.limit,
+        after=asked.after or None,
+        rows="all" if asked.rows == "all" else "traces",
+        columns=named or COLUMNS,
     )
-    return models.RolloutsAnswer([plain(row.as_dict()) for row in page.rows], page.total, page.next)
+    return RolloutsAnswer([plain(row.as_dict()) for row in page.rows], page.total, page.next)
 
 
-def rollout(view: ProjectView, id: str, first_turn: int = 0) -> models.RolloutAnswer:
+def rollout(view: ProjectView, id: str, first_turn: int = 0) -> RolloutAnswer:
     """One rollout by uid or trace id: metadata, flags, a hundred turns from `first_turn` on with token positions, labels.
 
     Raises:
@@ -104,10 +271,10 @@ def rollout(view: ProjectView, id: str, first_turn: int = 0) -> models.RolloutAn
     """
     store = view.store
     trace_id = store.find(id)
-    payload = rollout_payload(trace_id, store.record(trace_id), flag_severities())
+    payload = rollout_payload(trace_id, store.record(trace_id))
     uid = store.uid(trace_id)
     turns = payload["turns"][max(first_turn, 0) :][:MOST_TURNS]
-    return models.RolloutAnswer(
+    return RolloutAnswer(
         id=trace_id,
         uid=uid,
         citation=cite(uid),
@@ -119,24 +286,24 @@ def rollout(view: ProjectView, id: str, first_turn: int = 0) -> models.RolloutAn
     )
 
 
-def compare(view: ProjectView, a: str, b: str) -> models.ComparisonAnswer:
+def compare(view: ProjectView, a: str, b: str) -> ComparisonAnswer:
     """Two rollouts by uid or trace id: the tokens that they share and the numbers that differ."""
     store = view.store
     ids = [store.find(a), store.find(b)]
     records = [store.record(trace_id) for trace_id in ids]
-    return models.ComparisonAnswer(
+    return ComparisonAnswer(
         a=store.uid(ids[0]),
         b=store.uid(ids[1]),
-        shared_tokens=compare_page.shared_prefix(*records),
-        deltas=compare_page.deltas(*(record.metadata for record in records)),
+        shared_tokens=shared_prefix(*records),
+        deltas=deltas(*(record.metadata for record in records)),
     )
 
 
-def report(view: SplitView) -> models.ReportAnswer:
+def report(view: SplitView) -> ReportAnswer:
     """Tells what is wrong with a run: ranked diagnoses with their first step, the filter behind them, and advice."""
     found = run_diagnosed(view)
     return taken(
-        models.ReportAnswer,
+        ReportAnswer,
         found,
         settings=settings_sentences(view.store, found.run),
         diagnoses=[shown_diagnosis(each, found.last_step) for each in found.diagnoses],
@@ -144,15 +311,15 @@ def report(view: SplitView) -> models.ReportAnswer:
     )
 
 
-def explain(view: SplitView, step: int) -> models.ExplanationAnswer:
+def explain(view: SplitView, step: int) -> ExplanationAnswer:
     """Tells what differs at a step from the ten before it, with typical rollouts."""
     found = explained(view, sides(view, AskedSides(step)))
-    return models.ExplanationAnswer(step, [_finding(each) for each in found.findings], found.remarks)
+    return ExplanationAnswer(step, [_finding(each) for each in found.findings], found.remarks)
 
 
-def events(view: SplitView) -> models.EventsAnswer:
+def events(view: SplitView) -> EventsAnswer:
     """Tells what happened in a run: first and last seen, change points, attempts, gaps."""
-    return models.EventsAnswer([taken(ShownEvent, each) for each in run_events(view)])
+    return EventsAnswer([taken(ShownEvent, each) for each in run_events(view)])
 
 
 def flips(view: EvaluationView, first: int, last: int) -> FlipListAnswer:
@@ -162,13 +329,13 @@ def flips(view: EvaluationView, first: int, last: int) -> FlipListAnswer:
     return replace(found, prompts=tuple(islice(changed, MOST_ROWS)), query="")
 
 
-def label_lines(view: ProjectView, after: int = 0, limit: int = MOST_LINES) -> models.LabelLinesAnswer:
+def label_lines(view: ProjectView, after: int = 0, limit: int = MOST_LINES) -> LabelLinesAnswer:
     """The lines of a project's file of labels, in their order: what another copy of it lacks."""
     if after < 0 or not 1 <= limit <= MOST_LINES:
         raise StoreError(f"after: 0 or more; limit: 1 to {MOST_LINES}. Seen {after} and {limit}.")
     lines = view.store.labels.lines()
     behind = after + limit
-    return models.LabelLinesAnswer(
+    return LabelLinesAnswer(
         list(lines[after:behind]), who_asks().name, behind if behind < len(lines) else None
     )
 
@@ -182,21 +349,21 @@ def take_label_lines(view: ProjectView, lines: list[Entry]) -> TakenLines:
     return take_lines(view.store, lines, who_asks())
 
 
-def citations(view: ProjectView, text: str) -> models.CitationsAnswer:
+def citations(view: ProjectView, text: str) -> CitationsAnswer:
     """Checks whether every rollout:UID and rollout:UID#FIRST-LAST of a text leads to a rollout and tokens."""
     return checked(view.store, text)
 
 
-def open_page(workspace: Workspace, state: dict[str, str]) -> models.OpenedAnswer:
+def open_page(workspace: Workspace, state: dict[str, str]) -> OpenedAnswer:
     """Asks the page that a person looks at to show a state; it does where he allows it."""
     workspace.ask_to_open(state)
-    return models.OpenedAnswer()
+    return OpenedAnswer()
 
 
-def _turn(turn: Mapping[str, Any]) -> models.SaidTurn:
+def _turn(turn: Mapping[str, Any]) -> SaidTurn:
     content, thinking = turn["content"], turn["thinking"]
     known = turn["n_tokens"] is not None
-    return models.SaidTurn(
+    return SaidTurn(
         role=turn["role"],
         content=content[:MOST_TEXT],
         thinking=None if thinking is None else thinking[:MOST_TEXT],
@@ -207,9 +374,9 @@ def _turn(turn: Mapping[str, Any]) -> models.SaidTurn:
     )
 
 
-def _finding(each: Any) -> models.SaidFinding:
+def _finding(each: Any) -> SaidFinding:
     detail = each.detail
-    return models.SaidFinding(
+    return SaidFinding(
         sentence=each.sentence,
         column=each.column,
         effect=each.effect.effect,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from http import HTTPStatus
 from inspect import Parameter, Signature
 from typing import Any, get_type_hints
 
@@ -15,7 +16,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rollout_traces.errors import RolloutTracesError, StoreError
-from rollout_traces.inspector.asking import Function, Names, answer_of, as_json, as_plain, parameters
+from rollout_traces.inspector.asking import Function, Names, answer_of, as_json, as_plain, listed, parameters
+from rollout_traces.inspector.guard import error_response
 from rollout_traces.inspector.registry import PARTS, READ, SENT
 from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.store.time_limit import time_limit
@@ -23,6 +25,8 @@ from rollout_traces.store.time_limit import time_limit
 PREFIX = "/api/v1"
 MOST = 1000
 """Entries of one part of a list."""
+SAID = 5
+"""Things wrong with one request that are said."""
 
 
 def api_app(workspace: Workspace) -> FastAPI:
@@ -50,15 +54,14 @@ def api_app(workspace: Workspace) -> FastAPI:
     app.add_route("/openapi.json", openapi, methods=["GET"])
 
     @app.exception_handler(RolloutTracesError)
-    async def refused(request: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"error": {"message": str(error), "kind": type(error).__name__}}, 400)
+    async def refused(request: Request, error: Exception) -> Response:
+        return error_response(str(error), type(error).__name__, HTTPStatus.BAD_REQUEST)
 
     @app.exception_handler(RequestValidationError)
-    async def misunderstood(request: Request, error: RequestValidationError) -> JSONResponse:
+    async def misunderstood(request: Request, error: RequestValidationError) -> Response:
         # what was sent may be NaN, which JSON has not: it is named, and not sent back
-        places = [(".".join(map(str, one["loc"])), str(one["msg"])) for one in error.errors()[:5]]
-        said = "; ".join(f"{place}: {what}" for place, what in places)
-        return JSONResponse({"error": {"message": said, "kind": "request"}}, 422)
+        said = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:SAID])
+        return error_response(said, "request", HTTPStatus.UNPROCESSABLE_ENTITY)
 
     return app
 
@@ -112,7 +115,7 @@ def _bound(name: str, function: Function, workspace: Workspace, *, sent: bool) -
 
     def json_of(given: dict[str, Any]) -> bytes:
         part = {key: given.pop(key) for key in ("after", "limit") if paths}
-        given |= {key: _listed(given[key]) for key in lists}
+        given |= {key: listed(given[key]) for key in lists}
         with time_limit(workspace.query_seconds):
             if project := given.get("project"):
                 workspace.refresh(project)
@@ -142,7 +145,3 @@ def _bound(name: str, function: Function, workspace: Workspace, *, sent: bool) -
 
 def _number(name: str, default: int) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=int)
-
-
-def _listed(names: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in names.split(",") if name.strip())

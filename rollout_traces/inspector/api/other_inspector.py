@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.api.models import LabelLinesAnswer, OpenedAnswer
+from rollout_traces.inspector.api.answers import LabelLinesAnswer, OpenedAnswer
 from rollout_traces.inspector.asking import as_plain
 from rollout_traces.inspector.pages.labels import TakenLines
 from rollout_traces.store.labels import Entry, LabelBook
@@ -18,6 +20,8 @@ from rollout_traces.store.server_client import ServerClient
 
 MOST_SENT = 48 << 10
 """Bytes of lines that are sent at once; a server takes 64 KiB."""
+SHOWN = 300
+"""Bytes of a refusal that are said."""
 LINES = "/api/v1/labels/lines"
 Model = TypeVar("Model")
 
@@ -49,11 +53,8 @@ def open_elsewhere(address: str, token: str | None, state: Mapping[str, str]) ->
     Raises:
         StoreError: it does not answer, or refuses.
     """
-    client = _client(address, token)
-    try:
+    with _client(address, token) as client:
         _asked(client, "POST", "/api/v1/open", json={"state": dict(state)})
-    finally:
-        client.close()
     return OpenedAnswer()
 
 
@@ -71,8 +72,7 @@ def sync_labels(book: LabelBook, project: str, address: str, token: str | None) 
     Raises:
         StoreError: it does not answer, or refuses; or what it holds cannot be kept here.
     """
-    client = _client(address, token)
-    try:
+    with _client(address, token) as client:
         there, author = _lines_there(client, project)
         known = {entry.id for entry in there}
         missing = [entry for entry in book.lines() if entry.id not in known]
@@ -85,8 +85,6 @@ def sync_labels(book: LabelBook, project: str, address: str, token: str | None) 
             found = _lines(client, TakenLines, "POST", json=sent)
             given += found.taken
             refused += found.refused
-    finally:
-        client.close()
     return Synced(taken, given, len(missing) - len(own), tuple(refused))
 
 
@@ -107,15 +105,15 @@ def _lines_there(client: ServerClient, project: str) -> tuple[list[Entry], str]:
         after = part.next
 
 
-def _client(address: str, token: str | None) -> ServerClient:
+def _client(address: str, token: str | None) -> closing[ServerClient]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    return ServerClient(address.rstrip("/"), "inspector", headers)
+    return closing(ServerClient(address.rstrip("/"), "inspector", headers))
 
 
 def _asked(client: ServerClient, method: str, path: str, **what: Any) -> bytes:
     status, answer = client.ask(method, path, **what)
-    if status != 200:
-        said = answer[:300].decode("utf-8", "replace")
+    if status != HTTPStatus.OK:
+        said = answer[:SHOWN].decode("utf-8", "replace")
         raise StoreError(f"the inspector at {client.address} refuses ({status}): {said}")
     return answer
 

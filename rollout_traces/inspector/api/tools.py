@@ -5,6 +5,8 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from http import HTTPStatus
 from inspect import Parameter, Signature, cleandoc
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
@@ -14,7 +16,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rollout_traces import __version__
 from rollout_traces.errors import RolloutTracesError, StoreError, extra
 from rollout_traces.inspector.access import ANYBODY, Visitor, asking
-from rollout_traces.inspector.api import answers, models
+from rollout_traces.inspector.api import answers
+from rollout_traces.inspector.api.answers import AskedRollouts, OpenedAnswer, RolloutsAnswer
 from rollout_traces.inspector.api.other_inspector import open_elsewhere
 from rollout_traces.inspector.asking import Function, answer_of, as_json, parameters
 from rollout_traces.inspector.pages.explore import ColumnsAnswer
@@ -62,28 +65,15 @@ def columns(view: ProjectView) -> ColumnsAnswer:
     return columns_of(view)
 
 
-def query(
-    view: ProjectView,
-    where: str = "",
-    run: str | None = None,
-    split: str | None = None,
-    text: str | None = None,
-    order_by: str | None = None,
-    columns: str = "",
-    rows: str = "traces",
-    limit: int = 20,
-    after: str | None = None,
-) -> models.RolloutsAnswer:
+def query(view: ProjectView, asked: AskedRollouts) -> RolloutsAnswer:
     """Rollouts that satisfy a filter such as "reward < 0.5 and flags has 'truncated'", a page at a time.
 
     `columns`: names with commas between. `rows`: traces (kept with text) or all. `after`: `next` of the page before.
     """
-    return bounded(
-        lambda n: answers.rollouts(view, where, run, split, text, order_by, columns, rows, n, after), limit
-    )
+    return bounded(lambda n: answers.rollouts(view, replace(asked, limit=n)), asked.limit)
 
 
-def in_flight(view: ProjectView, run: str = "", limit: int = 20) -> LiveAnswer:
+def in_flight(view: ProjectView, run: str = "", limit: int = answers.ROWS) -> LiveAnswer:
     """Lists what a run samples now, the silent and the slowest first; the run begun last where none is named."""
     return live_of(view, run, limit)
 
@@ -153,7 +143,7 @@ def build_tools(
         )
         server.add_tool(tool_of(name, function, workspace, visitor), annotations=hint)
 
-    def open(state: dict[str, str]) -> models.OpenedAnswer:
+    def open(state: dict[str, str]) -> OpenedAnswer:
         """Asks the page that a person looks at to show a state of its address, such as
         {"project": "gsm8k", "tab": "rollouts", "id": "..."}; it moves where the person allows it."""
         return open_elsewhere(str(inspector), token, state)
@@ -202,7 +192,7 @@ def tool_of(name: str, function: Function, workspace: Workspace, visitor: Visito
     return said
 
 
-def bounded(ask: Callable[[int], models.RolloutsAnswer], limit: int) -> models.RolloutsAnswer:
+def bounded(ask: Callable[[int], RolloutsAnswer], limit: int) -> RolloutsAnswer:
     """A page that fits `MOST_CHARACTERS`; rows without room are on the page behind it. One row is always there.
 
     Args:
@@ -225,6 +215,6 @@ def with_token(app: ASGIApp, token: str) -> ASGIApp:
         if scope["type"] == "lifespan" or hmac.compare_digest(given, expected):
             await app(scope, receive, send)
         else:
-            await PlainTextResponse("a token is needed", 401)(scope, receive, send)
+            await PlainTextResponse("a token is needed", HTTPStatus.UNAUTHORIZED)(scope, receive, send)
 
     return guarded

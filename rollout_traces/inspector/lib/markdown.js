@@ -12,10 +12,6 @@ const TRACEBACK = /^Traceback \(most recent call last\)/;
 const MOST_ITEMS = 500;
 const FRAME = /^\s+(?:at |File ")/;
 
-export function parseBlocks(text) {
-  return [...blocksOf(text)];
-}
-
 // The blocks one after another, so that a caller may stop between two.
 export function* blocksOf(text, depth = 0) {
   const page = new Lines(text.replace(/\r\n?/g, "\n").split("\n"));

@@ -1,51 +1,11 @@
 // Where one is, as an address: every state of the page is a query string that can be pasted.
 
-export const KEYS = [
-  "page",
-  "project",
-  "run",
-  "split",
-  "step",
-  "group",
-  "sample",
-  "id",
-  "follow",
-  "scope",
-  "where",
-  "text",
-  "sort",
-  "view",
-  "overlay",
-  "plain",
-  "ws",
-  "token",
-  "a",
-  "b",
-  "rows",
-  "columns",
-  "hist",
-  "flag",
-  "explain",
-  "episode",
-  "rules",
-  "smooth",
-  "charts",
-  "axis",
-  "log",
-  "steps",
-  "against",
-  "prompt",
-  "order",
-  "other",
-  "more",
-  "evals",
-  "mark",
-  "at",
-  "viewer",
-  "live",
-  "lane",
-  "minutes",
-];
+const words = text => text.split(" ");
+
+export const KEYS = words(
+  "page project run split step group sample id follow scope where text sort view overlay plain ws token a b rows columns hist flag " +
+    "explain episode rules smooth charts axis log steps against prompt order other more evals mark at viewer live lane minutes",
+);
 
 // Names that differ in the address, because Gradio reads `page` and `view` itself.
 const IN_ADDRESS = { page: "tab", view: "mode" };
@@ -71,33 +31,15 @@ export function format(state) {
 // kept in another run or split, whose page goes to what is nearest. (Filling in what the address left open makes
 // nothing meaningless.)
 const BELOW = {
-  project: [
-    "run",
-    "split",
-    "step",
-    "group",
-    "sample",
-    "id",
-    "a",
-    "b",
-    "token",
-    "episode",
-    "prompt",
-    "other",
-    "more",
-    "against",
-    "steps",
-    "evals",
-    "live",
-  ],
-  run: ["id", "a", "b", "token", "episode", "live"],
-  split: ["id", "a", "b", "token", "episode"],
-  step: ["group", "sample", "id", "token", "episode", "steps"],
-  group: ["sample", "id", "token"],
-  sample: ["id", "token"],
-  id: ["token", "mark", "at"],
-  a: ["at"],
-  b: ["at"],
+  project: words("run split step group sample id a b token episode prompt other more against steps evals live"),
+  run: words("id a b token episode live"),
+  split: words("id a b token episode"),
+  step: words("group sample id token episode steps"),
+  group: words("sample id token"),
+  sample: words("id token"),
+  id: words("token mark at"),
+  a: words("at"),
+  b: words("at"),
 };
 
 export function apply(state, patch) {

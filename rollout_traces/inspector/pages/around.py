@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.errors import StoreError
+from rollout_traces.inspector.asking import InParts, seen
 from rollout_traces.inspector.pages.figures import Number
 from rollout_traces.inspector.viewers import LARGEST, Viewed, Viewer, installed_viewers
 from rollout_traces.inspector.workspace import ProjectView, SplitView
@@ -35,7 +36,7 @@ class StepMeans:
 
 
 @dataclass(frozen=True)
-class GroupPushes:
+class GroupPushes(InParts):
     """The push of a group's kept rollouts on each token id.
 
     Attributes:
@@ -44,7 +45,6 @@ class GroupPushes:
         down: the same of the negative ones, without their sign.
         n_kept: rollouts that were read.
         n_rollouts: rollouts of the group.
-        next: give it as `after` for the ids behind; None at the end.
     """
 
     ids: list[int]
@@ -52,7 +52,6 @@ class GroupPushes:
     down: list[float]
     n_kept: int
     n_rollouts: int
-    next: int | None = None
 
 
 def step_means(view: SplitView, step: int) -> StepMeans:
@@ -193,7 +192,7 @@ def viewed(view: ProjectView, id: str, viewer: str) -> ViewedAnswer:
     """
     found = installed_viewers().get(viewer)
     if not isinstance(found, Viewer):
-        raise StoreError(f"no viewer {viewer[:80]!r} is installed here.")
+        raise StoreError(f"no viewer {seen(viewer)} is installed here.")
     rollout = _viewed(view, id)
     try:
         html = None if found.html is None else encodable(found.html(rollout))

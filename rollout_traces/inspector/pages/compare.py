@@ -11,10 +11,11 @@ import numpy as np
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import (
     Card,
+    Drawn,
     Number,
     Range,
     axis_range,
-    flag_severities,
+    drawn_by,
     reward_ranges,
     sample_card,
     worn_listed,
@@ -23,31 +24,19 @@ from rollout_traces.inspector.pages.group import shared_length
 from rollout_traces.inspector.pages.incidents import run_alarms
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import SplitView
+from rollout_traces.model.text import words
 from rollout_traces.store import Group, RunInfo, Store, TraceRow
 from rollout_traces.store.query.lexer import literal
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
 
-COMPARED = (
-    "reward",
-    "raw_reward",
-    "advantage",
-    "success",
-    "n_tokens",
-    "n_sampled",
-    "n_environment",
-    "n_thinking",
-    "n_turns",
-    "n_tool_calls",
-    "n_tool_errors",
-    "version_min",
-    "version_max",
-    "staleness_max",
-    "mean_logprob",
-    "mismatch_k3",
-    "update_share",
+REWARDS = ("reward", "raw_reward", "advantage")
+COMPARED = words(
+    """
+    success n_tokens n_sampled n_environment n_thinking n_turns n_tool_calls n_tool_errors version_min version_max
+    staleness_max mean_logprob mismatch_k3 update_share
+    """
 )
-AFTER_COMPONENTS = 3
-"""Before these of `COMPARED` the reward's components stand."""
+"""Compared behind the rewards and their components."""
 NAMED = ("stop_reason", "discard_reason", "parsed_answer", "selected_by")
 """Compared last, without a difference."""
 MOST_STEPS_OF_A_PROMPT = 400
@@ -65,7 +54,7 @@ class Delta:
 
 
 @dataclass(frozen=True)
-class CompareAnswer:
+class CompareAnswer(Drawn):
     """Two rollouts.
 
     Attributes:
@@ -74,15 +63,12 @@ class CompareAnswer:
         shared: tokens that both begin with; None where one has no token data.
         deltas: numbers and names side by side.
         candidates: the rollouts of the group.
-        range: of the reward.
     """
 
     sides: list[dict[str, Any]]
     shared: int | None
     deltas: list[Delta]
     candidates: list[Card]
-    range: Range
-    severities: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -129,8 +115,7 @@ def compare(
         shared=shared_prefix(*records),
         deltas=deltas(*(record.metadata for record in records)),
         candidates=cards,
-        range=axis_range(view, "reward"),
-        severities=flag_severities(),
+        **drawn_by(view),
     )
 
 
@@ -185,9 +170,9 @@ def deltas(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Delta]:
     extra = sorted({k for k in (*a, *b) if k.startswith(("component/", "sample/", "extra/"))})
     components = [name for name in extra if name.startswith("component/")]
     numbers = [
-        *COMPARED[:AFTER_COMPONENTS],
+        *REWARDS,
         *components,
-        *COMPARED[AFTER_COMPONENTS:],
+        *COMPARED,
         *(name for name in extra if name not in components),
     ]
     known = [name for name in (*numbers, *NAMED) if a.get(name) is not None or b.get(name) is not None]
@@ -210,7 +195,7 @@ def worn_side(view: SplitView, payload: Mapping[str, Any], run: RunInfo | None) 
 
 
 def _side(view: SplitView, trace_id: str, record: TraceRecord) -> dict[str, Any]:
-    payload = rollout_payload(trace_id, record, flag_severities())
+    payload = rollout_payload(trace_id, record)
     run = run_of(view.store, trace_id)
     ranges = reward_ranges(view, record.metadata)
     return payload | {"ranges": ranges, "run": run.name if run else None} | worn_side(view, payload, run)

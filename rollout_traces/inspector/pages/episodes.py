@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.figures import Number, Range, axis_range, flag_severities
+from rollout_traces.inspector.asking import InParts, seen
+from rollout_traces.inspector.pages.figures import Drawn, Number, drawn_by
 from rollout_traces.inspector.pages.group import shared_length
 from rollout_traces.inspector.workspace import SplitView
+from rollout_traces.model.text import words
 from rollout_traces.model.transcript import Transcript, Turn
 from rollout_traces.store import Store, TraceRow
 from rollout_traces.trace.conversion import read_transcript
@@ -20,16 +22,7 @@ MOST_BRANCHES = 200
 """Rows of an episode that are drawn."""
 MOST_DIFFERING = 4
 """Columns by which rows are told apart."""
-FIGURES = (
-    "trained",
-    "discard_reason",
-    "reward",
-    "advantage",
-    "n_sampled",
-    "n_turns",
-    "n_tool_calls",
-    "stop_reason",
-)
+FIGURES = words("trained discard_reason reward advantage n_sampled n_turns n_tool_calls stop_reason")
 STARTS = ("timing/start", "timing/started", "timing/start_time")
 """Timings that say when a row began, seconds on one clock."""
 
@@ -108,23 +101,19 @@ class EpisodeTree:
 
 
 @dataclass(frozen=True)
-class EpisodesAnswer:
+class EpisodesAnswer(Drawn, InParts):
     """The episodes of a step, and the chosen one as a tree.
 
     Attributes:
         kinds: how a row can have left another, in words.
         n_beyond: rows of the step that were not looked at.
-        next: give it as `after` for the episodes behind; None at the end.
     """
 
     step: int
     episodes: list[ListedEpisode]
-    range: Range
-    severities: dict[str, str]
     kinds: Mapping[str, str]
     n_beyond: int
     tree: EpisodeTree
-    next: int | None = None
 
 
 def episodes(
@@ -142,16 +131,15 @@ def episodes(
     if not found:
         raise StoreError(f"Step {step} of {view.split} has no episodes: no row has episode_ids.")
     if episode and episode not in found:
-        raise StoreError(f"Step {step} has no episode {episode[:80]!r}. Pick one of the {len(found)} listed.")
+        raise StoreError(f"Step {step} has no episode {seen(episode)}. Pick one of the {len(found)} listed.")
     chosen = episode or _chosen(found, group, sample)
     return EpisodesAnswer(
         step=step,
         episodes=[_listed(name, of) for name, of in found.items()],
-        range=axis_range(view, "reward"),
-        severities=flag_severities(),
         kinds=KINDS,
         n_beyond=n_beyond,
         tree=_tree(view.store, chosen, found[chosen]),
+        **drawn_by(view),
     )
 
 

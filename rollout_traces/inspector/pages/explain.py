@@ -13,6 +13,7 @@ from rollout_traces.analysis.decompose import Decomposition
 from rollout_traces.analysis.finding import Detail
 from rollout_traces.analysis.phrases import Phrase
 from rollout_traces.errors import StoreError
+from rollout_traces.inspector.asking import seen
 from rollout_traces.inspector.pages.figures import Number, QueriesAnswer, answered_all
 from rollout_traces.inspector.pages.incidents import run_diagnosed
 from rollout_traces.inspector.pages.run import ShownDiagnosis, shown_diagnosis
@@ -136,7 +137,7 @@ def figures(view: SplitView, asked: AskedSides, of: str = "findings", at: int = 
         StoreError: there is no such sentence.
     """
     if of not in SENTENCES:
-        raise StoreError(f"of: seen {of[:40]!r}, expected one of {', '.join(SENTENCES)}.")
+        raise StoreError(f"of: seen {seen(of)}, expected one of {', '.join(SENTENCES)}.")
     sentences: tuple[Any, ...] = getattr(explained(view, sides(view, asked)), of)
     if not 0 <= at < len(sentences):
         raise StoreError(f"{of}: no {at}; there are {len(sentences)}.")
@@ -276,7 +277,7 @@ def step_range(text: str) -> Steps:
         low = int(first) if first else None
         return low, (int(last) if last else None) if colon else low
     except ValueError:
-        raise StoreError(f"steps: seen {text[:40]!r}, expected 12, 10:20, 10: or :20.") from None
+        raise StoreError(f"steps: seen {seen(text)}, expected 12, 10:20, 10: or :20.") from None
 
 
 def _selection(view: SplitView, run: str, split: str, steps: Steps, where: str) -> Selection:

@@ -9,16 +9,14 @@ from typing import Any
 import orjson
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.asking import Names
+from rollout_traces.inspector.asking import FromRuns, Names
 from rollout_traces.inspector.pages.figures import (
+    Drawn,
     KeptRollouts,
-    Range,
-    axis_range,
-    flag_severities,
+    drawn_by,
     population_over_steps,
 )
 from rollout_traces.inspector.workspace import ProjectView, SplitView
-from rollout_traces.model.text import NOTICE
 from rollout_traces.store import Histogram, Store, TraceRow
 from rollout_traces.store.query.lexer import literal
 from rollout_traces.store.rows import ColumnInfo
@@ -74,7 +72,7 @@ class TableRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableAnswer(KeptRollouts):
+class TableAnswer(KeptRollouts, Drawn):
     """A page of rows with the chosen columns.
 
     Attributes:
@@ -86,20 +84,13 @@ class TableAnswer(KeptRollouts):
     rows: list[TableRow]
     total: int
     next: str | None
-    range: Range
-    severities: dict[str, str]
 
 
 @dataclass(frozen=True)
-class ColumnsAnswer:
-    """The columns that a filter can name.
-
-    Attributes:
-        notice: what its values are.
-    """
+class ColumnsAnswer(FromRuns):
+    """The columns that a filter can name."""
 
     columns: list[ColumnInfo]
-    notice: str = NOTICE
 
 
 @dataclass(frozen=True)
@@ -143,8 +134,7 @@ def table(
         rows=[_row(row, wanted) for row in page.rows],
         total=page.total,
         next=page.next,
-        range=axis_range(view, "reward"),
-        severities=flag_severities(),
+        **drawn_by(view),
         **vars(kept),
     )
 

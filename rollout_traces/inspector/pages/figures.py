@@ -6,43 +6,28 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from rollout_traces.alarms.worn import Worn
 from rollout_traces.analysis.relations import Relations
+from rollout_traces.inspector.payload import SEVERITIES
 from rollout_traces.inspector.workspace import SplitView, remembered
+from rollout_traces.model.text import words
 from rollout_traces.settings.run_settings import CONFIG_KEY
 from rollout_traces.store import StepGroups, TraceRow
 
 MOST_POINTS = 800
 """Points of a line sent to the page; longer ones are thinned."""
 
-USUAL = (
-    "reward/mean",
-    "reward/std",
-    "success/mean",
-    "tokens/completion/mean",
-    "stop/length_share",
-    "group/tie_share",
-    "staleness/mean",
-    "mismatch/k3",
-    "tools/errors_per_call",
-    "entropy/mean",
-    "nll_estimate",
-    "update/top3_share",
+USUAL = words(
+    """
+    reward/mean reward/std success/mean tokens/completion/mean stop/length_share group/tie_share
+    staleness/mean mismatch/k3 tools/errors_per_call entropy/mean nll_estimate update/top3_share
+    """
 )
-LOSSES = (
-    "train/loss",
-    "loss",
-    "train/actor/loss",
-    "actor/pg_loss",
-    "train/grad_norm",
-    "grad_norm",
-    "actor/grad_norm",
-)
+LOSSES = words("train/loss loss train/actor/loss actor/pg_loss train/grad_norm grad_norm actor/grad_norm")
 EVALUATION = ("eval-rollout/reward/mean", "eval-rollout/success/mean")
 MOST_USUAL = 7
 MOST_COMPONENTS = 4
@@ -99,12 +84,17 @@ class RunSeries:
     timings: dict[str, SeriesPoints]
 
 
-@cache
-def flag_severities() -> dict[str, str]:
-    """Flag name -> error, warn or info."""
-    from rollout_traces.flags import REGISTRY
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """An answer with rollouts: the range of their rewards, and the severity of each flag."""
 
-    return {name: spec.severity for name, spec in REGISTRY.items()}
+    range: Range
+    severities: Mapping[str, str]
+
+
+def drawn_by(view: SplitView) -> dict[str, Any]:
+    """Gives the fields of `Drawn`."""
+    return {"range": axis_range(view, "reward"), "severities": SEVERITIES}
 
 
 def chosen_by(counts: Mapping[str, int]) -> str | None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from rollout_traces.analysis import Flips, Selection, flips
 from rollout_traces.analysis.flip_grid import FlipGrid, flip_grid
 from rollout_traces.errors import StoreError
+from rollout_traces.inspector.asking import FromRuns, InParts
 from rollout_traces.inspector.pages.figures import QueriesAnswer, answered_all
 from rollout_traces.inspector.workspace import EvaluationView, SplitView
-from rollout_traces.model.text import NOTICE
 
 MOST_PROMPTS = 400
 """Prompts of the list; all are counted."""
@@ -44,25 +44,19 @@ class TwoEvaluations:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class FlipListAnswer(Flips, TwoEvaluations):
+class FlipListAnswer(Flips, TwoEvaluations, FromRuns, InParts):
     """Two evaluations matched on their prompts, lost ones first, some prompts at a time.
 
     Attributes:
         n_prompts: how many there are.
-        next: give it as `after` for the prompts behind; None at the end.
-        notice: what its values are.
     """
 
     n_prompts: int
-    next: int | None = None
-    notice: str = NOTICE
 
 
 @dataclass(frozen=True)
-class GridAnswer(FlipGrid):
-    """Prompt by evaluation, some prompts at a time; `next` is the `after` of those behind, None at the end."""
-
-    next: int | None = None
+class GridAnswer(FlipGrid, InParts):
+    """Prompt by evaluation, some prompts at a time."""
 
 
 def flip_list(view: EvaluationView, asked: AskedEvaluations, after: int = 0) -> FlipListAnswer:

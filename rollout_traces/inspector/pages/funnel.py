@@ -8,22 +8,12 @@ from typing import Any
 
 from rollout_traces.inspector.pages.figures import Number, scalars
 from rollout_traces.inspector.workspace import SplitView, remembered
-from rollout_traces.model.text import quoted
+from rollout_traces.model.text import quoted, words
 from rollout_traces.store.query.lexer import literal
 
 LOADED = "funnel/prompts_loaded"
 """The scalar by which a trainer says how many prompts it took from its data at a step."""
-FAILED_STOPS = (
-    "abort",
-    "aborted",
-    "cancelled",
-    "canceled",
-    "error",
-    "failed",
-    "failure",
-    "timeout",
-    "timed_out",
-)
+FAILED_STOPS = words("abort aborted cancelled canceled error failed failure timeout timed_out")
 """Stop reasons of generations that did not come to an end of their own."""
 REFUSALS = (
     r"(?i)^\W*(error( code)?\s*:|traceback \(most recent|\w*(connection|timeout|ratelimit|api)\w*error\b)"

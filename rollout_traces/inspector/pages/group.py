@@ -13,7 +13,8 @@ import orjson
 
 from rollout_traces.alarms.worn import Usual, Worn
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.figures import Number, Range, axis_range, flag_severities, worn_listed
+from rollout_traces.inspector.asking import InParts
+from rollout_traces.inspector.pages.figures import Drawn, Number, drawn_by, worn_listed
 from rollout_traces.inspector.pages.incidents import run_alarms
 from rollout_traces.inspector.workspace import SplitView
 from rollout_traces.model.transcript import Transcript
@@ -127,12 +128,11 @@ class GroupPhrases:
 
 
 @dataclass(frozen=True)
-class GroupAnswer:
+class GroupAnswer(Drawn, InParts):
     """All samples of a group, best first; the tree and phrases are of all of them.
 
     Attributes:
         groups: of the step.
-        next: give it as `after` for the members behind; None at the end.
     """
 
     step: int
@@ -142,14 +142,11 @@ class GroupAnswer:
     mean: Number
     tied: bool
     n_rollouts: int
-    range: Range
-    severities: dict[str, str]
     usual: list[Usual]
     components: list[str]
     members: list[ShownMember]
     tree: ShownTree | None
     phrases: GroupPhrases
-    next: int | None = None
 
 
 def group(view: SplitView, step: int, group: int | None = None) -> GroupAnswer:
@@ -167,8 +164,7 @@ def group(view: SplitView, step: int, group: int | None = None) -> GroupAnswer:
         mean=chosen.reward_mean,
         tied=chosen.tied,
         n_rollouts=chosen.n_rollouts,
-        range=axis_range(view, "reward"),
-        severities=flag_severities(),
+        **drawn_by(view),
         usual=alarms.listed(),
         components=_components(members),
         members=[_described(member, alarms.worn_of(member.values, step)) for member in members],

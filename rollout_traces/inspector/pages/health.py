@@ -10,20 +10,21 @@ from itertools import chain
 from rollout_traces.alarms.worn import Usual
 from rollout_traces.errors import StoreError
 from rollout_traces.flags import needs_text
+from rollout_traces.inspector.asking import InParts
 from rollout_traces.inspector.pages.figures import (
     Card,
+    Drawn,
     KeptRollouts,
     Number,
-    Range,
-    axis_range,
     chosen_over_steps,
+    drawn_by,
     finite,
-    flag_severities,
     population_of,
     sample_card,
 )
 from rollout_traces.inspector.pages.incidents import run_alarms
 from rollout_traces.inspector.pages.measures import BY, FLAGGED, MEASURES, StepMeasure, flagged_share
+from rollout_traces.inspector.payload import SEVERITIES
 from rollout_traces.inspector.workspace import SplitView
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.metrics import StepView
@@ -44,7 +45,7 @@ MEASURES_OF_TRAINING = (
 """Measures that mean nothing where nothing is trained on."""
 MEASURES_OF_ALL = (FLAGGED, "discarded/share")
 """Measures that a trainer's own traces do not show: they carry flags of text alone, and none that was left out."""
-SEVERITIES = ("error", "warn", "info")
+WORST_FIRST = ("error", "warn", "info")
 Shares = Mapping[str, tuple[float, int]]
 """Name -> a share and a number."""
 
@@ -84,7 +85,7 @@ class HeatRow:
 
 
 @dataclass(frozen=True)
-class HealthAnswer:
+class HealthAnswer(InParts):
     """Measures, flags, discard and tie reasons over the steps.
 
     Attributes:
@@ -94,7 +95,6 @@ class HealthAnswer:
         off: flags and metrics that were switched off, in words.
         counters: what the run's logger counted and what waits in its spool on this machine; None over a server.
         stored: how much is stored of what was handed over on this machine, and what was lost; None where no spool is left.
-        next: give it as `after` for the steps behind; None at the end.
     """
 
     steps: list[int]
@@ -103,7 +103,7 @@ class HealthAnswer:
     usual: list[Usual]
     discards: list[HeatRow]
     ties: list[HeatRow]
-    severities: dict[str, str]
+    severities: Mapping[str, str]
     by: list[str]
     n_traced: int
     n_rows: int
@@ -112,11 +112,10 @@ class HealthAnswer:
     off: dict[str, str]
     counters: dict[str, float] | None = None
     stored: str | None = None
-    next: int | None = None
 
 
 @dataclass(frozen=True)
-class ExamplesAnswer:
+class ExamplesAnswer(Drawn):
     """Kept rollouts behind a point.
 
     Attributes:
@@ -131,8 +130,6 @@ class ExamplesAnswer:
     samples: list[Card]
     n_matched: int
     n_rows: int | None
-    range: Range
-    severities: dict[str, str]
     population: KeptRollouts
 
 
@@ -168,7 +165,7 @@ def _health(view: SplitView) -> HealthAnswer:
         usual=run_alarms(view).listed(),
         discards=matrix([each.discards for each in shown]),
         ties=matrix([each.ties for each in shown]),
-        severities=flag_severities(),
+        severities=SEVERITIES,
         by=[name for name in BY if counted and _is_known(view, counted[-1].step, name, kept_only)],
         n_traced=sum(info.n_traces for info in counted),
         n_rows=sum(info.n_rollouts or 0 for info in counted),
@@ -211,8 +208,7 @@ def examples(view: SplitView, step: int, name: str, what: str = "measure") -> Ex
         samples=[sample_card(row, alarms.worn_by(row)) for row in page.rows],
         n_matched=page.total,
         n_rows=None if unknown else _in_ledger(view, step, where),
-        range=axis_range(view, "reward"),
-        severities=flag_severities(),
+        **drawn_by(view),
         population=population_of(groups),
     )
 
@@ -327,10 +323,9 @@ def flag_shares(ledger: Ledger) -> dict[str, tuple[float, int]]:
 
 def flag_matrix(steps: Sequence[Shares]) -> list[HeatRow]:
     """The rows of flags: the worst severity first; shares of flags that need text are estimated."""
-    known = flag_severities()
     rows = [replace(row, estimated=needs_text(row.name)) for row in matrix(steps)]
-    ranks = {severity: rank for rank, severity in enumerate(SEVERITIES)}
-    return sorted(rows, key=lambda row: ranks.get(known.get(row.name, ""), len(ranks)))
+    ranks = {severity: rank for rank, severity in enumerate(WORST_FIRST)}
+    return sorted(rows, key=lambda row: ranks.get(SEVERITIES.get(row.name, ""), len(ranks)))
 
 
 def matrix(steps: Sequence[Shares]) -> list[HeatRow]:

@@ -111,7 +111,7 @@ def run_alarms(view: SplitView) -> RunAlarms:
         usual = usual_flags(scope)
         return RunAlarms(usual, rises(scope, usual))
 
-    return view.surveyed(("alarms", view.run, view.split), read)
+    return view.remembered(("alarms", view.run, view.split), read, alone=True)
 
 
 def run_incidents(view: SplitView) -> list[Incident]:
@@ -266,7 +266,7 @@ def run_diagnosed(view: SplitView) -> RunReport:
 
     scope = run_scope(view)
     key = ("run report", scope.run, scope.split)
-    return view.surveyed(key, lambda: diagnose(scope.relations, scope.run, scope.split))
+    return view.remembered(key, lambda: diagnose(scope.relations, scope.run, scope.split), alone=True)
 
 
 def run_events(view: SplitView) -> list[Event]:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.access import Visitor, who_asks
-from rollout_traces.inspector.asking import Names
+from rollout_traces.inspector.asking import FromRuns, Names, seen
 from rollout_traces.inspector.workspace import ProjectView
-from rollout_traces.model.text import NOTICE, quoted
+from rollout_traces.model.text import quoted
 from rollout_traces.store import Store
 from rollout_traces.store.labels import Entry
 from rollout_traces.store.labels.entry import check_entry, checked_place
@@ -36,7 +36,7 @@ class ShownEntry(Entry):
 
 
 @dataclass(frozen=True)
-class LabelsAnswer:
+class LabelsAnswer(FromRuns):
     """The labels and notes of a rollout.
 
     Attributes:
@@ -44,14 +44,12 @@ class LabelsAnswer:
         names: the names in use, the most frequent first.
         author: the name under which its reader writes.
         may_label: whether readers may label here.
-        notice: what its values are.
     """
 
     labels: list[ShownEntry]
     names: list[str]
     author: str
     may_label: bool
-    notice: str = NOTICE
 
 
 def labels(view: ProjectView, id: str) -> LabelsAnswer:
@@ -101,7 +99,7 @@ def annotate(
             tokens = None if start is None or stop is None else (start, stop)
             store.label(trace_id, text, visitor.name, kind=of_kind, turn=turn, tokens=tokens)
     else:
-        raise StoreError(f"kind: seen {kind[:40]!r}, expected label, note or removed.")
+        raise StoreError(f"kind: seen {seen(kind)}, expected label, note or removed.")
     return labels(view, trace_id)
 
 

@@ -12,11 +12,12 @@ import pyarrow as pa
 
 from rollout_traces.analysis.lanes import BUSY, HeldUp, Lanes, Tail, aligned, covered, lanes_of, tail_of
 from rollout_traces.errors import StoreError
+from rollout_traces.inspector.asking import FromRuns, InParts, seen
 from rollout_traces.inspector.pages.figures import scalars
 from rollout_traces.inspector.pages.funnel import FunnelAnswer, funnel
 from rollout_traces.inspector.workspace import SplitView, remembered, taken
 from rollout_traces.model.spans import KINDS, OF_TIME
-from rollout_traces.model.text import NOTICE, quoted_each
+from rollout_traces.model.text import quoted_each, words
 from rollout_traces.store.query.lexer import literal
 from rollout_traces.store.step_metrics import notes_in
 
@@ -29,19 +30,7 @@ MOST_NAMED = 50
 """Rollouts of a tail that a filter names."""
 PHASE = re.compile(r"phase/(.+)/start")
 """Scalars `phase/<name>/start` and `phase/<name>/end` say when a trainer did what: seconds since the epoch."""
-WANTED = (
-    "uid",
-    "id",
-    "step",
-    "group",
-    "sample",
-    "engine",
-    "source",
-    "episode",
-    "sample_id",
-    "timings",
-    "superseded",
-)
+WANTED = words("uid id step group sample engine source episode sample_id timings superseded")
 LOG_SPANS = "give timings=[[{kind, start, end, turn, engine, version, name}, ...], ...], which rt.Spans notes (docs/schema.md)"
 
 
@@ -143,13 +132,12 @@ class Time:
 
 
 @dataclass(frozen=True)
-class LanesAnswer(Time):
+class LanesAnswer(Time, InParts):
     """The same with its spans.
 
     Attributes:
         steps: the steps whose rollouts are shown, ascending.
         choices: what can have a lane.
-        next: give it as `after` for the spans behind; None at the end.
     """
 
     steps: list[int]
@@ -159,19 +147,13 @@ class LanesAnswer(Time):
     rollouts: list[LaneRollout]
     spans: SpanColumns
     changes: list[Change]
-    next: int | None = None
 
 
 @dataclass(frozen=True)
-class StepTime(Time):
-    """The same of a step without its spans, and the funnel of its rollouts.
-
-    Attributes:
-        notice: what names in it are.
-    """
+class StepTime(Time, FromRuns):
+    """The same of a step without its spans, and the funnel of its rollouts."""
 
     funnel: FunnelAnswer
-    notice: str = NOTICE
 
 
 def step_time(view: SplitView, step: int, by: str = "") -> StepTime:
@@ -196,7 +178,7 @@ def lanes(
         StoreError: `by` is none, or there is no such step or rollout.
     """
     if by and by not in BY:
-        raise StoreError(f"by: seen {by[:40]!r}, expected one of {', '.join(BY)}.")
+        raise StoreError(f"by: seen {seen(by)}, expected one of {', '.join(BY)}.")
     one = (group, sample)
     rows = _of_minutes(view, step, minutes) if minutes > 0 else _rows_of(view, step)
     if not rows:

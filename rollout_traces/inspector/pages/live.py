@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rollout_traces.errors import StoreError
+from rollout_traces.inspector.asking import FromRuns
 from rollout_traces.inspector.workspace import ProjectView, taken
 from rollout_traces.model.live_lines import STAGES
-from rollout_traces.model.text import NOTICE, duration, quoted
+from rollout_traces.model.text import duration, quoted
 from rollout_traces.store import Store
 from rollout_traces.store.live import LiveLook, LiveRow, LiveWriterSeen
 
@@ -64,7 +65,7 @@ class LiveRolloutShown:
 
 
 @dataclass(frozen=True)
-class LiveAnswer:
+class LiveAnswer(FromRuns):
     """The rollouts that a run samples now.
 
     Attributes:
@@ -78,7 +79,6 @@ class LiveAnswer:
         n_left_out: those that are not listed.
         ended: the newest that ended.
         remarks: what a reader should know of clocks, processes and files.
-        notice: what its values are.
     """
 
     run: str
@@ -91,7 +91,6 @@ class LiveAnswer:
     n_left_out: int
     ended: list[LiveRolloutShown]
     remarks: list[str]
-    notice: str = NOTICE
 
 
 @dataclass(frozen=True)
@@ -114,18 +113,16 @@ class LiveStage:
 
 
 @dataclass(frozen=True)
-class LiveRolloutAnswer:
+class LiveRolloutAnswer(FromRuns):
     """One rollout in flight with its stages, oldest first.
 
     Attributes:
         n_gone: earlier stages that are kept no more.
-        notice: what its values are.
     """
 
     rollout: LiveRolloutShown
     stages: list[LiveStage]
     n_gone: int
-    notice: str = NOTICE
 
 
 def live(view: ProjectView, run: str = "", limit: int = 100) -> LiveAnswer:

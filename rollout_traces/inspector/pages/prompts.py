@@ -8,6 +8,7 @@ from typing import get_args
 from rollout_traces.analysis import list_prompts, prompt_over_time
 from rollout_traces.analysis.prompts import Order, PromptList, PromptVisit
 from rollout_traces.errors import StoreError
+from rollout_traces.inspector.asking import seen
 from rollout_traces.inspector.pages.explain import AskedSides, sides
 from rollout_traces.inspector.pages.figures import Range, axis_range
 from rollout_traces.inspector.workspace import SplitView
@@ -68,7 +69,7 @@ def prompt_list(
     chosen = next((known for known in get_args(Order) if known == (order or "solved")), None)
     if chosen is None or after < 0:
         raise StoreError(
-            f"order: seen {order[:40]!r}, expected one of {', '.join(ORDERS)}; after: seen {after}, expected 0 or more."
+            f"order: seen {seen(order)}, expected one of {', '.join(ORDERS)}; after: seen {after}, expected 0 or more."
         )
     asked = sides(view, AskedSides(None, steps, where))
     found = view.remembered(

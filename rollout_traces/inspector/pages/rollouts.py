@@ -9,16 +9,15 @@ from typing import Any
 
 from rollout_traces.alarms.worn import Usual
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.asking import Names
+from rollout_traces.inspector.asking import Names, seen
 from rollout_traces.inspector.pages.figures import (
     Card,
+    Drawn,
     KeptRollouts,
     Number,
-    Range,
     RunProgress,
     RunSeries,
-    axis_range,
-    flag_severities,
+    drawn_by,
     population_of,
     population_over_steps,
     reward_ranges,
@@ -70,7 +69,7 @@ class StepGroup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplesAnswer(KeptRollouts):
+class SamplesAnswer(KeptRollouts, Drawn):
     """A step's groups, or with `sort` or `scope=all` rollouts a page at a time.
 
     Attributes:
@@ -81,8 +80,6 @@ class SamplesAnswer(KeptRollouts):
 
     usual: list[Usual]
     step: int
-    range: Range
-    severities: dict[str, str]
     columns: list[str]
     scope: str
     note: str | None = None
@@ -177,8 +174,7 @@ def samples(view: SplitView, step: int, asked: AskedSamples) -> SamplesAnswer:
     return SamplesAnswer(
         usual=alarms.listed(),
         step=step,
-        range=axis_range(view, "reward"),
-        severities=flag_severities(),
+        **drawn_by(view),
         columns=[column.name for column in view.store.columns()],
         scope="all" if everywhere else "step",
         note=note,
@@ -198,7 +194,7 @@ def rollout(
     store = view.store
     trace_id = id or find_sample(view, step, group, sample)
     record = store.record(trace_id)
-    payload = rollout_payload(trace_id, record, flag_severities())
+    payload = rollout_payload(trace_id, record)
     attempt = record.metadata.get("attempt")
     if attempt is not None:
         of_step = int(record.metadata["step"])
@@ -220,7 +216,7 @@ def tokens(view: ProjectView, id: str, after: int = 0, limit: int = MOST_TOKENS)
     trace_id = view.store.find(id)
     transcript = view.store.transcript(trace_id)
     if transcript is None or not len(transcript.tokens):
-        raise StoreError(f"rollout {id[:80]!r}: its tokens are unobserved, it was logged as text.")
+        raise StoreError(f"rollout {seen(id)}: its tokens are unobserved, it was logged as text.")
     track = transcript.tokens
     metadata = view.store.record(trace_id).metadata
     advantage = None if "advantages" in track.tracks else metadata.get("advantage")

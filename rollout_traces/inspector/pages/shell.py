@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollout_traces.errors import StoreError
+from rollout_traces.inspector.asking import FromRuns
 from rollout_traces.inspector.pages.figures import SeriesPoints, split_series
 from rollout_traces.inspector.workspace import ProjectView, SplitView, Workspace
-from rollout_traces.model.text import NOTICE
 from rollout_traces.store import RunInfo, Store
 
 
@@ -111,7 +111,7 @@ def _runs(store: Store) -> list[ListedRun]:
             started=run.started,
             n_traces=run.n_traces,
             n_rollouts=run.n_rollouts,
-            splits=[_split(store, run.id, split) for split in run.splits],
+            splits=[split_steps(store, run.id, split) for split in run.splits],
             note=_note(store, run),
             without=_without(store, run.id),
         )
@@ -138,7 +138,8 @@ def _note(store: Store, run: RunInfo) -> str:
     return ""
 
 
-def _split(store: Store, run_id: str, split: str) -> SplitSteps:
+def split_steps(store: Store, run_id: str, split: str) -> SplitSteps:
+    """A split as the frame lists it."""
     steps = store.steps(run_id, split)
     return SplitSteps(
         split,
@@ -174,17 +175,15 @@ class ProjectAnswer:
 
 
 @dataclass(frozen=True)
-class ProjectsAnswer:
+class ProjectsAnswer(FromRuns):
     """The projects that are shown.
 
     Attributes:
         where: the folder, server or Space that they are of.
-        notice: what its values are.
     """
 
     where: str
     projects: list[str]
-    notice: str = NOTICE
 
 
 def project(view: ProjectView) -> ProjectAnswer:

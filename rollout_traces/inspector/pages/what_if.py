@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_traces.errors import StoreError
+from rollout_traces.inspector.asking import InParts
 from rollout_traces.inspector.pages.figures import Card, Range, axis_range, sample_card
 from rollout_traces.inspector.workspace import SplitView
 from rollout_traces.ledger.loss_histogram import DIMENSIONS, unpack
@@ -49,12 +50,11 @@ class Cells:
 
 
 @dataclass(frozen=True)
-class WhatIfAnswer:
+class WhatIfAnswer(InParts):
     """A step's loss tokens in cells, the run's own bounds, the rollouts that were kept.
 
     Attributes:
         why: why there are no cells.
-        next: give it as `after` for the cells behind; None at the end.
     """
 
     step: int
@@ -63,7 +63,6 @@ class WhatIfAnswer:
     declared: dict[str, float | dict[str, float] | None]
     range: Range
     samples: list[Card]
-    next: int | None = None
 
 
 def what_if(view: SplitView, step: int) -> WhatIfAnswer:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from rollout_traces.inspector.guard import ServerOptions
 from rollout_traces.inspector.registry import READ, SENT
-from rollout_traces.inspector.server import ServerOptions, build_server
+from rollout_traces.inspector.server import build_server
 
 TOKEN = "t" * 24
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -19,7 +20,7 @@ HERE = "http://127.0.0.1:7861"
 def client(workspace) -> TestClient:
     """The whole server, its guard in front."""
     server = build_server(workspace, ServerOptions(token=TOKEN, mount_trackio=False))
-    return TestClient(server.app, base_url=HERE)
+    return TestClient(server, base_url=HERE)
 
 
 def get(client: TestClient, name: str, **query: Any) -> Any:

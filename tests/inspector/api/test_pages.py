@@ -10,8 +10,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from rollout_traces.inspector.access import Visitor, asking
+from rollout_traces.inspector.guard import ServerOptions
 from rollout_traces.inspector.registry import PAGES, READ, SENT
-from rollout_traces.inspector.server import ServerOptions, build_server
+from rollout_traces.inspector.server import build_server
 from rollout_traces.inspector.workspace import Workspace
 from tests.inspector.told import told
 
@@ -94,7 +95,7 @@ def clients(demo, workspace) -> dict[str, TestClient]:
     asked = {}
     for shown, projects in ((demo, ("demo", "agents", "pictures")), (workspace, ("story",))):
         server = build_server(shown, ServerOptions(token=TOKEN, mount_trackio=False))
-        client = TestClient(server.app, base_url="http://127.0.0.1:7861", headers=BEARER)
+        client = TestClient(server, base_url="http://127.0.0.1:7861", headers=BEARER)
         asked |= dict.fromkeys(projects, client)
     return asked
 

@@ -1,9 +1,10 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { DEEPEST, drawable, measure } from "../../../rollout_traces/inspector/lib/formula.js";
-import { parseBlocks } from "../../../rollout_traces/inspector/lib/markdown.js";
+import { blocksOf } from "../../../rollout_traces/inspector/lib/markdown.js";
 import { parseInline } from "../../../rollout_traces/inspector/lib/markdown_inline.js";
 
+const parseBlocks = text => [...blocksOf(text)];
 const kinds = text => parseBlocks(text).map(block => block.kind);
 const texts = nodes => nodes.map(node => node.kind + ":" + (node.text ?? texts(node.inline)));
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from rollout_traces.inspector.share.contents import Shared, shared_contents
-from rollout_traces.inspector.share.page import shared_page
+from rollout_traces.inspector.shared_file import Shared, shared_contents, shared_page
 from tests.inspector.conftest import ARTIFACTS
 from tests.inspector.share.test_share import everything
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout_traces.inspector.site.writing import write_site
+from rollout_traces.inspector.site import write_site
 from rollout_traces.inspector.workspace import Workspace
 
 

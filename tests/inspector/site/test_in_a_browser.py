@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import expect
 
-from rollout_traces.inspector.site.writing import write_site
+from rollout_traces.inspector.site import write_site
 from tests.inspector.conftest import ARTIFACTS
 
 pytestmark = pytest.mark.browser

@@ -16,7 +16,7 @@ from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.inspector.app import answered
 from rollout_traces.inspector.asking import answer_of, as_plain, read_request
 from rollout_traces.inspector.pages import around, rollouts, run
-from rollout_traces.inspector.site.writing import write_site
+from rollout_traces.inspector.site import write_site
 from rollout_traces.inspector.workspace import SplitView
 
 ASK = Path(__file__).with_name("ask.mjs")

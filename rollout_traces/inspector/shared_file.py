@@ -1,16 +1,27 @@
-"""The contents of a shared file: the answers that the pages would have got, read once."""
+"""One HTML file that holds what a page shows, and needs no server: the answers that the page would have got, read once."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.asking import as_plain
+from rollout_traces.inspector.asking import Names, as_json, as_plain, seen
+from rollout_traces.inspector.assets import (
+    STYLE,
+    InlineError,
+    bundle,
+    inlined,
+    made_by,
+    policy_hash,
+    written_head,
+)
+from rollout_traces.inspector.hiding import Hiding, HidingWorkspace
 from rollout_traces.inspector.pages.around import GroupPushes, group_pushes, step_means
 from rollout_traces.inspector.pages.compare import compare, run_of
 from rollout_traces.inspector.pages.explain import AskedSides, explain
@@ -19,7 +30,6 @@ from rollout_traces.inspector.pages.group import group
 from rollout_traces.inspector.pages.rollouts import rollout
 from rollout_traces.inspector.pages.run import run_report
 from rollout_traces.inspector.payload import unpacked
-from rollout_traces.inspector.share.hiding import Hiding, HidingWorkspace
 from rollout_traces.inspector.workspace import ProjectView, SplitView, Workspace
 
 MOST_ROLLOUTS = 64
@@ -84,7 +94,7 @@ def shared_contents(workspace: Workspace, wanted: Shared) -> dict[str, Any]:
     held["steps"] = sorted(
         {each["metadata"]["step"] for each in held["rollouts"] if "step" in each["metadata"]}
     )
-    held["made"] = _made(wanted)
+    held["made"] = made_by() + (" · parts are hidden" if wanted.patterns else "")
     return _hidden(hiding, held) if wanted.patterns else held
 
 
@@ -175,11 +185,16 @@ def _examples(answer: Mapping[str, Any]) -> list[str]:
 
 
 def _read(view: ProjectView, ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Rollouts with their own labels; the names of others are not included, and none can be added."""
+    """Rollouts with their own labels; the names of others are not included."""
     if len(ids) > MOST_ROLLOUTS:
         raise StoreError(f"{len(ids)} rollouts; one file holds at most {MOST_ROLLOUTS}. Name fewer.")
-    shown = [as_plain(rollout(_of_trace(view, trace_id), trace_id)) for trace_id in ids]
-    return [{**each, "labels": {**each["labels"], "names": [], "may_label": False}} for each in shown]
+    return [written_rollout(_of_trace(view, trace_id), trace_id) for trace_id in ids]
+
+
+def written_rollout(view: SplitView, trace_id: str) -> dict[str, Any]:
+    """A rollout as a page without a server shows it, to which no label can be added."""
+    shown = as_plain(rollout(view, trace_id))
+    return shown | {"labels": shown["labels"] | {"names": [], "author": "", "may_label": False}}
 
 
 def _around(view: SplitView, shown: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -235,13 +250,6 @@ def _named(shown: Mapping[str, Any]) -> str:
     return ", ".join(parts) or "a rollout"
 
 
-def _made(wanted: Shared) -> str:
-    from rollout_traces import __version__
-
-    hidden = " · parts are hidden" if wanted.patterns else ""
-    return f"rollout-traces {__version__}, {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC{hidden}"
-
-
 def _hidden(hiding: Hiding, held: Mapping[str, Any]) -> dict[str, Any]:
     """Hides in everything that is text; ids of traces that the page goes by stay."""
     kept = ("rollouts", "around", "start")
@@ -249,3 +257,98 @@ def _hidden(hiding: Hiding, held: Mapping[str, Any]) -> dict[str, Any]:
         **{key: value if key in kept else hiding.value(value) for key, value in held.items()},
         "rollouts": [hiding.payload(each) for each in held["rollouts"]],
     }
+
+
+ENTRY = "components/shared/script.js"
+
+
+def shared_page(held: Mapping[str, Any]) -> str:
+    """One HTML file.
+
+    Args:
+        held: what it shows, see `contents.Shared.held`.
+
+    Returns:
+        The file's text. Its Content-Security-Policy names the hashes of its one script and its one style sheet
+        and allows nothing else: no request, no frame, no form, no other script.
+    """
+    script, style = _code()
+    hashes = [policy_hash(code.encode()) for code in (script, style)]
+    policy = f"default-src 'none'; script-src {hashes[0]}; style-src {hashes[1]}; base-uri 'none'; form-action 'none'"
+    text = as_json(held).decode()
+    return (
+        f"{written_head(policy, str(held.get('title', '')))}<style>{style}</style></head><body>\n"
+        f'<script type="application/json" id="rt-held">{_inside_script(text)}</script>\n'
+        f"<script>{script}</script>\n</body></html>\n"
+    )
+
+
+@cache
+def _code() -> tuple[str, str]:
+    """The script and the style sheet, the same in every file.
+
+    Raises:
+        InlineError: they cannot stand inside HTML.
+    """
+    script, style = inlined(bundle().modules, ENTRY), bundle().files[STYLE].body.decode()
+    for name, text, ends in (("script", script, "</script"), ("style sheet", style, "</style")):
+        if ends in text.lower() or "<!--" in text:
+            raise InlineError(f"the {name} holds {ends} or <!--, which would end it early inside HTML.")
+    return script, style
+
+
+def _inside_script(text: str) -> str:
+    """JSON that no sign of can end the element that it stands in."""
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+LARGEST = 64 << 20
+"""Bytes of a file that a browser is sent."""
+
+
+@dataclass(frozen=True)
+class SharedFile:
+    """The file's text, and its name."""
+
+    html: str
+    name: str
+
+
+def share(
+    view: SplitView,
+    what: str,
+    id: str = "",
+    a: str = "",
+    b: str = "",
+    step: int | None = None,
+    group: int | None = None,
+    hide: Names = (),
+) -> SharedFile:
+    """The file of a rollout (`id`), of two (`a` and `b`), of a group (`step`, `group`) or of the run's report.
+
+    `what` says which: `rollout`, `compare`, `group` or `explain`. The texts of `hide` are hidden in it.
+
+    Raises:
+        StoreError: `what` is something else, it is not there, or the file is too large.
+    """
+    known = {
+        "rollout": {"rollouts": (id,)},
+        "compare": {"compared": (a, b)},
+        "group": {"group": (step or 0, group or 0)},
+        "explain": {"explained": True, "step": step},
+    }
+    if what not in known:
+        raise StoreError(f"what: seen {seen(what)}, expected rollout, compare, group or explain.")
+    if what == "group" and step is None:
+        raise StoreError("step: none named. Pick one with the step pager.")
+    patterns = tuple(re.escape(text) for text in hide if text)
+    wanted = Shared(view.project, run=view.run, split=view.split, patterns=patterns, **known[what])  # type: ignore[arg-type]
+    page = shared_page(shared_contents(view.workspace, wanted))
+    size = len(page.encode())
+    if size > LARGEST:
+        raise StoreError(
+            f"the file has {size:,} bytes; a browser is sent at most {LARGEST:,}. Use `rollout-traces share`."
+        )
+    return SharedFile(page, f"{what}.html")

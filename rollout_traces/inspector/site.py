@@ -1,21 +1,26 @@
-"""The contents of a site's files: the answers that the pages would have got, and the rows that they filter."""
+"""A run as a folder of files that any web server serves: the inspector's own pages over answers written down, gzipped, and the rows that they filter."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import gzip
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from rollout_traces.errors import StoreError
-from rollout_traces.inspector.asking import as_plain
+from rollout_traces.errors import ConfigError, StoreError
+from rollout_traces.inspector.asking import as_json, as_plain
+from rollout_traces.inspector.assets import STYLE, bundle, icon, inlined, made_by, written_head
 from rollout_traces.inspector.pages.around import group_pushes, image, step_means
 from rollout_traces.inspector.pages.explain import AskedSides, explain
 from rollout_traces.inspector.pages.figures import population_over_steps, sample_card, scalars
 from rollout_traces.inspector.pages.incidents import run_alarms
-from rollout_traces.inspector.pages.rollouts import AskedSamples, metrics, rollout, samples
+from rollout_traces.inspector.pages.rollouts import AskedSamples, metrics, samples
 from rollout_traces.inspector.pages.run import RunAnswer, run_report
-from rollout_traces.inspector.pages.shell import ListedRun, SplitSteps
-from rollout_traces.inspector.workspace import SplitView
+from rollout_traces.inspector.pages.shell import ListedRun, SplitSteps, split_steps
+from rollout_traces.inspector.shared_file import written_rollout
+from rollout_traces.inspector.workspace import ProjectView, SplitView, Workspace
 from rollout_traces.store import TraceRow
 from rollout_traces.store.asking import meanings
 from rollout_traces.store.reading import part_text
@@ -55,9 +60,7 @@ class SiteOf:
 
     def steps(self) -> SplitSteps:
         """The split as the frame lists it."""
-        infos = self.view.store.steps(self.view.run, self.view.split)
-        n_rows = sum(info.n_rollouts or info.n_traces for info in infos)
-        return SplitSteps(self.view.split, [info.step for info in infos], len(self.rows), n_rows)
+        return split_steps(self.view.store, self.view.run, self.view.split)
 
     def files(self) -> Iterator[File]:
         """All of them; `explained` and `images` are known when they were read."""
@@ -113,7 +116,6 @@ class SiteOf:
 
     def _rollouts(self, rows: Sequence[TraceRow]) -> dict[str, Any]:
         """Some rollouts with their tokens, and what overlays need of their groups."""
-        shown = [as_plain(rollout(self.view, str(row.id))) for row in rows]
         pushes = {}
         for step, group in dict.fromkeys((row.step, row.get("group")) for row in rows):
             try:
@@ -121,11 +123,7 @@ class SiteOf:
                     pushes[f"{step} {group}"] = as_plain(group_pushes(self.view, step, group))
             except StoreError:
                 continue  # no advantages: the overlay is not offered
-        labels = ({**each["labels"], "names": [], "author": "", "may_label": False} for each in shown)
-        return {
-            "rollouts": [each | {"labels": own} for each, own in zip(shown, labels, strict=True)],
-            "pushes": pushes,
-        }
+        return {"rollouts": [written_rollout(self.view, str(row.id)) for row in rows], "pushes": pushes}
 
     def _images(self, shown: dict[str, Any]) -> Iterator[File]:
         for number, each in enumerate(shown.get("images", ())):
@@ -208,3 +206,112 @@ def _chunks(rows: Sequence[TraceRow]) -> Iterator[tuple[int, list[TraceRow]]]:
 def _worth_explaining(report: RunAnswer) -> list[int]:
     steps = [d.step for d in report.diagnoses] + [event.step for event in report.events]
     return list(dict.fromkeys(step for step in steps if step is not None))[:MOST_EXPLAINED]
+
+
+ENTRY = "components/site/script.js"
+PAGES = ("run", "rollouts")
+MARK = "rt-site"
+"""The id by which a page knows that it is one of a site."""
+SCRIPT = "site.js"
+_COMPONENTS = Path(__file__).parent / "components"
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'"
+)
+
+
+def write_site(
+    workspace: Workspace,
+    project: str,
+    run: str,
+    out: Path,
+    splits: Sequence[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[int, int]:
+    """Writes a run as a folder that any web server serves.
+
+    The folder appears under its name only when it is complete; a site that stood there goes.
+
+    Args:
+        workspace: where it is read from.
+        run: the run's name or id.
+        splits: these splits alone.
+        progress: called with rollouts done and rollouts in all.
+
+    Returns:
+        Rollouts and bytes that were written.
+
+    Raises:
+        ConfigError: something else stands at `out`.
+        StoreError: there is no such run, or nothing of it was kept.
+    """
+    out = out.resolve()  # `.` has no name
+    _may_replace(out)
+    view = ProjectView(workspace, project)
+    info = view.store.run(run)
+    named = [split for split in info.splits if splits is None or split in splits]
+    parts = [SiteOf(SplitView(workspace, project, info.id, split), str(at)) for at, split in enumerate(named)]
+    total = sum(len(part.rows) for part in parts)
+    if not total:
+        raise StoreError(f"run {info.name!r}: no rollout was kept, so there is nothing to show.")
+    unfinished = out.with_name(f".{out.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        done = 0
+        for part in parts:
+            for name, held in part.files():
+                _write(unfinished / "data" / f"{name}.gz", held)
+                done += len(held["rollouts"]) if "/rollouts-" in name else 0
+                if progress is not None:
+                    progress(done, total)
+        _write(unfinished / "data" / "about.gz", _about(parts, info.name))
+        _write_page(unfinished, info.name)
+        if out.exists():
+            shutil.rmtree(out)
+        unfinished.replace(out)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return total, sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+
+
+def _may_replace(out: Path) -> None:
+    page = out / "index.html"
+    ours = page.is_file() and f'id="{MARK}"' in page.read_text("utf-8", "replace")
+    if out.exists() and not ours and not (out.is_dir() and not any(out.iterdir())):
+        raise ConfigError(f"{out} is there and no site of ours. Name a folder that is empty or not there.")
+
+
+def _write(path: Path, held: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(as_json(held), mtime=0))
+
+
+def _about(parts: Sequence[SiteOf], name: str) -> Mapping[str, Any]:
+    view = parts[0].view
+    project = view.project.rstrip("/").rsplit("/", 1)[-1]  # of an export, not where it lies
+    run = as_plain(listed_run(view, [part.steps() for part in parts]))
+    return {
+        "title": f"{project} / {name}",
+        "made": made_by(),
+        "catalog": {"projects": [{"name": project}], "project": project, "runs": [run]},
+        "splits": [part.view.split for part in parts],
+        "explained": [part.explained for part in parts],
+        "images": {key: value for part in parts for key, value in part.images.items()},
+    }
+
+
+def _write_page(folder: Path, title: str) -> None:
+    files = bundle()
+    (folder / SCRIPT).write_text(inlined(files.modules, ENTRY), "utf-8")
+    (folder / STYLE).write_bytes(files.files[STYLE].body)
+    pages = "\n".join(
+        f'<div class="rt-view rt-page" id="rt-{name}">{(_COMPONENTS / name / "template.html").read_text("utf-8")}</div>'
+        for name in PAGES
+    )
+    (folder / "index.html").write_text(
+        f"{written_head(_POLICY, title)}"
+        f'<link rel="icon" type="image/svg+xml" href="{icon()}">\n'
+        f'<link rel="stylesheet" href="{STYLE}?{files.digest}">\n'
+        f'<script src="{SCRIPT}?{files.digest}" defer></script></head>\n<body id="{MARK}">\n{pages}\n</body></html>\n',
+        "utf-8",
+    )
