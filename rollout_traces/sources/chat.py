@@ -276,6 +276,6 @@ def _take_apart(text: str, opener: re.Pattern[str], closer: str) -> list[dict[st
         if inner:
             role, content = "tool", inner[1]
         messages.append({"role": role, "content": content})
-    if messages and messages[-1] == {"role": "assistant", "content": ""}:
+    if messages[-1] == {"role": "assistant", "content": ""}:
         messages.pop()
     return messages

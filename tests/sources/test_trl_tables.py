@@ -1,12 +1,16 @@
-"""Which rows of a table are those of the table before it."""
+"""Tables that TRL logs: which rows are those of the table before, and what the scalars around them tell."""
 
 from __future__ import annotations
 
+import json
+import sqlite3
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_traces.sources.formats.trl_parquet import n_repeated
-from rollout_traces.sources.trl_tables import LoggedTable, row_metadata
+from rollout_traces.sources.trl_tables import LoggedTable, TableReader, row_metadata
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
@@ -52,3 +56,147 @@ def test_whatever_a_table_holds_each_row_is_a_rollout(records):
     for row, record in zip(rollouts, records, strict=True):
         assert isinstance(row.step, int) and abs(row.step) < 2**53
         assert ("unreadable" in row_metadata(row, record)) == (not row.messages)
+
+
+class Project:
+    """Logged scalars and configs, as Trackio's database has them."""
+
+    def __init__(self) -> None:
+        self.database = sqlite3.connect(":memory:")
+        self.database.execute(
+            "CREATE TABLE metrics (id INTEGER PRIMARY KEY, run_id, run_name, step, timestamp, metrics)"
+        )
+
+    def log(self, metrics: object, step: object = 1, run: str = "r", timestamp: str | None = "t") -> None:
+        text = metrics if isinstance(metrics, bytes) else json.dumps(metrics)
+        self.database.execute(
+            "INSERT INTO metrics (run_id, run_name, step, timestamp, metrics) VALUES (?, ?, ?, ?, ?)",
+            (f"id of {run}", run, step, timestamp, text),
+        )
+
+    def log_table(self, texts: str, more: dict | None = None, **place: object) -> None:
+        records = [
+            {"step": 1, "prompt": "q", "completion": text, **(more or {"right": 1.0})} for text in texts
+        ]
+        self.log({"completions": {"_type": "trackio.table", "_value": records}}, **place)
+
+    def declare(self, **config: object) -> None:
+        self.database.execute("CREATE TABLE IF NOT EXISTS configs (run_id, config)")
+        self.database.execute("INSERT INTO configs VALUES ('id of r', ?)", (json.dumps(config),))
+
+    @property
+    def reader(self) -> TableReader:
+        return TableReader(lambda sql, values: self.database.execute(sql, values).fetchall())
+
+
+@pytest.fixture
+def project() -> Project:
+    return Project()
+
+
+def shown(table: LoggedTable | None) -> str:
+    assert table is not None
+    return "".join(str(record["completion"]) for record in table.records)
+
+
+class TestAProject:
+    def test_tables_are_found_among_scalars(self, project, monkeypatch):
+        monkeypatch.setattr("rollout_traces.sources.trl_tables._ROWS_AT_ONCE", 2)
+        for n in range(3):
+            project.log({"train/rewards/right/mean": 0.5})
+            project.log_table("ab" * (n + 1))
+        found = list(project.reader.numbers(0, 6))
+        assert [number for number, _ in found] == [2, 4, 6] and found[0][1] < found[1][1] < found[2][1]
+        assert [number for number, _ in project.reader.numbers(2, 5)] == [4]
+
+    def test_a_table_tells_its_place_and_the_scalars_before_it_its_rewards(self, project):
+        project.declare(reward_weights=[1.0, 0.5])
+        project.log({"train/rewards/right/mean": 0.5, "train/rewards/short/std": 0.1, "loss": 1.0})
+        project.log_table("ab", {"right": 1.0, "short": 0.5}, step=7)
+        table = project.reader.table(2)
+        assert (table.run_id, table.run, table.step, table.timestamp) == ("id of r", "r", 7, "t")
+        assert (table.split, list(table.rewards), table.weights) == (
+            "rollout",
+            ["right", "short"],
+            (1.0, 0.5),
+        )
+        assert shown(table) == "ab" and table.first == table.repeated == 0
+
+    def test_scalars_of_an_evaluation_alone_make_it_an_evaluation(self, project):
+        project.log({"eval/rewards/right/mean": 0.5})
+        project.log_table("a")
+        project.log({"eval/rewards/right/mean": 0.5, "train/rewards/right/mean": 0.5})
+        project.log_table("b")
+        assert [project.reader.table(n).split for n in (2, 4)] == ["eval-rollout", "rollout"]
+
+    def test_without_scalars_every_number_that_is_not_trls_own_is_a_reward(self, project):
+        project.log_table("a", {"right": 1.0, "note": "x", "done": True, "advantage": 0.5, "spelled": "2"})
+        assert list(project.reader.table(1).rewards) == ["right", "spelled"]
+
+    @pytest.mark.parametrize("weights", [[1.0, 2.0], [None], "1", None])
+    def test_weights_that_do_not_fit_are_left_out(self, project, weights):
+        project.declare(reward_weights=weights)
+        project.log_table("a")
+        assert project.reader.table(1).weights == ()
+
+    def test_rows_of_the_table_before_are_left_out_whoever_read_it(self, project):
+        project.log({"eval/rewards/right/mean": 0.5})
+        project.log_table("abcd")
+        project.log({"eval/rewards/right/mean": 0.5})
+        project.log_table("cdx")
+        project.log_table("zz", run="other")
+        reader = project.reader
+        assert [shown(reader.table(n)) for n in (2, 4, 5)] == ["abcd", "x", "zz"]
+        reader.forget()
+        late = project.reader.table(4)
+        assert shown(late) == "x" and (late.first, late.repeated) == (2, 2)
+        assert [row.line for row in late.rollouts()] == [3]
+
+    @pytest.mark.parametrize(
+        "metrics",
+        [
+            {"completions": {"_type": "trackio.table", "_value": [{"prompt": "q"}]}},
+            {"completions": {"_type": "trackio.table", "_value": "rows"}},
+            {"completions": 3},
+            b"{",
+            [1],
+        ],
+    )
+    def test_what_is_no_table_of_trls_is_none(self, project, metrics):
+        project.log(metrics)
+        assert project.reader.table(1) is None and project.reader.table(2) is None
+
+    def test_a_place_that_is_none_is_a_plain_one(self, project):
+        project.log_table("a", step="x", timestamp=None)
+        project.database.execute("UPDATE metrics SET run_name = NULL")
+        table = project.reader.table(1)
+        assert (table.run, table.step, table.timestamp) == ("", 0, "")
+
+
+def test_equal_prompts_of_a_step_are_a_group_and_rows_that_are_none_rollouts_without_words():
+    records = [{"step": 1, "prompt": p, "completion": "c", "right": 1.0} for p in "aab"]
+    records += [
+        {"step": 2, "prompt": "a", "completion": "c"},
+        {"step": 1, "prompt": 3, "completion": object()},
+    ]
+    table = LoggedTable(1, "id", "r", 3, "", "rollout", first=4, records=records, rewards=["right"])
+    found = table.rollouts()
+    assert [row.group for row in found[:4]] == [0, 0, 1, 2]
+    assert [row.line for row in found] == [5, 6, 7, 8, 9] and {row.split for row in found} == {"rollout"}
+
+
+def test_a_row_tells_its_numbers_under_their_own_names_and_ours():
+    record = {
+        "step": 5,
+        "prompt": "q",
+        "completion": "c",
+        "right": 1.0,
+        "mine": 2,
+        "advantage": 0.25,
+        "note": "x",
+    }
+    (row,) = LoggedTable(1, "id", "r", 3, "", "rollout", records=[record], rewards=["right"]).rollouts()
+    told = row_metadata(row, record)
+    assert (told["right"], told["mine"], told["rewards/right"], told["advantage"]) == (1.0, 2, 1.0, 0.25)
+    assert (told["split"], told["group_id"], told["table_row"]) == ("rollout", 0, 1)
+    assert "prompt" not in told and "unreadable" not in told and "note" not in told
