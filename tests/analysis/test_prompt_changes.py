@@ -77,6 +77,22 @@ class TestChanges:
         assert said(table([{"step": s, "prompt_key": "p"} for s in range(12)])) == []
 
 
+class TestTheOnset:
+    def test_is_behind_the_last_visit_with_the_old_text(self):
+        """The prompts that change are asked every third step, at step 18 last before the change at step 21."""
+        relations = run_of(
+            lambda step, prompt: {"ground_truth": "no" if step >= 20 and prompt < 10 else "yes"}
+        )
+        (entry,) = prompt_entries(RunScope(relations, "run", "rollout"))
+        assert (entry.step, entry.onset) == (21, (19, 21))
+
+    def test_two_prompts_alone_are_no_change_and_three_are(self):
+        def until(n: int) -> list[str]:
+            return said(run_of(lambda step, prompt: {"ground_truth": str(step >= 21 and prompt < n)}))
+
+        assert until(2) == [] and len(until(3)) == 1
+
+
 class TestEvaluationPromptsInTraining:
     def test_they_are_found_by_their_text(self):
         def held(step: int, prompt: int) -> dict[str, str]:
@@ -88,3 +104,40 @@ class TestEvaluationPromptsInTraining:
 
     def test_others_are_not(self):
         assert said(run_of(lambda step, prompt: {}, lambda i: f"Held out {i}")) == []
+
+
+class TestEvaluationPromptsReplaced:
+    @staticmethod
+    def evaluated(*sets: range) -> list[str]:
+        """Evaluations at steps 0, 5, 10, ... of a run, each of the prompts of a set."""
+        rows = [{"step": 0, "prompt_key": "p"}]
+        rows += [
+            {"step": 5 * at, "split": "eval-rollout", "prompt_key": f"e{prompt}"}
+            for at, asked in enumerate(sets)
+            for prompt in asked
+        ]
+        return [each for each in said(table(rows)) if "other prompts" in each]
+
+    def test_are_told_with_the_step_and_how_many(self):
+        assert self.evaluated(range(10), range(10), range(10), range(9, 19)) == [
+            "eval-rollout asks other prompts since step 15: 9 of 10 were not asked at step 10."
+        ]
+
+    def test_a_few_new_ones_are_no_replacement(self):
+        assert self.evaluated(range(10), range(10), range(10), range(7, 17)) == []
+
+    def test_two_evaluations_alone_say_nothing_of_what_is_usual(self):
+        assert self.evaluated(range(10), range(20, 30)) == []
+        assert len(self.evaluated(range(10), range(10), range(20, 30))) == 1
+
+    def test_where_each_asks_others_that_is_usual(self):
+        assert self.evaluated(range(10), range(10, 20), range(20, 30), range(30, 40)) == []
+
+    def test_very_few_prompts_are_no_evaluation(self):
+        assert self.evaluated(range(2), range(2), range(2), range(5, 7)) == []
+        assert len(self.evaluated(range(3), range(3), range(3), range(5, 8))) == 1
+
+    def test_a_second_replacement_is_told_too(self):
+        first, second, third = range(10), range(20, 30), range(40, 50)
+        told = self.evaluated(first, first, second, second, third)
+        assert [each.split("since step ")[1].split(":")[0] for each in told] == ["10", "20"]

@@ -1,0 +1,161 @@
+"""The rollouts of a run as arrays, and which measures of them are series."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollout_traces.analysis.run_rows import (
+    FEWEST_HITS,
+    MOST_PARTS,
+    RunRows,
+    distinct,
+    read_rows,
+)
+from rollout_traces.analysis.scope import RunScope
+from tests.analysis.builders import steps, table
+
+
+def read(rows: list[dict], **scope: object) -> RunRows:
+    return read_rows(RunScope(table(rows), "run", "rollout", **scope))
+
+
+def measured(rows: RunRows) -> dict[tuple[str, str | None], list[float | None]]:
+    """(column, value) of each measure and its values, NaN as None."""
+    return {
+        (each.name.column, each.name.value): [None if np.isnan(v) else float(v) for v in each.read()]
+        for each in rows.measures
+    }
+
+
+def four(**columns: list) -> list[dict]:
+    """Four rows of two steps with the given columns."""
+    return [
+        {
+            "step": n // 2,
+            "group": n,
+            "prompt_key": f"p{n % 2}",
+            **{name: values[n] for name, values in columns.items()},
+        }
+        for n in range(4)
+    ]
+
+
+def test_small_numbers_are_told_apart_in_order():
+    values, places = distinct(np.array([5, 0, 5, 3]))
+    assert values.tolist() == [0, 3, 5] and places.tolist() == [2, 0, 2, 1]
+    assert [each.tolist() for each in distinct(np.array([], np.int64))] == [[], []]
+
+
+class TestPlaces:
+    def test_each_row_has_its_step_its_group_and_its_prompt(self):
+        rows = read(steps(3, groups=2, size=2, reward=lambda step, group, sample: step + sample))
+        assert rows.steps.tolist() == [0, 1, 2]
+        assert np.bincount(rows.at).tolist() == [4, 4, 4] == rows.per_step.tolist()
+        assert len(set(rows.unit.tolist())) == 6 and np.bincount(rows.unit).tolist() == [2] * 6
+        assert len(set(rows.prompt.tolist())) == 6
+
+    def test_cut_by_a_column_each_group_is_one_for_each_value(self):
+        engine = lambda step, group, sample: "ab"[sample % 2]  # noqa: E731
+        rows = read(steps(2, groups=2, size=4, engine=engine))
+        cut = rows.cut_by("engine")
+        assert np.bincount(cut.unit).tolist() == [2] * 8 and list(cut.parts) == ["engine"]
+
+    def test_rows_that_were_not_drawn_by_chance_have_no_weight(self):
+        given = four(
+            traced=[True, True, True, False],
+            selected_by=["random", "random", "flagged", None],
+            selected_probability=[0.25, None, 0.5, None],
+        )
+        assert read(given).weight.tolist() == [4.0, 1.0, 0.0, 0.0]
+
+    def test_a_filter_narrows_them(self):
+        assert read(four(reward=[0.0, 1.0, 2.0, 3.0]), within=(1, 1)).at.tolist() == [0, 0]
+        assert len(read(four(reward=[0.0, 1.0, 2.0, 3.0]), where=("reward > ?", (0.5,))).at) == 3
+
+
+class TestNumbers:
+    def test_one_that_differs_is_a_measure_and_that_it_is_unknown_is_another(self):
+        found = measured(read(four(n_sampled=[1, 2, None, 4], reward=[1.0, 1.0, 1.0, 1.0])))
+        assert found == {
+            ("n_sampled", "unknown"): [0.0, 0.0, 1.0, 0.0],
+            ("n_sampled", None): [1.0, 2.0, None, 4.0],
+        }
+
+    def test_that_only_traced_rollouts_know_is_of_those_that_were_drawn(self):
+        given = four(
+            traced=[True, True, True, False],
+            selected_by=["random"] * 3 + [None],
+            n_turns=[1, 2, 3, None],
+            n_sampled=[1, 2, 3, 4],
+        )
+        rows = read(given)
+        assert {(m.name.column, m.drawn) for m in rows.measures if m.name.statistic != "share"} == {
+            ("n_turns", True),
+            ("n_sampled", False),
+        }
+        assert ("n_turns", "unknown") not in measured(rows)
+
+    def test_what_a_step_without_advantages_does_not_have_is_no_loss(self):
+        found = measured(read(four(advantage=[None, None, 1.0, -1.0])))
+        assert list(found) == [("advantage", None)]
+
+    def test_numbers_that_float32_cannot_hold_keep_all_their_digits(self):
+        exact = [1.0, 1.0 + 2**-40, 2.0**60, 3.0]
+        assert measured(read(four(reward=exact)))[("reward", None)] == exact
+
+    def test_a_few_lags_part_the_rollouts(self):
+        rows = read(four(staleness_max=[0, 2, 2, None]))
+        codes, values = rows.parts["staleness_max"]
+        assert (codes.tolist(), values) == ([0, 1, 1, -1], ["0", "2"])
+        assert "staleness_max" not in read(four(staleness_max=[1, 1, 1, None])).parts
+
+
+def many(n_values: int, each: int = 4) -> list[dict]:
+    return [
+        {"step": 0, "group": n, "prompt_key": "p", "source": f"s{n % n_values:02}"}
+        for n in range(n_values * each)
+    ]
+
+
+class TestTexts:
+    def test_one_of_few_values_parts_the_rollouts(self):
+        rows = read(four(source=["a", "b", "a", None]))
+        codes, values = rows.parts["source"]
+        assert [values[code] if code >= 0 else None for code in codes] == ["a", "b", "a", None]
+
+    @pytest.mark.parametrize(
+        ("n", "parts"), [(1, False), (2, True), (MOST_PARTS, True), (MOST_PARTS + 1, False)]
+    )
+    def test_one_value_and_very_many_part_nothing(self, n, parts):
+        assert ("source" in read(many(n)).parts) is parts
+
+    def test_what_came_out_parts_nothing_but_how_it_stopped(self):
+        rows = read(four(stop_reason=["a", "b"] * 2, reward_status=["ok", "error"] * 2))
+        assert list(rows.parts) == ["stop_reason"]
+
+    def test_of_two_values_one_is_a_share_and_of_three_each(self):
+        assert list(measured(read(many(2)))) == [("source", "s01")]
+        assert {value for _, value in measured(read(many(3)))} == {"s00", "s01", "s02"}
+        assert measured(read(many(1))) == {}
+
+    def test_a_value_that_few_rows_have_is_no_share(self):
+        texts = ["a"] * 9 + ["b"] * (FEWEST_HITS - 1) + ["c"] * FEWEST_HITS
+        given = [{"step": 0, "group": n, "prompt_key": "p", "source": text} for n, text in enumerate(texts)]
+        assert {value for _, value in measured(read(given))} == {"a", "c"}
+
+    def test_rows_that_do_not_know_it_are_in_no_share(self):
+        given = [*many(3), {"step": 0, "group": 99, "prompt_key": "p"}]
+        for values in measured(read(given)).values():
+            assert values[-1] is None and sum(v == 1.0 for v in values) == 4
+
+
+class TestTags:
+    def test_the_share_of_rows_with_each_is_a_measure(self):
+        flags = [["a", "b"], ["a"], [], None, ["a", "b"], ["b"], ["c"]]
+        given = [{"step": 0, "group": n, "prompt_key": "p", "flags": each} for n, each in enumerate(flags)]
+        found = measured(read(given))
+        assert found == {
+            ("flags", "a"): [1.0, 1.0, 0.0, None, 1.0, 0.0, 0.0],
+            ("flags", "b"): [1.0, 0.0, 0.0, None, 1.0, 1.0, 0.0],
+        }
