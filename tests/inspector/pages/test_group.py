@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_traces.inspector.pages.group import prefix_tree, shared_length, telling_phrases
+from rollout_traces.errors import StoreError
+from rollout_traces.inspector.pages.group import (
+    Action,
+    Member,
+    actions,
+    group,
+    prefix_tree,
+    shared_length,
+    telling_phrases,
+    turns_of,
+)
+from tests.builders import make_transcript
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), max_size=8), min_size=1, max_size=6)
 
@@ -86,3 +99,79 @@ class TestTellingPhrases:
 
     def test_signs_alone_are_no_phrase(self):
         assert telling_phrases(["! ! !"], ["x"])[0] == ()
+
+
+class TestTheAnswer:
+    def test_has_every_sample_best_first_those_of_the_ledger_too(self, ask):
+        found = ask(group, step=1, group=0)
+        assert [member["values"]["reward"] for member in found["members"]] == [1.0, 0.5, 0.0, None]
+        assert [member["sample"] for member in found["members"]] == [0, 2, 1, 3]
+        assert [member["id"] is not None for member in found["members"]] == [True, False, True, False]
+        assert (found["n_rollouts"], found["tied"], found["mean"], found["groups"]) == (4, False, 0.5, [0, 1])
+        assert found["components"] == ["component/format"]
+
+    def test_is_of_the_group_with_the_most_kept_where_none_is_named(self, ask):
+        assert ask(group, step=1)["group"] == 0
+        tied = ask(group, step=1, group=1)
+        assert (tied["group"], tied["tied"], len(tied["members"])) == (1, True, 4)
+
+    def test_a_group_that_there_is_not_is_refused(self, ask):
+        with pytest.raises(StoreError, match="step 1 has no group 7"):
+            ask(group, step=1, group=7)
+
+    def test_its_tree_begins_where_the_prompt_ends_and_parts_where_answers_do(self, ask):
+        tree = ask(group, step=1, group=0)["tree"]
+        assert tree["prompt_tokens"] > 0 and tree["root"]["members"] == [0, 2]
+        assert tree["root"]["mean"] == 0.5
+        assert [child["mean"] for child in tree["root"]["children"]] == [1.0, 0.0]
+        assert "boxed" in tree["root"]["children"][0]["text"]
+
+    def test_its_phrases_are_of_those_above_its_mean_against_those_below(self, ask):
+        phrases = ask(group, step=1, group=0)["phrases"]
+        assert (phrases["n_winners"], phrases["n_losers"]) == (1, 1)
+        assert any("boxed" in phrase["text"] for phrase in phrases["winners"])
+        assert any("sorry" in phrase["text"] for phrase in phrases["losers"])
+
+    def test_each_sample_that_was_kept_has_its_turns_and_what_it_did(self, ask):
+        best = ask(group, step=1, group=0)["members"][0]
+        assert [turn["role"] for turn in best["turns"]] == ["user", "assistant"]
+        assert all(turn["n"] > 0 and not turn["failed"] for turn in best["turns"])
+        assert [(action["kind"], action["turn"]) for action in best["actions"]] == [("answer", 1)]
+        assert best["actions"][0]["text"] == "It is \\boxed{42}, I cannot be wrong."
+        unkept = ask(group, step=1, group=0)["members"][1]
+        assert unkept["turns"] == unkept["actions"] == []
+
+
+class TestActions:
+    made = make_transcript(
+        [("user", "?"), ("assistant", "look"), ("tool", "17"), ("assistant", " done ")],
+        calls=[("f", {"a": 1})],
+    )
+
+    def test_are_calls_and_the_last_answer(self):
+        assert actions(self.made) == [
+            Action("call", "f", '{"a":1}', False, 3),
+            Action("answer", "answer", "done", False, 3),
+        ]
+
+    def test_a_call_fails_with_its_result_or_where_it_was_not_understood(self):
+        call = replace(self.made.turns[3].tool_calls[0], id="c1")
+        turns = (
+            self.made.turns[0],
+            replace(
+                self.made.turns[1],
+                tool_calls=(call, replace(call, id="c2", name="", arguments=None, raw="f(")),
+            ),
+            replace(self.made.turns[2], tool_call_id="c1"),
+            replace(self.made.turns[3], tool_calls=()),
+        )
+        made = replace(self.made, turns=turns)
+        assert [(each.name, each.text, each.failed) for each in actions(made)] == [
+            ("f", '{"a":1}', False),
+            ("unparsed", "f(", True),
+            ("answer", "done", False),
+        ]
+        assert [each.failed for each in actions(made, frozenset({2}))] == [True, True, False]
+        member = Member({}, "t", made, frozenset({2}))
+        assert [turn.failed for turn in turns_of(member)] == [False, True, True, False]
+        assert turns_of(Member({})) == []

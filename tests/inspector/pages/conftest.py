@@ -1,0 +1,32 @@
+"""Asks a page's function of the project that the store's tests share: three steps of eight rollouts in two groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollout_traces.inspector.asking import Function
+from rollout_traces.inspector.workspace import Workspace
+from tests.inspector.told import told
+from tests.store.conftest import shared_folder
+from tests.store.projects import PROJECT, RUN
+
+__all__ = ["shared_folder"]
+Ask = Callable[..., Any]
+
+
+@pytest.fixture
+def ask(shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
+    """Asks a function; the run and its split are filled in."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    workspace = Workspace(folder=shared_folder)
+
+    def asked(function: Function, **sent: Any) -> Any:
+        place = {"project": PROJECT, "run": RUN, "split": "rollout"}
+        return told(function, workspace, {name: str(value) for name, value in (place | sent).items()})
+
+    yield asked
+    workspace.close()
