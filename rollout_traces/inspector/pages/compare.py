@@ -160,7 +160,7 @@ def prompt_history(view: SplitView, prompt_key: str) -> PromptHistoryAnswer:
 def shared_prefix(a: TraceRecord, b: TraceRecord) -> int | None:
     """Tokens that both rollouts begin with; None where one has no token data."""
     first, second = read_transcript(a), read_transcript(b)
-    if first is None or second is None:
+    if first is None or second is None or not len(first.tokens) or not len(second.tokens):
         return None
     return shared_length([first.tokens.input_ids, second.tokens.input_ids])
 

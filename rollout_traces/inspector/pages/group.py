@@ -168,7 +168,7 @@ def group(view: SplitView, step: int, group: int | None = None) -> GroupAnswer:
         usual=alarms.listed(),
         components=_components(members),
         members=[_described(member, alarms.worn_of(member.values, step)) for member in members],
-        tree=_tree(members, kept) if kept else None,
+        tree=_tree(members, kept),
         phrases=_phrases(members, kept),
     )
 
@@ -268,10 +268,14 @@ def _arguments(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else orjson.dumps(arguments, default=str).decode()
 
 
-def _tree(members: Sequence[Member], kept: Sequence[int]) -> ShownTree:
-    transcripts = [members[at].transcript for at in kept]
-    ids = [np.asarray(each.tokens.input_ids) for each in transcripts if each is not None]
-    sampled = [np.flatnonzero(each.tokens.response_mask) for each in transcripts if each is not None]
+def _tree(members: Sequence[Member], kept: Sequence[int]) -> ShownTree | None:
+    """The tree of the kept samples that have token ids; None where none has."""
+    tracks = {at: each.tokens for at in kept if (each := members[at].transcript) and len(each.tokens)}
+    if not tracks:
+        return None
+    kept = list(tracks)
+    ids = [np.asarray(tokens.input_ids) for tokens in tracks.values()]
+    sampled = [np.flatnonzero(tokens.response_mask) for tokens in tracks.values()]
     first = min((int(places[0]) for places in sampled if len(places)), default=0)
     root = prefix_tree(ids, min(first, shared_length(ids)))
     return ShownTree(root.start, _drawn(root, members, kept))
