@@ -18,7 +18,7 @@ class TestReadingAStep:
         expect(visit.get("turn").first).to_be_visible()
         expect(visit.get("step-input")).to_have_value("6")
         expect(visit.get("population")).to_contain_text("16 of 32 rollouts kept")
-        expect(visit.get("population")).to_contain_text("chosen by")
+        expect(visit.get("population")).to_contain_text("chosen: ")
         visit.picture("rollouts")
 
     def test_a_tied_group_is_marked_and_shows_all_its_rewards(self, visit):
@@ -243,6 +243,28 @@ class TestTokens:
         ):
             expect(card).to_contain_text(words)
         visit.picture("tokens")
+
+    def test_the_card_of_a_token_never_covers_it_and_goes_with_its_page(self, visit):
+        visit.open(project="demo", run="run-a", step=4, overlay="logprob")
+        token = visit.page.locator("[data-turn='2'] [data-testid='token']").nth(6)
+        for height in (900, 620):
+            visit.page.set_viewport_size({"width": 1280, "height": height})
+            token.evaluate("node => node.scrollIntoView({block: 'center'})")
+            visit.page.mouse.move(0, 0)
+            token.hover()
+            card, box = visit.get("token-card").bounding_box(), token.bounding_box()
+            apart = (
+                card["y"] >= box["y"] + box["height"],
+                card["y"] + card["height"] <= box["y"],
+                card["x"] >= box["x"] + box["width"],
+                card["x"] + card["width"] <= box["x"],
+            )
+            assert any(apart), (height, card, box)
+        token.click()
+        expect(visit.get("token-card")).to_be_visible()
+        visit.page.keyboard.press("5")
+        expect(visit.page.locator(".rt-active.rt-view .rt-workbench")).to_be_visible()
+        expect(visit.get("token-card")).to_be_hidden()
 
     def test_every_overlay_the_track_holds_is_offered_and_drawn(self, visit):
         visit.open(project="demo", run="run-a", step=4)

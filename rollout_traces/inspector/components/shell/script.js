@@ -9,6 +9,7 @@ import { remote, soon } from "../../lib/remote.js";
 import { open, session } from "../../lib/session.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
+import { hideTokenCard } from "../transcript/token_card.js";
 import { updateIncidents } from "./incident_bar.js";
 import { signedIn } from "./sign_in.js";
 
@@ -148,6 +149,7 @@ async function showPage() {
   untold = new Set();
   if (shown !== page) {
     shown?.element.classList.remove("rt-active");
+    hideTokenCard();
     page.element.classList.add("rt-active");
     shown = page;
   }

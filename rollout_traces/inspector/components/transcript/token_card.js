@@ -76,10 +76,16 @@ export function showTokenCard(tokens, i, anchor, { turn, flags, values }) {
   place(node, anchor.getClientRects()[0] || anchor.getBoundingClientRect());
 }
 
+// Below the token, above it, or beside it where neither has room: never over it.
 function place(node, box) {
   const { width, height } = node.getBoundingClientRect();
-  const left = Math.min(Math.max(8, box.left), innerWidth - width - 8);
-  const below = box.bottom + 8;
+  let left = Math.min(Math.max(8, box.left), innerWidth - width - 8);
+  let top = box.bottom + 8;
+  if (top + height >= innerHeight - 8) top = box.top - height - 8;
+  if (top < 8) {
+    top = Math.max(8, innerHeight - height - 8);
+    left = box.right + 8 + width < innerWidth ? box.right + 8 : Math.max(8, box.left - width - 8);
+  }
   node.style.left = `${left}px`;
-  node.style.top = `${below + height < innerHeight - 8 ? below : Math.max(8, box.top - height - 8)}px`;
+  node.style.top = `${top}px`;
 }
