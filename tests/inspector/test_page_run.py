@@ -108,6 +108,16 @@ class TestAnswers:
         with pytest.raises(StoreError, match="there are"):
             told(diagnosis_figures, workspace, {**place, "diagnosis": 99})
 
+    def test_figures_of_many_steps_are_those_around_the_diagnosis(
+        self, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr("rollout_traces.inspector.pages.figures.MOST_ROWS", 6)
+        place = {"project": "story", "run": "off"}
+        step = told(run_report, workspace, place)["diagnoses"][0]["step"]
+        for query in told(diagnosis_figures, workspace, place)["queries"]:
+            if query["columns"][0] == "step" and query["n_rows"] > 6:
+                assert len(query["rows"]) == 6 and step in [row[0] for row in query["rows"]]
+
     def test_a_split_without_rollouts_is_said(self, workspace: Workspace):
         report = told(run_report, workspace, {"project": "story", "run": "off", "split": "nothing"})
         assert report["n_rows"] == 0 and "No rollouts" in report["remarks"][0]
@@ -142,6 +152,57 @@ class TestPage:
         assert "explain=1" in page.url
         shown.get("diagnosis-rollouts").first.click()
         page.wait_for_url(re.compile("tab=explore"))
+
+    def test_explaining_leaves_what_was_unfolded_and_a_chart_its_focus(self, shown: Visit):
+        page = shown.page
+        shown.open(project="story", run="off", split="rollout")
+        folded = shown.get("diagnoses-folded")
+        folded.locator("summary").click()
+        shown.get("figures").first.click()
+        here = shown.get("query").first.locator("tr.rt-here")
+        here.wait_for()
+        assert here.evaluate(
+            "row => [row, row.closest('.rt-table-scroll')].map(e => e.getBoundingClientRect().bottom)"
+            ".reduce((a, b) => a <= b)"
+        )
+        folded.get_by_test_id("diagnosis-explain").first.click()
+        shown.get("findings").wait_for()
+        assert folded.get_by_test_id("diagnosis").first.is_visible() and shown.get("query").count()
+        shown.get("run-card").first.locator("svg").focus()
+        step = int(shown.state["step"])
+        key, by = ("ArrowRight", 1) if step < AT else ("ArrowLeft", -1)
+        for further in (step + by, step + 2 * by):
+            page.keyboard.press(key)
+            page.wait_for_url(re.compile(f"step={further}&"), timeout=10_000)
+
+    def test_a_link_to_an_explained_step_names_its_diagnoses(self, shown: Visit):
+        shown.open(project="story", run="off", split="rollout", tab="run", step=AT + 1, explain=1)
+        said = shown.page.locator(".rt-in-force [data-testid='in-force']:visible")
+        said.wait_for()
+        assert "vllm-1" in said.inner_text()
+
+    def test_a_rollout_opened_from_an_explanation_is_compared_in_its_group(self, shown: Visit):
+        page = shown.page
+        shown.open(project="story", run="off", split="rollout", tab="run", step=AT, explain=1)
+        shown.get("explain-open").first.click()
+        page.wait_for_url(re.compile("group="))
+        group = page.evaluate("new URLSearchParams(location.search).get('group')")
+        page.keyboard.press("c")
+        chosen = page.locator(".rt-active .rt-side-head select").first
+        chosen.wait_for()
+        assert f"g{group} " in chosen.evaluate("node => node.selectedOptions[0].textContent")
+
+    def test_a_run_that_is_not_there_is_named_on_the_page_of_rollouts(self, shown: Visit):
+        shown.open(project="story", run="of", tab="rollouts")
+        said = shown.page.locator(".rt-active .rt-middle")
+        said.get_by_text("No run of in this project").wait_for()
+        assert "healthy" in said.inner_text() and "appear here" not in said.inner_text()
+
+    def test_a_step_that_is_not_there_is_named_with_those_there_are(self, shown: Visit):
+        shown.open(project="story", run="off", split="rollout", tab="rollouts", step=999)
+        said = shown.page.locator(".rt-active .rt-middle")
+        said.get_by_text("No rollouts were logged at step 999").wait_for()
+        assert "0 to 23" in said.inner_text()
 
     def test_who_carried_an_update_is_said_and_opened(self, shown: Visit):
         page = shown.page

@@ -44,6 +44,14 @@ export function replace(node, ...children) {
   return node;
 }
 
+// Draws the same things anew in a node: the one that the keyboard had reached keeps the focus.
+export function redrawn(node, draw) {
+  const reached = () => [...node.querySelectorAll("a[href], button, input, select, summary, [tabindex]")];
+  const at = reached().indexOf(document.activeElement);
+  draw();
+  reached()[at]?.focus({ preventScroll: true });
+}
+
 export function escapeHtml(text) {
   return text.replace(/[&<>"']/g, c => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" })[c]);
 }

@@ -231,7 +231,7 @@ MOST_ROWS = 200
 
 @dataclass(frozen=True)
 class AnsweredQuery:
-    """A statement with its answer, the first of its rows."""
+    """A statement with its answer: the first of its rows, or those around a step."""
 
     sql: str
     columns: list[str]
@@ -246,14 +246,18 @@ class QueriesAnswer:
     queries: list[AnsweredQuery]
 
 
-def answered_all(relations: Relations, queries: Sequence[str]) -> QueriesAnswer:
-    """Queries of the analysis, each with its rows."""
-    return QueriesAnswer([_answered(relations, query) for query in queries])
+def answered_all(relations: Relations, queries: Sequence[str], around: int | None = None) -> QueriesAnswer:
+    """Queries of the analysis, each with its rows; of many steps, those around the one that is given."""
+    return QueriesAnswer([_answered(relations, query, around) for query in queries])
 
 
-def _answered(relations: Relations, query: str) -> AnsweredQuery:
+def _answered(relations: Relations, query: str, around: int | None) -> AnsweredQuery:
     found = relations.sql(query)
-    rows = [[_plain(value) for value in row.values()] for row in found.slice(0, MOST_ROWS).to_pylist()]
+    first = 0
+    if around is not None and "step" in found.column_names:
+        n_before = sum(step is not None and step < around for step in found["step"].to_pylist())
+        first = max(min(n_before - MOST_ROWS // 2, found.num_rows - MOST_ROWS), 0)
+    rows = [[_plain(value) for value in row.values()] for row in found.slice(first, MOST_ROWS).to_pylist()]
     return AnsweredQuery(query, found.column_names, rows, found.num_rows)
 
 

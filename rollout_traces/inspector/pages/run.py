@@ -193,12 +193,13 @@ def diagnosis_figures(view: SplitView, diagnosis: int = 0, event: int | None = N
         events = run_events(view)
         if not 0 <= event < len(events) or not events[event].query:
             raise StoreError(f"event {event}: no query gives its figures again.")
-        return answered_all(table, [events[event].query])
+        return answered_all(table, [events[event].query], events[event].step)
     found = run_diagnosed(view).diagnoses
     if not 0 <= diagnosis < len(found):
         raise StoreError(f"diagnosis {diagnosis}: there are {len(found)}.")
     head = found[diagnosis]
-    return answered_all(table, list(dict.fromkeys(q for d in (head, *head.consequences) for q in d.queries)))
+    queries = list(dict.fromkeys(q for d in (head, *head.consequences) for q in d.queries))
+    return answered_all(table, queries, head.step)
 
 
 def shown_diagnosis(d: Diagnosis, newest: int | None) -> ShownDiagnosis:

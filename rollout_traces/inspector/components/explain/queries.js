@@ -5,10 +5,11 @@ import { number } from "../../lib/format.js";
 import { isStatic } from "../../lib/share.js";
 import { inert } from "../../lib/text.js";
 
-const MOST_SHOWN = 30;
+const ABOVE = 60; // pixels that stay in sight above a step's row
 
-// slot: where the answer is drawn; ask() -> {queries: [{sql, columns, rows, n_rows}]}. Null where there is no server.
-export function queries(slot, ask) {
+// slot: where the answer is drawn; ask() -> {queries: [{sql, columns, rows, n_rows}]}; step: whose row is marked and in
+// sight. Null where there is no server.
+export function queries(slot, ask, step = null) {
   if (isStatic()) return null;
   let shown = false;
   const toggle = ghost(
@@ -20,7 +21,12 @@ export function queries(slot, ask) {
       replace(slot, h("p.rt-faint", "Computing…"));
       try {
         const answer = await ask();
-        if (shown) replace(slot, answer.queries.map(drawn));
+        if (!shown) return undefined;
+        replace(
+          slot,
+          answer.queries.map(query => drawn(query, step)),
+        );
+        for (const row of slot.querySelectorAll(".rt-here")) showRow(row);
       } catch (error) {
         replace(slot, h("p.rt-faint", { role: "alert" }, error.message));
       }
@@ -31,8 +37,15 @@ export function queries(slot, ask) {
   return toggle;
 }
 
-function drawn({ sql, columns, rows, n_rows }) {
+function showRow(row) {
+  const box = row.closest(".rt-table-scroll");
+  box.scrollTop += row.getBoundingClientRect().top - box.getBoundingClientRect().top - ABOVE;
+}
+
+function drawn({ sql, columns, rows, n_rows }, step) {
   const sides = columns.indexOf("side");
+  const steps = columns.indexOf("step");
+  const isHere = row => step !== null && steps >= 0 && row[steps] === step;
   const cell = (value, at) =>
     h(
       "td",
@@ -54,10 +67,10 @@ function drawn({ sql, columns, rows, n_rows }) {
       table(
         null,
         columns.map(name => h("th", inert(name))),
-        rows.slice(0, MOST_SHOWN).map(row => h("tr", row.map(cell))),
+        rows.map(row => h("tr", { class: isHere(row) ? "rt-here" : null }, row.map(cell))),
       ),
     ),
-    n_rows > MOST_SHOWN ? h("p.rt-faint", `${number(MOST_SHOWN)} of ${number(n_rows)} rows`) : null,
+    n_rows > rows.length ? h("p.rt-faint", `${number(rows.length)} of ${number(n_rows)} rows`) : null,
     h("pre.rt-sql.rt-mono", { tabindex: "0" }, inert(sql)),
     copyButton(() => sql, "copy the SQL"),
   );

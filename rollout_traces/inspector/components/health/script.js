@@ -1,6 +1,6 @@
 // Is the run well: every step over all its rollouts; each point opens its examples.
 
-import { button, ghost, h, notice, onWidth, replace, select } from "../../lib/dom.js";
+import { button, ghost, h, notice, onWidth, redrawn, replace, select } from "../../lib/dom.js";
 import { inUnit, number, percent, plural } from "../../lib/format.js";
 import { usualLine } from "../../lib/flags.js";
 import { toKept, toRollout, toRows } from "../../lib/going.js";
@@ -87,31 +87,33 @@ function draw() {
   const keep = main.scrollTop;
   const { style, wide } = besides(main.clientWidth, 300, 5);
   const step = now.step === undefined ? null : Number(now.step);
-  replace(
-    main,
-    h(
-      "div.rt-health-grid",
-      { style },
-      data.measures.map(measure => card(measure, step, wide, weightFor(now.smooth, data.steps.length))),
+  redrawn(main, () =>
+    replace(
+      main,
+      h(
+        "div.rt-health-grid",
+        { style },
+        data.measures.map(measure => card(measure, step, wide, weightFor(now.smooth, data.steps.length))),
+      ),
+      data.usual.length ? h("p.rt-soft.rt-usual", { testid: "usual-flags" }, inert(usualLine(data.usual))) : null,
+      heat(
+        "Flags",
+        `worst first; share of ${data.kept_only ? "the kept" : "all"} rollouts, stronger for more; ~ needs text${data.kept_only ? "" : " and is estimated from those kept at random"}. A name lists its rollouts`,
+        "flags",
+        data.flags,
+        step,
+      ),
+      heat(
+        "Discarded, by reason",
+        `share of ${data.kept_only ? "the kept" : "all"} rollouts`,
+        "discards",
+        data.discards,
+        step,
+      ),
+      heat("Tied groups, by what they have in common", "share of the step’s groups", "ties", data.ties, step),
+      switchedOff(),
+      data.kept_only ? null : counters(),
     ),
-    data.usual.length ? h("p.rt-soft.rt-usual", { testid: "usual-flags" }, inert(usualLine(data.usual))) : null,
-    heat(
-      "Flags",
-      `worst first; share of ${data.kept_only ? "the kept" : "all"} rollouts, stronger for more; ~ needs text${data.kept_only ? "" : " and is estimated from those kept at random"}. A name lists its rollouts`,
-      "flags",
-      data.flags,
-      step,
-    ),
-    heat(
-      "Discarded, by reason",
-      `share of ${data.kept_only ? "the kept" : "all"} rollouts`,
-      "discards",
-      data.discards,
-      step,
-    ),
-    heat("Tied groups, by what they have in common", "share of the step’s groups", "ties", data.ties, step),
-    switchedOff(),
-    data.kept_only ? null : counters(),
   );
   main.scrollTop = keep;
 }

@@ -5,7 +5,7 @@ import { number } from "../../lib/format.js";
 import { usualLine } from "../../lib/flags.js";
 import { placed } from "../../lib/going.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { catalog, kept, mounted, setPopulation, splitOf } from "../../lib/pages.js";
+import { catalog, kept, mounted, runOf, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, soon } from "../../lib/remote.js";
 import { isStatic, shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
@@ -124,6 +124,15 @@ function nothingYet(now) {
   replace(part(".rt-left-list"));
   setPopulation("rollouts", "No rollouts kept yet.");
   const split = splitOf(now);
+  if (now.run && catalog.runs.length && !runOf(now))
+    return replace(
+      part(".rt-middle"),
+      notice(
+        "error",
+        `No run ${inert(now.run)} in this project`,
+        `Runs: ${catalog.runs.map(run => inert(run.name)).join(", ")}.`,
+      ),
+    );
   replace(
     part(".rt-middle"),
     notice(
@@ -141,7 +150,7 @@ function nothingYet(now) {
       ],
     ),
   );
-  loadCharts(now);
+  return loadCharts(now);
 }
 
 function askList(now, after = "") {
@@ -291,18 +300,26 @@ function openWanted(now) {
     if (first) return state.set(placed(first), { fill: true });
     rolloutFor = "";
     rollout = null;
-    return replace(
-      part(".rt-middle"),
-      list && !list.n_traced
-        ? notice(
-            "info",
-            "No rollout of this step was kept",
-            "The ledger has all of them: see Explore. To keep some, raise max_rollout_traces_per_step.",
-          )
-        : notice("info", "Nothing matches", "Change the filter, or search all steps."),
-    );
+    return replace(part(".rt-middle"), nothingListed(now));
   }
   return openNamed(now);
+}
+
+function nothingListed(now) {
+  const steps = splitOf(now)?.steps || [];
+  if (now.scope !== "all" && steps.length && !steps.includes(Number(now.step)))
+    return notice(
+      "info",
+      `No rollouts were logged at step ${inert(now.step)}`,
+      `Steps of this split: ${number(steps[0])} to ${number(steps[steps.length - 1])}.`,
+    );
+  if (list && !list.n_traced)
+    return notice(
+      "info",
+      "No rollout of this step was kept",
+      "The ledger has all of them: see Explore. To keep some, raise max_rollout_traces_per_step.",
+    );
+  return notice("info", "Nothing matches", "Change the filter, or search all steps.");
 }
 
 function askRollout(now, id) {
@@ -387,7 +404,7 @@ function show(data) {
   if (now.mark) requestAnimationFrame(() => marks?.step(1));
   if (now.token !== undefined) view.goTo(Number(now.token));
   performance.mark("rt-rollout-shown");
-  goToStepOf(data, now);
+  goToPlaceOf(data, now);
 }
 
 function timelineOf(data, now) {
@@ -400,11 +417,12 @@ function timelineOf(data, now) {
   });
 }
 
-// A rollout that was opened by its id alone, as from an explanation, has its step in the list and the charts.
-function goToStepOf({ id, metadata: { step } }, now) {
-  if (now.id !== id || step === undefined || String(step) === now.step) return;
-  if (!splitOf(now)?.steps.includes(step)) return;
-  const patch = { step, id, mark: now.mark, token: now.token };
+// A rollout that was opened by its id alone, as from an explanation, has its step in the list and the charts, and its
+// group under Compare and Group.
+function goToPlaceOf({ id, metadata: { step, group } }, now) {
+  if (now.id !== id || !splitOf(now)?.steps.includes(step)) return;
+  if (String(step) === now.step && String(group) === String(now.group)) return;
+  const patch = { step, group, id, mark: now.mark, token: now.token };
   rolloutFor = shownRolloutFor = state.valuesOf(state.apply(now, patch), OPEN_KEYS); // it is drawn already
   state.set(patch, { fill: true });
 }

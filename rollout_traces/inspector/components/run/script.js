@@ -1,10 +1,10 @@
 // The run at a glance: what is wrong, since when, for whom; a point of a chart opens what differs there.
 
-import { button, ghost, h, notice, onWidth, replace, svg } from "../../lib/dom.js";
+import { button, ghost, h, notice, onWidth, redrawn, replace, svg } from "../../lib/dom.js";
 import { usualLine } from "../../lib/flags.js";
 import { inUnit, number, plural } from "../../lib/format.js";
 import { toRows } from "../../lib/going.js";
-import { mounted, setPopulation } from "../../lib/pages.js";
+import { mounted, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import { inFile, isStatic, shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
@@ -25,6 +25,7 @@ let call;
 let root;
 let shownFor = "";
 let data = null; // of run_curves first, which run_report then replaces: only that has a verdict
+let drawn = null; // the data whose sentences stand on the page
 let read = 0;
 const newest = latest();
 const newestExplanation = latest();
@@ -37,16 +38,16 @@ export function mount(element, server) {
       if (Date.now() - read > AGAIN_AFTER) load(now);
     },
   });
-  onWidth(part(".rt-run-main"), () => data && draw());
+  onWidth(part(".rt-run-main"), () => data && (drawn === data ? drawPictures() : draw()));
 }
 
 function update(now, changed) {
   const wanted = JSON.stringify(state.placeOf(now));
   if (wanted !== shownFor) {
     shownFor = wanted;
-    data = null;
+    data = drawn = null;
     load(now);
-  } else if (data && ["smooth", "step", "axis", "log"].some(key => changed.has(key))) draw();
+  } else if (data && drawn === data && ["smooth", "step", "axis", "log"].some(key => changed.has(key))) drawPictures();
   if (changed.has("explain") || changed.has("step")) explain(now);
 }
 
@@ -76,6 +77,7 @@ function show(answer) {
       : " · figures are over all rollouts, from the ledger; what needs text is over those kept at random",
   );
   draw();
+  drawInForce();
 }
 
 // The curves stay whatever becomes of the verdict.
@@ -98,46 +100,61 @@ function rolloutsButton(where, testid) {
 }
 
 function draw() {
-  const now = state.get();
   const main = part(".rt-run-main");
-  const width = main.clientWidth;
-  if (!width) return; // hidden: it is drawn when it is seen
+  if (!main.clientWidth) return; // hidden: it is drawn when it is seen
+  drawn = data;
   if (!data.n_rows) {
     replace(
       main,
-      notice("info", "No ledger in this split", ...data.remarks),
-      button("the kept rollouts", () => state.set({ page: "rollouts" })),
+      notice("info", splitOf(state.get()) ? "No ledger in this split" : "No rollouts in this run yet", ...data.remarks),
+      button(splitOf(state.get()) ? "the kept rollouts" : "what it logged", () => state.set({ page: "rollouts" })),
     );
     return;
   }
   const keep = main.scrollTop;
-  const step = now.step === undefined ? null : Number(now.step);
-  const { style, wide } = besides(width, 320, 4);
   const known = Boolean(data.verdict);
   replace(
     main,
     known
-      ? [verdict(), data.settings?.changes.length ? settings() : null, diagnoses(), strip(width - 66, step)]
+      ? [verdict(), data.settings?.changes.length ? settings() : null, diagnoses()]
       : h(
           "div.rt-run-verdict.rt-sev-unknown",
           { testid: "run-pending" },
           h("i"),
           data.failure ? inert(`The verdict could not be made: ${data.failure}`) : "Looking for what changed…",
         ),
-    h(
-      "div.rt-run-metrics",
-      h("h2", "Metrics that matter"),
-      axisPicker(now, data.progress),
-      isStatic() ? null : h("span.rt-faint", "a click explains the step"),
-    ),
-    h(
-      "div.rt-run-grid",
-      { style },
-      data.metrics.map(metric => card(metric, step, wide)),
-    ),
+    h("div.rt-run-pictures"),
     known ? [events(), data.settings?.changes.length ? null : settings(), unobserved()] : null,
   );
+  drawPictures();
   main.scrollTop = keep;
+}
+
+// What another step, axis or width changes: what was unfolded above stays, and a chart that has the focus keeps it.
+function drawPictures() {
+  const width = part(".rt-run-main").clientWidth;
+  const pictures = part(".rt-run-pictures");
+  if (!width || !pictures) return;
+  const now = state.get();
+  const step = now.step === undefined ? null : Number(now.step);
+  const { style, wide } = besides(width, 320, 4);
+  redrawn(pictures, () =>
+    replace(
+      pictures,
+      data.verdict ? strip(width - 66, step) : null,
+      h(
+        "div.rt-run-metrics",
+        h("h2", "Metrics that matter"),
+        axisPicker(now, data.progress),
+        isStatic() ? null : h("span.rt-faint", "a click explains the step"),
+      ),
+      h(
+        "div.rt-run-grid",
+        { style },
+        data.metrics.map(metric => card(metric, step, wide)),
+      ),
+    ),
+  );
 }
 
 function shared() {
@@ -227,7 +244,7 @@ function diagnosis(each, at) {
           )
         : null,
       rolloutsButton(each.where, "diagnosis-rollouts"),
-      queries(slot, () => call("diagnosis_figures", { ...state.placeOf(state.get()), diagnosis: at })),
+      queries(slot, () => call("diagnosis_figures", { ...state.placeOf(state.get()), diagnosis: at }), each.step),
     ),
     slot,
     each.consequences.length
@@ -372,7 +389,7 @@ function eventLine(event, at) {
       ),
       event.kind === "config"
         ? null
-        : queries(slot, () => call("diagnosis_figures", { ...state.placeOf(state.get()), event: at })),
+        : queries(slot, () => call("diagnosis_figures", { ...state.placeOf(state.get()), event: at }), event.step),
     ),
     slot,
   );
@@ -445,25 +462,33 @@ function explain(now) {
           ),
         ),
         head,
-        inForce(Number(now.step)),
+        h("div.rt-in-force"),
         findings,
         beside,
       );
+      drawInForce();
     },
     error => replace(side, notice("error", "The step could not be explained", error.message)),
   );
 }
 
-function inForce(step) {
+// The diagnoses may come after what differs, or before it.
+function drawInForce() {
+  const slot = part(".rt-in-force");
+  if (!slot) return;
+  const step = Number(state.get().step);
   const found = (data?.diagnoses || []).filter(
     each => each.step !== null && each.step <= step && (each.last === null || each.last >= step),
   );
-  return found.length
-    ? h(
-        "section",
-        { testid: "in-force" },
-        h("h3", "Diagnosed at this step"),
-        found.map(each => h("p", { class: `rt-sev-${each.severity}` }, inert(each.sentence))),
-      )
-    : null;
+  replace(
+    slot,
+    found.length
+      ? h(
+          "section",
+          { testid: "in-force" },
+          h("h3", "Diagnosed at this step"),
+          found.map(each => h("p", { class: `rt-sev-${each.severity}` }, inert(each.sentence))),
+        )
+      : null,
+  );
 }
