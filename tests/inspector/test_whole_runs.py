@@ -154,7 +154,7 @@ class TestExploring:
         visit.open(**run.place, tab="explore")
         expect(rows(visit)).to_have_count(100)
         expect(visit.get("population")).to_contain_text(run.kept)
-        expect(visit.get("population")).to_contain_text("chosen by")
+        expect(visit.get("population")).to_contain_text("chosen: ")
         visit.page.locator("th button:text-is('reward')").click()
         expect(visit.page.locator("th[aria-sort='descending']")).to_have_count(1)
         visit.get("filter-input").first.fill(f"flags has '{run.flag}'")

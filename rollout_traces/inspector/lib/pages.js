@@ -80,7 +80,7 @@ export function kept({ n_traced, n_rows, chosen_by }, where, ...notes) {
     h("b", n_rows ? `${number(n_traced)} of ${number(n_rows)} rollouts kept` : `${plural(n_traced, "rollout")} kept`),
     where,
     notes.filter(Boolean).map(note => ` · ${note}`),
-    chosen_by ? ` · chosen by ${chosen_by}` : "",
+    chosen_by ? ` · chosen: ${chosen_by}` : "",
   ];
 }
 

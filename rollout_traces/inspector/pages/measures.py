@@ -106,7 +106,7 @@ MEASURES = (
     ),
     StepMeasure(
         "mismatch/k3",
-        "Train against rollout, k3",
+        "Trainer against sampler, k3 per token",
         "mean over sampled tokens of e^d − d − 1, d = prox minus rollout logprob",
         "mismatch_k3 is not null",
         "-mismatch_k3",
@@ -129,7 +129,7 @@ MEASURES = (
     ),
     StepMeasure(
         "tools/errors_per_call",
-        "Tool errors a call",
+        "Tool errors per call",
         "failed tool results per call, over all rollouts, or over those kept at random where not all were decoded",
         "n_tool_errors > 0",
         "-n_tool_errors",

@@ -27,7 +27,7 @@ let shownFor = "";
 let spreadFor = "";
 let data = null;
 let choosing = false;
-let spreads = true;
+let spreads = null; // until they are asked for or put away, shown where there is room
 let columnQuery = "";
 let body = null;
 let sentinel = null;
@@ -104,13 +104,13 @@ function drawHead(now) {
     button(
       "spreads",
       () => {
-        spreads = !spreads;
+        spreads = !withSpreads();
         if (!spreads) state.set({ hist: null });
         drawHead(state.get());
         drawSide(state.get());
       },
       {
-        "aria-pressed": String(spreads),
+        "aria-pressed": String(withSpreads()),
         title: "How the values are spread: histograms and most frequent values",
         testid: "toggle-spreads",
       },
@@ -315,11 +315,12 @@ async function more() {
   if (data.next) observer.observe(sentinel);
 }
 
+const withSpreads = () => spreads ?? root.clientWidth >= PANEL_FROM;
+
 // The panel on the right: the chosen column's spread, those worth seeing, or the choice of columns.
 function drawSide(now) {
   const side = part(".rt-explore-side");
-  const roomy = root.clientWidth >= PANEL_FROM;
-  const open = choosing || now.hist || (spreads && roomy);
+  const open = choosing || now.hist || withSpreads();
   part(".rt-explore-main").classList.toggle("rt-with-side", Boolean(open));
   if (!open) {
     spreadFor = "";
@@ -329,11 +330,14 @@ function drawSide(now) {
     spreadFor = "";
     return replace(side, chooser(now));
   }
-  const wanted = JSON.stringify([now.hist, shownFor, known.length, spreads]);
+  const wanted = JSON.stringify([now.hist, shownFor, known.length, withSpreads()]);
   if (wanted === spreadFor || !data) return undefined;
   spreadFor = wanted;
   const names = [
-    ...new Set([now.hist, ...(spreads ? WORTH_SEEING.filter(name => known.some(column => column.name === name)) : [])]),
+    ...new Set([
+      now.hist,
+      ...(withSpreads() ? WORTH_SEEING.filter(name => known.some(column => column.name === name)) : []),
+    ]),
   ].filter(Boolean);
   const slots = names.map(
     name =>

@@ -36,7 +36,7 @@ async function update() {
           "Log to one: ",
           h("code", "RolloutLogger(project=…, tokenizer=…, max_rollout_traces_per_step=32)"),
           ", or try ",
-          h("code", "make demo"),
+          h("code", "rollout-traces show --example"),
           ".",
         ],
       ),

@@ -154,7 +154,7 @@ function row(each, sourced) {
     h("td.rt-num", number(each.visits)),
     h("td.rt-num", number(each.tokens)),
     h("td.rt-num", each.tokens ? percent((each.wasted || 0) / each.tokens) : "–"),
-    h("td.rt-num", each.first_solved === null ? "never" : number(each.first_solved)),
+    h("td.rt-num", firstSolved(each)),
     h(
       "td.rt-num.rt-nowrap",
       each.first_step === each.last_step
@@ -162,6 +162,11 @@ function row(each, sourced) {
         : `${number(each.first_step)} to ${number(each.last_step)}`,
     ),
   );
+}
+
+function firstSolved({ first_solved, solve_rate }) {
+  if (first_solved !== null) return number(first_solved);
+  return solve_rate === null ? h("span.rt-faint", "not known") : "never";
 }
 
 async function more() {

@@ -210,10 +210,15 @@ export function lateChips(late, superseded) {
   ];
 }
 
+function sampled({ n_sampled, n_tokens }) {
+  const known = typeof n_tokens === "number";
+  return known ? `${number(n_sampled)} sampled of ${number(n_tokens)} tokens` : `${plural(n_sampled, "token")} sampled`;
+}
+
 // The facts that one looks for first, as one line that gives way.
 function line(m, superseded) {
   const parts = [
-    m.n_sampled === undefined ? null : `${number(m.n_sampled)} sampled of ${number(m.n_tokens)} tokens`,
+    m.n_sampled === undefined ? null : sampled(m),
     m.n_turns === undefined ? null : plural(m.n_turns, "turn"),
     m.n_tool_calls ? plural(m.n_tool_calls, "tool call") : null,
     m.stop_reason ? `stop: ${inert(String(m.stop_reason))}` : null,

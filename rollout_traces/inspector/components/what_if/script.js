@@ -164,6 +164,12 @@ const between = ([about, least, most]) =>
       : most - least < 0.0005
         ? percent(about)
         : `about ${percent(about)}`;
+function ofUpdate(values) {
+  if (values[0] === null) return "This rollout: its advantages are 0, so it updates nothing";
+  if (Number.isNaN(values[0])) return "This rollout: what the rules take of its update is unobserved";
+  return `This rollout: the rules take ${between(values)} of its update`;
+}
+
 const bounds = ([, least, most]) =>
   least === null || Number.isNaN(least)
     ? ""
@@ -349,15 +355,7 @@ function drawRollout(rules) {
   replace(
     part(".rt-of-rollout"),
     head,
-    h(
-      "div.rt-what-if-tables",
-      table(
-        found.all.update[0] === null
-          ? "This rollout: its advantages are 0, so it updates nothing"
-          : `This rollout: ${between(found.all.update)} of its update`,
-        [{ name: "all", ...found.all }, ...found.turns],
-      ),
-    ),
+    h("div.rt-what-if-tables", table(ofUpdate(found.all.update), [{ name: "all", ...found.all }, ...found.turns])),
     view.root,
   );
 }
