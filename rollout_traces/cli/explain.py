@@ -56,6 +56,7 @@ def explain(
 
     store = source.open()
     name = options.run_name(store, run)
+    _check_step(store, name, split, step)
     table = store.table()
     if step is None and steps is None and against is None and where is None:
         report = diagnose(table, name, split)
@@ -84,6 +85,19 @@ def explain(
     if against is not None and b is not None and b.run != a.run:
         print_config(store, name, str(b.run))
     print_explanation(found, in_force, short_links(table, found))
+
+
+def _check_step(store: Store, run: str, split: str, step: int | None) -> None:
+    """Says so where no rollout was logged at the step.
+
+    Raises:
+        typer.BadParameter: it is none of the run's steps.
+    """
+    steps = [info.step for info in store.steps(run, split)] if step is not None else []
+    if steps and step not in steps:
+        raise typer.BadParameter(
+            f"--step {step}: {run} has no rollouts there; steps of {split}: {steps[0]} to {steps[-1]}."
+        )
 
 
 def other_side(store: Store, a: Selection, text: str) -> Selection:
@@ -174,7 +188,8 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis], links: Mapp
         for each in f.consequences:
             typer.echo(f"      with it: {sentence(each.sentence)}")
     if not found.findings:
-        typer.echo("  Nothing beyond what groups and steps differ by chance.")
+        nothing = "Nothing beyond what groups and steps differ by chance."
+        typer.echo(f"  {nothing if found.n_tested else 'There is nothing to compare.'}")
     for part in found.decompositions:
         _print_decomposition(part)
     for who in found.carried:

@@ -66,7 +66,8 @@ def _evaluated(store: Store, run: str, split: str) -> list[int]:
     steps = [info.step for info in store.steps(run, split)] if split in store.splits(run) else []
     if not steps:
         raise typer.BadParameter(
-            f"run {run} has no {split}; it has {', '.join(store.splits(run)) or 'no rollouts'}."
+            f"run {run} has no split {split}; it has {', '.join(store.splits(run)) or 'no rollouts'}. "
+            "Flips are between two evaluations: log them with split='eval-rollout', or name theirs with --split."
         )
     return steps
 

@@ -104,7 +104,11 @@ def _print(store: Store, rollouts: list[str], as_json: bool) -> None:
     if as_json:
         print_rows([asdict(entry) for entry in found])
     elif not rollouts:
-        print_table(["label", "rollouts"], [[name, n] for name, n in store.labels.names().items()])
+        names = store.labels.names()
+        if names:
+            print_table(["label", "rollouts"], [[name, n] for name, n in names.items()])
+        else:
+            typer.echo("Nothing is labelled. `rollout-traces label ROLLOUT --as NAME` labels one.")
     else:
         print_table(
             ["rollout", "where", "", "text", "author", "time"],

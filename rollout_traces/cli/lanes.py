@@ -51,7 +51,10 @@ def lanes(
         for lane in found.lanes
     ]
     title = f"{name}, step {found.step}: {duration(found.ms / 1000)}, {found.n_timed} of {found.n_rows} rollouts timed"
-    print_table([found.by, "rollouts", "spans", "busy", "idle"], rows, title=title)
+    if found.n_timed:
+        print_table([found.by, "rollouts", "spans", "busy", "idle"], rows, title=title)
+    else:
+        typer.secho(title, bold=True)
     for phase in found.phases:
         typer.echo(f"{phase.name} of step {phase.step}: {duration((phase.end - phase.start) / 1000)}")
     if found.tail is not None:

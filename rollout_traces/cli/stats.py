@@ -61,7 +61,11 @@ def stats(
     options.check_split(store, which)
     if measures or by:
         found = store.aggregate(_listed(by), measures, **(which.asked() | {"rows": "all"}))
-        _print_rows(found.to_pylist(), as_json)
+        rows = found.to_pylist()
+        _print_rows(rows, as_json)
+        unknown = [name for name in found.column_names if all(row[name] is None for row in rows)]
+        if rows and unknown and not as_json:
+            typer.echo(f"unobserved in these rollouts: {', '.join(unknown)}")
     elif column is not None:
         _count(store, column, which, bins, as_json)
     elif which.where or which.text or which.all_rows:

@@ -66,7 +66,8 @@ def export(
     path = Path(path)
     name = file_format or path.suffix.removeprefix(".")
     if name not in FORMATS:
-        raise ConfigError(f"format: {name!r}, expected one of {', '.join(FORMATS)}.")
+        seen = f"format: {name!r}" if file_format else f"{path}: its name ends in no known format"
+        raise ConfigError(f"{seen}, expected one of {', '.join(FORMATS)}.")
     n_matched = matched(store, query)
     n_rows = n_matched if query.limit is None else min(n_matched, query.limit)
     found = _reported(records(store, query, tokens=tokens), n_rows, progress)

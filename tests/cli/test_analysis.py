@@ -97,6 +97,14 @@ class TestExplain:
         assert "no such run or split" in command("explain", "off", "--against", "nothing").output
         assert "which run?" in command("explain").output
 
+    def test_a_step_that_the_run_has_not_is_refused_with_those_it_has(self, command):
+        done = command("explain", "off", "--step", "999")
+        assert done.exit_code and "off has no rollouts there; steps of rollout: 0 to " in done.output
+
+    def test_a_filter_that_nothing_satisfies_leaves_nothing_to_compare(self, command):
+        output = command("explain", "off", "--step", "5", "--where", "reward > 1e9").output
+        assert "There is nothing to compare." in output and "by chance" not in output
+
 
 class TestOthers:
     def test_events(self, command):
@@ -125,4 +133,5 @@ class TestOthers:
         assert "no eval" not in command("flips", "off", "--steps", "0:20").output
 
     def test_flips_without_an_evaluation(self, command):
-        assert "has no nothing" in command("flips", "off", "--split", "nothing").output
+        output = " ".join(command("flips", "off", "--split", "nothing").output.split())
+        assert "has no split nothing; it has " in output and "split='eval-rollout'" in output

@@ -49,6 +49,10 @@ class TestStats:
         assert lines["rollout", 1]["p95(n_sampled)"] == pytest.approx(75.0)
         assert lines["rollout", 1]["rollouts"] == 12
 
+    def test_a_figure_that_no_rollout_has_is_said_to_be_unobserved(self, command: Command) -> None:
+        output = command("stats", "--by", "split", "--mean", "mismatch_k3").output
+        assert "unobserved in these rollouts: mean(mismatch_k3)" in output
+
 
 class TestSummary:
     def test_figures_are_those_of_all_rollouts(self, store: Store) -> None:

@@ -107,7 +107,7 @@ def evaluated(view: SplitView, run: str) -> Sequence[int]:
     steps = [info.step for info in view.store.steps(run, view.split)] if view.split in splits else []
     if not steps:
         raise StoreError(
-            f"run {run} has no {view.split or 'evaluation'}; it has {', '.join(splits) or 'no rollouts'}. "
+            f"run {run} has no split {view.split or 'eval-rollout'}; it has {', '.join(splits) or 'no rollouts'}. "
             "Log evaluations with split='eval-rollout' and prompt keys."
         )
     return steps
