@@ -219,7 +219,7 @@ def test_the_bar_tells_what_is_usual_and_where_rows_wear_it(workspace: Workspace
 
 def test_an_opened_rollout_nests_flags_under_their_causes():
     details = [{"name": "truncated", "severity": "warn"}, {"name": "no_end_marker", "severity": "warn"}]
-    listed = payload._flags(details, ["thinking_unclosed", "stale"], {})
+    listed = payload._flags(details, ["thinking_unclosed", "stale"])
     assert {flag["name"]: flag["cause"] for flag in listed} == {
         "truncated": None, "no_end_marker": "truncated", "thinking_unclosed": "truncated", "stale": None,
     }  # fmt: skip

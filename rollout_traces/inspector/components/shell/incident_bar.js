@@ -1,7 +1,7 @@
 // The open incidents of the run and split, in a line under the top: since when, whose; mute, acknowledge.
 
 import { ghost, h, replace } from "../../lib/dom.js";
-import { number, plural } from "../../lib/format.js";
+import { number } from "../../lib/format.js";
 import { toRows } from "../../lib/going.js";
 import { setUsual } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
@@ -57,12 +57,12 @@ function draw(node, call) {
     aside,
     quiet && node.hidden
       ? ghost(
-          `${plural(quiet, "incident")} put aside`,
+          `${quiet} put aside`,
           () => {
             all = true;
             draw(node, call);
           },
-          { title: "Muted or acknowledged", testid: "incidents-aside" },
+          { title: "Incidents that were muted or acknowledged", testid: "incidents-aside" },
         )
       : "",
   );
