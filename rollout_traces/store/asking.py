@@ -24,7 +24,7 @@ from rollout_traces.store.columns.rollout_table import State
 from rollout_traces.store.columns.schema import COMPUTED, INTERNAL, LABELLED, MEANINGS, Kind, quoted
 from rollout_traces.store.query.compiler import EVERY, Compiler, Sql, check_pattern
 from rollout_traces.store.query.names import GROUP, Names, QueryColumn, group_column
-from rollout_traces.store.query.nodes import QuerySpan, Text, TextScan
+from rollout_traces.store.query.nodes import Node, QuerySpan, Text, TextScan
 from rollout_traces.store.query.parser import parse_sort
 from rollout_traces.store.rows import PLACE, ColumnInfo, TraceRow
 from rollout_traces.store.scope import Scope, Which, conjuncts, holds_text
@@ -113,20 +113,14 @@ class Asking:
             QueryError: filter or sort cannot be understood.
         """
         query = scope.parsed()
-        nodes = conjuncts(query.node)
-        texts = [node for node in nodes if isinstance(node, Text | TextScan)]
-        for node in texts:
-            _check(node, scope.where)
         parts = scope.place(self.state)
 
         def compile_text(node: Text | TextScan) -> Sql:
-            _check(node, scope.where)
-            return self._searched([node], parts, compiler.used)[0]
+            return self._holding(node, scope.where, parts, compiler.used)
 
         compiler = Compiler(self.names, scope.where, compile_text)
-        parts += [compiler.filter(node) for node in nodes if not holds_text(node)]
-        parts += self._searched([*texts, *scope.searches()], parts, compiler.used)
-        parts += [compiler.filter(node) for node in nodes if holds_text(node) and node not in texts]
+        for node in sorted([*conjuncts(query.node), *scope.searches()], key=_reading):
+            parts.append(compiler.filter(node))
         sorting = compiler if order_by is None else Compiler(self.names, order_by, _no_text)
         order = sorting.order(query.order if order_by is None else parse_sort(order_by))
         condition = EVERY
@@ -198,19 +192,14 @@ class Asking:
         found = self.run(f"SELECT {listed} FROM {self.relation(names)} WHERE {which}", parameters)
         return plain_rows(found, self.state.kinds)
 
-    def _searched(
-        self, texts: Sequence[Text | TextScan], parts: Sequence[Sql], used: Collection[str]
-    ) -> list[Sql]:
-        """The conditions of searches that must all hit: words are looked up together, texts read last."""
-        expressions = {node: search.expression_of(node) for node in texts}
-        indexed = [expression for expression in expressions.values() if expression is not None]
-        hits = []
-        if indexed:
-            hits.append(self._hits(search.look_up(self.connection, " AND ".join(indexed))))
-        for node, expression in expressions.items():
-            if expression is None:
-                hits.append(self._read(node, [*parts, *hits], used))
-        return hits
+    def _holding(self, node: Text | TextScan, where: str, parts: Sequence[Sql], used: Collection[str]) -> Sql:
+        """The condition that a conversation holds a text: its words are looked up, else what `parts` leave is read."""
+        if isinstance(node, TextScan) and node.how == "~":
+            check_pattern(node.pattern, where, node.span)
+        expression = search.expression_of(node)
+        if expression is not None:
+            return self._hits(search.look_up(self.connection, expression))
+        return self._read(node, parts, used)
 
     def _hits(self, docs: np.ndarray) -> Sql:
         """The condition that a row has one of some conversations; its name says which, so that equals are equal."""
@@ -283,10 +272,11 @@ def _no_text(node: Text | TextScan) -> Sql:
     raise StoreError("text cannot be sorted by.")
 
 
-def _check(node: Text | TextScan, where: str) -> None:
-    """Points at a regular expression that is none, before any text is read."""
-    if isinstance(node, TextScan) and node.how == "~":
-        check_pattern(node.pattern, where, node.span)
+def _reading(node: Node) -> int:
+    """Orders the parts of a filter: texts are looked up, and at last read, in the rows that all else leaves."""
+    if not holds_text(node):
+        return 0
+    return 1 if isinstance(node, Text) and search.expression_of(node) is not None else 2
 
 
 @lru_cache(maxsize=1)

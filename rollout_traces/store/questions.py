@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,6 +23,7 @@ DEFAULT_ORDER = "-step, group, sample"
 MAX_LIMIT = 10_000
 """Most rows in one page; ask for the next one with its cursor."""
 MOST_BINS = 1000
+_CURSOR = re.compile(r"-?[0-9]{1,19}")
 
 
 def page(
@@ -57,11 +57,17 @@ def page(
     keys = "".join(f", {key.text} AS k{at}" for at, (key, _) in enumerate(asked.order))
     sorting = tuple(p for key, _ in asked.order for p in key.parameters)
     directions = [down for _, down in asked.order]
-    behind = _after(directions, after)
     order = ", ".join(f"k{at} {_direction(down)}" for at, down in enumerate(directions))
+    keyed = f'SELECT "row" AS last{keys} FROM {asking.relation(asked.columns)} WHERE '
+    behind = EVERY
+    if after is not None:
+        before = asking.run(f'{keyed} "row" = ?', (*sorting, _row(after))).to_pylist()
+        if not before:
+            raise _no_cursor(after)
+        row, *values = before[0].values()
+        behind = _after(directions, row, values)
     found = asking.run(
-        f'SELECT * FROM (SELECT "row" AS last{keys} FROM {asking.relation(asked.columns)}'
-        f" WHERE {asked.condition.text}) WHERE {behind.text} ORDER BY {order}, last LIMIT {limit + 1}",
+        f"SELECT * FROM ({keyed} {asked.condition.text}) WHERE {behind.text} ORDER BY {order}, last LIMIT {limit + 1}",
         (*sorting, *asked.condition.parameters, *behind.parameters),
     ).to_pylist()
     numbers = [row["last"] for row in found[:limit]]
@@ -69,8 +75,7 @@ def page(
     which = f'"row" IN ({listed}) ORDER BY list_position([{listed}], "row")'
     rows = asking.rows(which, names) if numbers else []
     total = len(found) if after is None and len(found) <= limit else _count(asking, asked)
-    last = found[limit - 1] if len(found) > limit else None
-    return RowPage(tuple(rows), total, None if last is None else _cursor(last))
+    return RowPage(tuple(rows), total, str(numbers[-1]) if len(found) > limit else None)
 
 
 def count(asking: Asking, scope: Scope) -> int:
@@ -180,13 +185,31 @@ def _direction(down: bool) -> str:
     return f"{'DESC' if down else 'ASC'} NULLS LAST"
 
 
-def _after(directions: Sequence[bool], cursor: str | None) -> Sql:
-    """Rows that come after a cursor's; unknown values come last."""
-    if cursor is None:
-        return EVERY
-    *values, last = _values(cursor, len(directions) + 1)
+def _row(cursor: str) -> int:
+    """The number of the row that a cursor stands behind.
+
+    Raises:
+        StoreError: it is none.
+    """
+    if _CURSOR.fullmatch(cursor) and INT64_MIN <= int(cursor) <= INT64_MAX:
+        return int(cursor)
+    raise _no_cursor(cursor)
+
+
+def _no_cursor(cursor: str) -> StoreError:
+    return StoreError(f"after: {cursor[:40]!r} is no cursor of this query and sort. Start at the first page.")
+
+
+def _after(directions: Sequence[bool], last: int, keys: Sequence[Any]) -> Sql:
+    """Rows that come after one.
+
+    Args:
+        directions: of each sort key, True for highest first; unknown values come last.
+        last: the row's number.
+        keys: its sort keys.
+    """
     result = Sql("last > ?", (last,))
-    for at, (down, value) in reversed(list(enumerate(zip(directions, values, strict=True)))):
+    for at, (down, value) in reversed(list(enumerate(zip(directions, keys, strict=True)))):
         if value is None:
             result = Sql(f"(k{at} IS NULL AND {result.text})", result.parameters)
         else:
@@ -196,38 +219,6 @@ def _after(directions: Sequence[bool], cursor: str | None) -> Sql:
                 (value, value, *result.parameters),
             )
     return result
-
-
-def _cursor(row: dict[str, Any]) -> str:
-    """The cursor behind a page's last row: what it is sorted by, and its number, as one word."""
-    last, *keys = row.values()
-    return base64.urlsafe_b64encode(json.dumps([*keys, last]).encode()).decode().rstrip("=")
-
-
-def _values(cursor: str, n: int) -> list[Any]:
-    """The n values of a cursor.
-
-    Raises:
-        StoreError: it is none.
-    """
-    try:
-        values = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (ValueError, RecursionError):
-        values = None
-    if (
-        isinstance(values, list)
-        and len(values) == n
-        and all(map(_is_value, values))
-        and type(values[-1]) is int
-    ):
-        return values
-    raise StoreError(f"after: {cursor[:40]!r} is no cursor of this query and sort. Start at the first page.")
-
-
-def _is_value(value: Any) -> bool:
-    if isinstance(value, int):
-        return INT64_MIN <= value <= INT64_MAX
-    return value is None or isinstance(value, str | float)
 
 
 def _binned(values: np.ndarray, bins: int) -> Histogram:
@@ -299,7 +290,7 @@ def aggregate(asking: Asking, scope: Scope, by: Sequence[str], measures: Sequenc
     condition = asked.condition
     if "superseded" not in asked.columns:
         condition = condition.and_(Sql("NOT superseded"))
-    several = len({run_id for run_id, _ in asking.state.runs.values()}) > 1 and scope.run_id is None
+    several = len(asking.state.runs) > 1 and scope.run_ids is None
     keys = {
         name: asking.column(name) for name in dict.fromkeys([*(["run"] if several else []), "split", *by])
     }

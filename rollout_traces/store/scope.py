@@ -24,36 +24,29 @@ class Scope:
     """The rows that are meant.
 
     Attributes:
-        run_id: of this run alone.
-        split: of this split alone.
+        run_ids: of these runs alone; all when None.
+        splits: of these splits alone; all when None.
         steps: first and last step, both included; None at an end is open.
         where: a filter in the query language.
         text: words and quoted phrases that the conversation must hold, all of them.
         rows: `traces`, or `all` for every rollout there was.
-        run_ids: of these runs alone; all when None.
-        splits: of these splits alone; all when None.
     """
 
-    run_id: str | None = None
-    split: str | None = None
+    run_ids: tuple[str, ...] | None = None
+    splits: tuple[str, ...] | None = None
     steps: Steps = EVERYTHING
     where: str = ""
     text: str = ""
     rows: Which = "traces"
-    run_ids: tuple[str, ...] | None = None
-    splits: tuple[str, ...] | None = None
 
     def place(self, state: State) -> list[Sql]:
         """The conditions on run, split, steps and traces."""
         parts: list[Sql] = []
-        runs = self.run_ids if self.run_id is None else (self.run_id,)
-        if runs is not None:
-            parts.append(
-                _one_of("run_no", [no for no, (run_id, _) in state.runs.items() if run_id in runs] or [-1])
-            )
-        splits = self.splits if self.split is None else (self.split,)
-        if splits is not None:
-            parts.append(_one_of("split", splits or [""]))
+        if self.run_ids is not None:
+            numbers = [number for number, (run_id, _) in state.runs.items() if run_id in self.run_ids]
+            parts.append(_one_of("run_no", numbers or [-1]))
+        if self.splits is not None:
+            parts.append(_one_of("split", self.splits or [""]))
         for bound, operator in zip(self.steps, (">=", "<="), strict=True):
             if bound is not None:
                 parts.append(Sql(f"step {operator} ?", (within_64_bits(bound),)))

@@ -14,7 +14,7 @@ from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.query.nodes import Text, TextScan
 from rollout_traces.store.reading import SIGNS, part_text, spaced
 from rollout_traces.store.source import Source
-from rollout_traces.store.time_limit import check_time, stopping
+from rollout_traces.store.time_limit import stopping
 
 CONTEXT = 60
 """Characters of a snippet on either side of what was found."""
@@ -70,7 +70,7 @@ def scan(
         source: where the texts are.
         node: what must occur, also inside a word.
         docs: the conversations to look at, int [N].
-        engine: what matches regular expressions, in linear time.
+        engine: what looks, for regular expressions too in linear time.
 
     Returns:
         Those of the documents that hold it, int [K].
@@ -81,34 +81,21 @@ def scan(
             (orjson.dumps(docs.tolist()).decode(),),
         ).fetchall()
     )
-    part = node.part if isinstance(node, TextScan) else "text"
-    if isinstance(node, TextScan) and node.how == "~":
-        return _matching(source, node, part, of_src, engine)
-    needle = (node.pattern if isinstance(node, TextScan) else node.phrase).lower()
-    found = []
-    for rowid, messages in source.messages(list(of_src), needle):
-        check_time()
-        if needle in part_text(messages, part).lower():
-            found.append(of_src[rowid])
-    return np.array(found, np.int64)
-
-
-def _matching(
-    source: Source, node: TextScan, part: str, of_src: dict[int, int], engine: Engine
-) -> np.ndarray:
+    scan = node if isinstance(node, TextScan) else TextScan(node.phrase, "contains", "text", node.span)
+    is_pattern = scan.how == "~"
+    having = "" if is_pattern else scan.pattern.lower()
+    test = "regexp_matches(text, ?)" if is_pattern else "contains(lower(text), lower(?))"
     found: list[int] = []
     rowids = list(of_src)
     for at in range(0, len(rowids), source.page):
-        read = list(source.messages(rowids[at : at + source.page], ""))
+        read = list(source.messages(rowids[at : at + source.page], having))
         texts = pa.table(
             {
                 "doc": pa.array([of_src[rowid] for rowid, _ in read], pa.int64()),
-                "text": pa.array([part_text(messages, part) for _, messages in read], pa.string()),
+                "text": pa.array([part_text(messages, scan.part) for _, messages in read], pa.string()),
             }
         )
-        matched = engine.run(
-            "SELECT doc FROM texts WHERE regexp_matches(text, ?)", (node.pattern,), {"texts": texts}
-        )
+        matched = engine.run(f"SELECT doc FROM texts WHERE {test}", (scan.pattern,), {"texts": texts})
         found += matched["doc"].to_pylist()
     return np.array(found, np.int64)
 

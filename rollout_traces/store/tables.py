@@ -216,11 +216,7 @@ class StoreTables:
             QueryError: filter, sort or a column cannot be understood.
             StoreError: no such run.
         """
-        scope = replace(
-            self._scope(where=where, text=text, steps=steps, rows="all"),
-            run_ids=None if runs is None else tuple(map(self._run_id, runs)),
-            splits=None if splits is None else tuple(splits),
-        )
+        scope = self._scope(runs, splits, where, text, steps, "all")
         return self.ask(lambda asking: questions.table(asking, scope, columns, limit, order_by))
 
     def table(self) -> Table:
@@ -234,8 +230,7 @@ class StoreTables:
             runs: ids or names.
             steps: first and last step, both included; None at an end is open.
         """
-        scope = Scope(run_ids=tuple(map(self._run_id, runs)), splits=tuple(splits), steps=steps, rows="all")
-        return replace(self.table(), scope=scope)
+        return replace(self.table(), scope=self._scope(runs, splits, steps=steps, rows="all"))
 
     def sql_condition(self, where: str) -> tuple[str, tuple[Any, ...]]:
         """A filter of the query language as a condition for `table().sql`, and its parameters.
@@ -307,13 +302,16 @@ class StoreTables:
 
     def _scope(
         self,
-        run: str | None = None,
-        split: str | None = None,
+        run: str | Sequence[str] | None = None,
+        split: str | Sequence[str] | None = None,
         where: str = "",
         text: str | None = None,
         steps: Steps | int = EVERYTHING,
         rows: Which = "traces",
     ) -> Scope:
-        run_id = None if run is None else self._run_id(run)
+        """The rows that are meant; one run or split stands for a list of one."""
+        runs, splits = ((each,) if isinstance(each, str) else each for each in (run, split))
+        run_ids = None if runs is None else tuple(map(self._run_id, runs))
         between = (steps, steps) if isinstance(steps, int) else steps
-        return Scope(run_id, split, between, encodable(where), encodable(text or ""), rows)
+        named = None if splits is None else tuple(splits)
+        return Scope(run_ids, named, between, encodable(where), encodable(text or ""), rows)

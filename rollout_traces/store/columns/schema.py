@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from rollout_traces.ledger.columns import number_text
+from rollout_traces.ledger.columns import COLUMNS, number_text
 
 Kind = Literal["bool", "int", "float", "text", "tags", "mixed"]
 """`tags` are lists of names; `mixed` columns hold numbers and texts, all as text."""
@@ -146,57 +146,16 @@ LABELLED: Mapping[str, Kind] = {"labels": "tags", "notes": "text", "labelled_by"
 """From the file of labels; known of the rows that somebody labelled."""
 INTERNAL = frozenset({"row", "place", "run_no", "doc", "late_part", "from_ledger"})
 """Columns that the store needs, and that a query of the filter language cannot name."""
+_OWN_PLACE = frozenset({*PLACE, "late", "equal_to", "origin"})
+"""Columns of a ledger that the table has in another form, or for few runs alone."""
 ALWAYS: Mapping[str, Kind] = {
-    "group": "int",
-    "sample": "int",
-    "uid": "text",
-    "prompt_key": "text",
-    "source": "text",
-    "engine": "text",
-    "trained": "int",
-    "discard_reason": "text",
-    "reward": "float",
-    "raw_reward": "float",
-    "reward_status": "text",
-    "advantage": "float",
-    "advantage_abs_max": "float",
+    **{c.name: c.kind for c in COLUMNS if not c.name.endswith("/*") and c.name not in _OWN_PLACE},
     "n_tokens": "int",
-    "n_prompt": "int",
-    "n_sampled": "int",
-    "n_environment": "int",
-    "n_thinking": "int",
-    "n_turns": "int",
-    "n_tool_calls": "int",
-    "n_tool_errors": "int",
-    "success": "int",
-    "answered": "int",
-    "answer": "text",
-    "ground_truth": "text",
-    "stop_reason": "text",
-    "version_min": "int",
-    "version_max": "int",
     "train_version": "int",
-    "staleness_max": "int",
-    "mean_logprob": "float",
-    "mismatch_k1": "float",
-    "mismatch_k3": "float",
-    "mismatch_abs_max": "float",
-    "log_ratio_sum": "float",
-    "clip_share": "float",
-    "update_share": "float",
-    "flags": "tags",
     "tool_names": "tags",
     "error_signatures": "tags",
-    "selected_by": "text",
-    "selected_probability": "float",
     "population": "int",
-    "trace_uid": "text",
-    "attempt": "text",
     "late_part": "int",
-    "episode": "text",
-    "parent": "text",
-    "sample_id": "text",
-    "timings": "text",
     "group_size": "int",
     "decoded_from": "text",
     "response_mask_from": "text",
