@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,8 +11,6 @@ import orjson
 from rollout_traces.errors import StoreError
 from rollout_traces.store.source import Source
 
-MOST_CHARACTERS = 64_000_000
-"""Characters of texts that are remembered; those that were asked for longest ago go first."""
 AT_ONCE = 500
 """Traces that are read together."""
 MOST_TOOLS = 200
@@ -39,49 +35,22 @@ class FullText(NamedTuple):
     ground_truth: str | None
 
 
-class FullTexts:
-    """Texts of kept rollouts, read when they are asked for and remembered up to `MOST_CHARACTERS`.
+def full_texts(source: Source, trace_ids: Sequence[str]) -> dict[str, FullText]:
+    """Trace id -> its texts; traces that are gone or damaged are left out.
 
     Args:
         source: where the traces are.
     """
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._known: OrderedDict[str, FullText] = OrderedDict()
-        self._size = 0
-        self._lock = threading.Lock()
-
-    def of(self, trace_ids: Sequence[str]) -> dict[str, FullText]:
-        """Trace id -> its texts; traces that are gone or damaged are left out."""
-        with self._lock:
-            known = {i: self._known[i] for i in trace_ids if i in self._known}
-            for trace_id in known:
-                self._known.move_to_end(trace_id)
-        missing = [i for i in dict.fromkeys(trace_ids) if i not in known]
-        with_tools = {
-            missing[int(i)] for i in np.linspace(0, len(missing) - 1, min(len(missing), MOST_TOOLS))
-        }
-        for spans in (True, False):
-            mine = [i for i in missing if (i in with_tools) == spans]
-            for at in range(0, len(mine), AT_ONCE):
-                found = self._source.texts_of(mine[at : at + AT_ONCE], spans=spans)
-                known |= self._remember({i: _read(*texts) for i, texts in found.items()})
-        return known
-
-    def _remember(self, found: Mapping[str, FullText | None]) -> dict[str, FullText]:
-        read = {i: text for i, text in found.items() if text is not None}
-        with self._lock:
-            for trace_id, text in read.items():
-                self._known[trace_id] = text
-                self._size += _size(text)
-            while self._size > MOST_CHARACTERS and self._known:
-                self._size -= _size(self._known.popitem(last=False)[1])
-        return read
-
-
-def _size(text: FullText) -> int:
-    return sum(len(each or "") for each in text)
+    with_tools = {
+        trace_ids[int(i)] for i in np.linspace(0, len(trace_ids) - 1, min(len(trace_ids), MOST_TOOLS))
+    }
+    found: dict[str, FullText] = {}
+    for spans in (True, False):
+        mine = [i for i in trace_ids if (i in with_tools) == spans]
+        for at in range(0, len(mine), AT_ONCE):
+            read = source.texts_of(mine[at : at + AT_ONCE], spans=spans)
+            found |= {i: text for i, texts in read.items() if (text := _read(*texts)) is not None}
+    return found
 
 
 def _read(messages: Any, metadata: Any, spans: Any) -> FullText | None:

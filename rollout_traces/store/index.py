@@ -11,7 +11,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from rollout_traces.store.columns.side import SideColumns, read_side_columns
 from rollout_traces.store.connections import Connections
 from rollout_traces.store.indexing import StepWriter, read_batch, refresh_tables
 from rollout_traces.store.labels import LabelBook
-from rollout_traces.store.manifest import compact, join_neighbours, meta, set_meta
+from rollout_traces.store.manifest import FEWEST_JOINED, compact, meta, set_meta
 from rollout_traces.store.source import Source
 
 logger = logging.getLogger("rollout_traces")
@@ -38,10 +37,6 @@ Progress = Callable[[int, int], None]
 """Called with traces done and traces in all."""
 Answer = TypeVar("Answer")
 
-PAGE_BYTES = 16384
-"""Page size of a new file: a scan looks up a quarter of the pages that SQLite's usual 4 KB need."""
-KEPT_JOURNAL = 8 << 20
-"""Bytes of the write-ahead log that stay on disk once they are in the file itself."""
 MANY = 10_000
 """Traces of one refresh after which its segments are joined at once."""
 MANIFEST = "index.sqlite3"
@@ -242,12 +237,8 @@ class Index:
         with suppress(OSError):
             os.close(open_file(self.path, os.O_RDWR | os.O_EXCL))
         connection = sqlite3.connect(self.path, timeout=30, check_same_thread=False, isolation_level=None)
-        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = OFF")
-        connection.execute("PRAGMA temp_store = MEMORY")
-        connection.execute("PRAGMA cache_size = -32000")
-        connection.execute(f"PRAGMA journal_size_limit = {KEPT_JOURNAL}")
         self._file = _identity(self.path)
         return connection
 
@@ -308,28 +299,25 @@ class Index:
         added = 0
         if self.source.last_rowid() > after:
             n_source = self.source.count()
-            with ThreadPoolExecutor(1, thread_name_prefix="rollout-traces-read") as reader:
-                for batch in self._batches(reader, after, built):
-                    added += batch
-                    if progress is not None:
-                        progress(min(seen + added, n_source), n_source)
+            for n in self._batches(after, built):
+                added += n
+                if progress is not None:
+                    progress(min(seen + added, n_source), n_source)
         of_tables = refresh_tables(
             self.source, self.segments, self.reading, self._transaction, came=added > 0
         )
         if added or of_tables:
-            self._compact(join_neighbours if added + of_tables >= MANY else compact)
+            self._compact(fewest=2 if added + of_tables >= MANY else FEWEST_JOINED)
         self._copy_runs()
         return added + of_tables
 
-    def _batches(self, reader: ThreadPoolExecutor, after: int, built: int) -> Iterator[int]:
-        """Writes batch after batch while the next one is read; yields how many each added.
+    def _batches(self, after: int, built: int) -> Iterator[int]:
+        """Reads and writes batch after batch; yields how many each added.
 
         Stops when another process has built the index anew: what was read belongs to the old one.
         """
-        coming = reader.submit(read_batch, self.source, after)
-        while batch := coming.result():
+        while batch := read_batch(self.source, after):
             after = batch[-1].stored.rowid
-            coming = reader.submit(read_batch, self.source, after)
             with self._transaction() as connection:
                 if meta(connection, "built", 0) != built:
                     return
@@ -343,11 +331,11 @@ class Index:
                     manifest.changed(connection)
             yield len(fresh)
 
-    def _compact(self, join: Callable[[sqlite3.Connection, Path], list[Path]] = compact) -> None:
+    def _compact(self, fewest: int = FEWEST_JOINED) -> None:
         """Joins small segments; what a killed process left in the folder goes too."""
         try:
             with self._transaction() as connection:
-                gone = join(connection, self.segments)
+                gone = compact(connection, self.segments, fewest)
                 if gone:
                     manifest.changed(connection)
                 known = manifest.segments(connection, self.segments)

@@ -28,8 +28,7 @@ Lent = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
 
 def read_batch(source: Source, after: int) -> list[Reading]:
-    """Reads the next traces of a source, those of one transaction; touches no index, so that it can run beside the
-    writing.
+    """Reads the next traces of a source, those of one transaction.
 
     Args:
         after: rowid to start behind.
@@ -131,7 +130,6 @@ class StepWriter(IndexWriter):
     def __init__(self, connection: sqlite3.Connection, folder: Path, source: Source) -> None:
         super().__init__(connection, folder)
         self._source = source
-        self._columns: dict[tuple[str, ...], list[str | None]] = {}
 
     def add(self, batch: Sequence[Reading]) -> None:
         """Adds traces; a step of which something is stored already is put together anew.
@@ -206,8 +204,7 @@ class StepWriter(IndexWriter):
     def _fields(self, reading: Reading, doc: int) -> dict[str, Any]:
         """The columns that a trace knows."""
         stored = reading.stored
-        columns = self._columns_of(tuple(reading.fields))
-        named: dict[Any, Any] = dict(zip(columns, reading.fields.values(), strict=True))
+        named: dict[Any, Any] = {self.names.stored(name): value for name, value in reading.fields.items()}
         named.pop(None, None)
         return named | {
             "row": stored.rowid << ROW_BITS,
@@ -221,12 +218,6 @@ class StepWriter(IndexWriter):
             "prompt": reading.prompt,
             "reply": reading.reply,
         }
-
-    def _columns_of(self, names: tuple[str, ...]) -> list[str | None]:
-        """The columns that some names are stored in; most traces have the same names."""
-        if names not in self._columns:
-            self._columns[names] = [self.names.stored(name) for name in names]
-        return self._columns[names]
 
     def _ledger(self, digest: Reading, placed: Mapping[str, int | str]) -> pa.Table | None:
         """The rows of a step summary's ledger; None where there is none, or it is damaged."""

@@ -108,19 +108,6 @@ def _numpy(column: pa.ChunkedArray, kind: Kind) -> np.ndarray:
     if kind == "int":
         return column.cast(pa.int64(), safe=False).fill_null(NULL_INT).to_numpy()
     found = np.empty(len(column), object)
-    found[:] = _tuples(column) if kind == "tags" else column.to_pylist()
-    return found
-
-
-def _tuples(column: pa.ChunkedArray) -> list[tuple[str, ...]]:
-    """Lists of names as tuples, most of them empty."""
-    found: list[tuple[str, ...]] = []
-    for chunk in column.chunks:
-        names = chunk.flatten().to_pylist()
-        lengths = pc.fill_null(pc.list_value_length(chunk), 0).to_numpy(zero_copy_only=False)
-        ends = np.cumsum(lengths)
-        tuples: list[tuple[str, ...]] = [()] * len(chunk)
-        for row in np.flatnonzero(lengths).tolist():
-            tuples[row] = tuple(names[ends[row] - lengths[row] : ends[row]])
-        found += tuples
+    values = column.to_pylist()
+    found[:] = [tuple(names or ()) for names in values] if kind == "tags" else values
     return found

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.live_lines import LIVE_FOLDER
-from rollout_traces.store import source
 from rollout_traces.store.connections import Connections
 from rollout_traces.store.places import (
     SIDE_FOLDER,
@@ -20,13 +18,8 @@ from rollout_traces.store.places import (
     local_projects,
     marks_path,
 )
-from rollout_traces.store.rows import StoredTrace
 from rollout_traces.store.source import Source, SqlValue
 from rollout_traces.trace.images import read_file
-
-AT_ONCE = 250
-"""Traces read in one SELECT: short for a trainer that waits to write, and still in the processor's cache when they
-are parsed."""
 
 
 class LocalSource(Source):
@@ -69,29 +62,7 @@ class LocalSource(Source):
             with self._connections.one() as connection:
                 return connection.execute(sql, parameters).fetchall()
         except sqlite3.Error as error:
-            raise self._unreadable(error) from error
-
-    def _unreadable(self, error: sqlite3.Error) -> StoreError:
-        return StoreError(f"{self.label}: {self.path} cannot be read ({error}).")
-
-    def traces(self, after: int) -> list[StoredTrace]:
-        """The next traces: `AT_ONCE` of them, or fewer with PAGE_BYTES of messages."""
-        if not self._has("traces"):
-            return []
-        sql = f"{self.select_traces} WHERE rowid > ? ORDER BY rowid LIMIT {AT_ONCE}"
-        found: list[StoredTrace] = []
-        size = 0
-        try:
-            with self._connections.one() as connection, closing(connection.execute(sql, (after,))) as rows:
-                for row in rows:
-                    stored = StoredTrace(*row)
-                    size += len(stored.messages)
-                    if found and size > source.PAGE_BYTES:
-                        break
-                    found.append(stored)
-        except sqlite3.Error as error:
-            raise self._unreadable(error) from error
-        return found
+            raise StoreError(f"{self.label}: {self.path} cannot be read ({error}).") from error
 
     def media_folder(self) -> Path:
         """Finds the folder in which Trackio keeps the project's media files; it may be missing."""

@@ -28,12 +28,6 @@ INDEX_VERSION = 1
 """Another version in a file means that the index is built anew."""
 MAX_COLUMNS = 2000
 """Names that get a column; further ones stay in the trace alone and are counted."""
-WORDS_IN_MEMORY = 32 << 20
-"""Bytes of the full-text index that are gathered before they are written: fewer pieces to merge later."""
-PIECES = 8
-"""Pieces of the full-text index of like size that are merged: of SQLite's usual 4 every word is written once more, and
-a search is no quicker."""
-
 RUN = "run_id, name, started, last_step"
 """Columns of a run."""
 
@@ -74,8 +68,6 @@ def create(connection: sqlite3.Connection) -> None:
         if statement.strip():
             connection.execute(statement)
     connection.execute(_WORDS)
-    for setting, value in (("hashsize", WORDS_IN_MEMORY), ("automerge", PIECES)):
-        connection.execute("INSERT INTO words (words, rank) VALUES (?, ?)", (setting, value))
     set_meta(connection, "version", INDEX_VERSION)
 
 
@@ -302,69 +294,36 @@ class ColumnNames:
         return column
 
 
-FAN = 16
-"""So many neighbouring segments of one size class become one."""
+FEWEST_JOINED = 16
+"""Neighbouring segments that become one together: fewer, and every step would write its neighbours' rows anew."""
 SEGMENT_ROWS = 131_072
-"""Rows up to which neighbouring segments become one at once, and after which a batch writes one; a step is never torn."""
-LARGEST = 1 << 20
-"""Segments of more rows are left as they are, unless most of their rows were replaced."""
+"""Rows up to which neighbouring segments become one, and after which a batch writes one; a step is never torn."""
 
 
-def compact(connection: sqlite3.Connection, folder: Path) -> list[Path]:
-    """Joins neighbouring segments of like size, and rewrites those of which most rows are dead.
+def compact(connection: sqlite3.Connection, folder: Path, fewest: int = FEWEST_JOINED) -> list[Path]:
+    """Joins neighbouring segments up to `SEGMENT_ROWS` rows, and rewrites those of which most rows are dead.
 
     Args:
         connection: a connection whose transaction the caller holds.
         folder: where the segments are.
+        fewest: join no fewer together.
 
     Returns:
         Files that are no part of the table any more, to be removed once that is committed.
     """
-    gone: list[Path] = []
-    while run := _due(segments(connection, folder), _dead_rows(connection)):
-        _join(connection, folder, run)
-        gone += [segment.path for segment in run]
-    return gone
-
-
-def join_neighbours(connection: sqlite3.Connection, folder: Path) -> list[Path]:
-    """Joins neighbouring segments up to `SEGMENT_ROWS` rows: few files, worth it once many rows came at once.
-
-    Args:
-        connection: a connection whose transaction the caller holds.
-        folder: where the segments are.
-
-    Returns:
-        As `compact`.
-    """
+    dead = dict(
+        connection.execute("SELECT segment, sum(n_rows) FROM parts WHERE dead GROUP BY segment").fetchall()
+    )
     runs: list[list[SegmentFile]] = [[]]
     for segment in segments(connection, folder):
         if sum(other.n_rows for other in runs[-1]) + segment.n_rows > SEGMENT_ROWS:
             runs.append([])
         runs[-1].append(segment)
-    several = [run for run in runs if len(run) > 1]
-    for run in several:
+    spoiled = ([s] for run in runs if len(run) < fewest for s in run if 2 * dead.get(s.number, 0) > s.n_rows)
+    due = [*(run for run in runs if len(run) >= fewest), *spoiled]
+    for run in due:
         _join(connection, folder, run)
-    return [segment.path for run in several for segment in run]
-
-
-def _due(segments: Sequence[SegmentFile], dead: dict[int, int]) -> list[SegmentFile]:
-    """The first segments that should be rewritten together; none when all is well."""
-    for segment in segments:
-        if 2 * dead.get(segment.number, 0) > segment.n_rows:
-            return [segment]
-    for at in range(len(segments) - FAN + 1):
-        run = segments[at : at + FAN]
-        largest = max(segment.n_rows for segment in run)
-        if sum(segment.n_rows for segment in run) <= LARGEST and 2 * largest <= sum(s.n_rows for s in run):
-            return list(run)
-    return []
-
-
-def _dead_rows(connection: sqlite3.Connection) -> dict[int, int]:
-    return dict(
-        connection.execute("SELECT segment, sum(n_rows) FROM parts WHERE dead GROUP BY segment").fetchall()
-    )
+    return [segment.path for run in due for segment in run]
 
 
 def _join(connection: sqlite3.Connection, folder: Path, run: Sequence[SegmentFile]) -> None:

@@ -14,11 +14,12 @@ from rollout_traces.store import questions, steps
 from rollout_traces.store.asking import Asking, groups_table
 from rollout_traces.store.columns.engine import check_select
 from rollout_traces.store.columns.schema import METRICS, type_of
-from rollout_traces.store.full_texts import FullText, FullTexts
+from rollout_traces.store.full_texts import FullText, full_texts
 from rollout_traces.store.index import Index
 from rollout_traces.store.rows import RunInfo
 from rollout_traces.store.scalars import Scalars, Series
 from rollout_traces.store.scope import EVERYTHING, Scope, Steps, Which
+from rollout_traces.store.source import Source
 
 if TYPE_CHECKING:
     from rollout_traces.ledger.columns import Ledger
@@ -36,7 +37,7 @@ class Table:
         ask: answers a question about one state of the table.
         scalars: the logged numbers.
         runs: gives the project's runs.
-        full_texts: reads what kept rollouts hold.
+        source: where the traces are.
         config: gives the config of a run by name.
         scope: which rollouts `rollouts` has.
     """
@@ -44,7 +45,7 @@ class Table:
     ask: Callable[[Callable[[Asking], Any]], Any]
     scalars: Scalars
     runs: Callable[[], Sequence[RunInfo]]
-    full_texts: FullTexts
+    source: Source
     config: Callable[[str], Mapping[str, Any]]
     scope: Scope = Scope(rows="all")  # noqa: RUF009 - it is frozen
 
@@ -87,7 +88,7 @@ class Table:
         """
         query = "select coalesce(uid, id) as uid, id from rollouts where traced and coalesce(uid, id) in (select unnest(?))"
         named = self.sql(query, [list(uids)]).to_pylist() if uids else []
-        found = self.full_texts.of([row["id"] for row in named])
+        found = full_texts(self.source, [row["id"] for row in named])
         rows = [{"uid": row["uid"], **found[row["id"]]._asdict()} for row in named if row["id"] in found]
         return pa.Table.from_pylist(rows, TEXTS)
 
@@ -129,7 +130,6 @@ class StoreTables:
         self._index = index
         self.source = index.source
         self._scalars = scalars
-        self._full_texts = FullTexts(self.source)
 
     def ask(self, question: Callable[[Asking], Answer]) -> Answer:
         """The answer to a question about one state of the index, for the store's own modules."""
@@ -221,7 +221,7 @@ class StoreTables:
 
     def table(self) -> Table:
         """The relations `rollouts` and `metrics` for SQL of this package's own, inside this process."""
-        return Table(self.ask, self._scalars, self.runs, self._full_texts, self.config)
+        return Table(self.ask, self._scalars, self.runs, self.source, self.config)
 
     def part_of_table(self, runs: Sequence[str], splits: Sequence[str], steps: Steps) -> Table:
         """As `table`, for the rollouts of some runs, splits and steps: quick where these are few of many.

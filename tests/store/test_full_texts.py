@@ -6,7 +6,6 @@ import orjson
 import pytest
 
 import rollout_traces as rt
-from rollout_traces.store import full_texts
 from rollout_traces.store.full_texts import _read
 from tests.stories.logged import log_story
 from tests.stories.world import Kind, write_run
@@ -47,13 +46,6 @@ class TestTexts:
         uid = kept(store)[0][0]
         part = store.part_of_table(["run"], ["rollout", "eval-rollout"], (None, None))
         assert part.texts([uid]).to_pylist() == store.table().texts([uid]).to_pylist()
-
-    def test_what_is_remembered_is_bounded(self, store, monkeypatch):
-        monkeypatch.setattr(full_texts, "MOST_CHARACTERS", 100)
-        table = rt.open_store(project="texts").table()
-        uids = [uid for uid, _ in kept(store)]
-        assert table.texts(uids).num_rows == len(uids)
-        assert table.full_texts._size <= 100
 
 
 class TestOneTrace:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store import Store, index, local_source, manifest, open_store, source
+from rollout_traces.store import Store, index, manifest, open_store, source
 from rollout_traces.store.asking import Asking
 from rollout_traces.store.columns import rollout_table
 from rollout_traces.store.local_source import LocalSource
@@ -108,7 +108,7 @@ class TestLargeTraces:
         for step in range(3):
             write_step(make_ledger([[0.0] * 6], step=step), range(6))
         whole = open_store(PROJECT, index_path=tmp_path / "whole")
-        monkeypatch.setattr(local_source, "AT_ONCE", 2)
+        monkeypatch.setattr(LocalSource, "page", 2)
         monkeypatch.setattr(LocalSource, "batch", 5)
         progress: list[tuple[int, int]] = []
         paged = open_store(PROJECT, refresh=False, index_path=tmp_path / "paged")

@@ -15,7 +15,7 @@ from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.rollout_table import RolloutTable
 from rollout_traces.store.columns.schema import column_of, quoted
 from rollout_traces.store.columns.segments import write_segment
-from rollout_traces.store.manifest import compact, join_neighbours
+from rollout_traces.store.manifest import compact
 
 COLUMNS = {
     "few": lambda at: float(at % 2),
@@ -39,7 +39,7 @@ def test_segments_of_other_columns_in_another_order_become_one(
         add(connection, folder, [place] * n, range(first, first + n), names[: 1 + place % len(names)])
         first += n
     before = rows(connection, folder)
-    for path in join_neighbours(connection, folder):
+    for path in compact(connection, folder, fewest=2):
         path.unlink()
     assert len(manifest.segments(connection, folder)) == 1
     assert rows(connection, folder) == before

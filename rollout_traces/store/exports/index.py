@@ -41,7 +41,7 @@ class ExportIndex(Index):
     def __init__(self, source: ExportSource, folder: Path | None = None) -> None:
         super().__init__(source, folder)
         self.export = source
-        source.locations = self
+        source.index = self
 
     def of_ids(self, trace_ids: Sequence[str]) -> dict[str, int]:
         """id -> number of its row."""

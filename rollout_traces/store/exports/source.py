@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import io
 import re
-import threading
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
@@ -26,6 +25,9 @@ from rollout_traces.store.exports import ABOUT, MESSAGES, METADATA, METRICS, SID
 from rollout_traces.store.places import cached_index_path
 from rollout_traces.store.rows import StoredTrace
 from rollout_traces.store.source import Source, SourceRun, SqlValue
+
+if TYPE_CHECKING:
+    from rollout_traces.store.exports.index import ExportIndex
 
 PROTOCOLS = ("file", "s3", "gs", "gcs", "az", "abfs", "abfss", "hf")
 """Beginnings that an address may have; fsspec knows more, among them some that run or unpack what they find."""
@@ -162,18 +164,8 @@ def _stamp(info: Mapping[str, Any]) -> str:
     return str(next((info[key] for key in keys if info.get(key) is not None), ""))
 
 
-KEPT_BYTES = 256 << 20
-"""Bytes of files that are kept in memory, so that the conversations of one step are fetched together."""
-
-
-class Locations(Protocol):
-    """The places of an export's traces, as its index knows them."""
-
-    def of_ids(self, trace_ids: Sequence[str]) -> dict[str, int]:
-        """id -> number of its row, `file << ROW_BITS | row`."""
-
-    def path_of(self, file: int) -> str:
-        """The path of a file by its number."""
+KEPT_FILES = 4
+"""Files that are kept in memory, so that the conversations of one step are fetched together."""
 
 
 class ExportSource(Source):
@@ -192,11 +184,10 @@ class ExportSource(Source):
         self.address = self.folder.address
         self.project = address
         self.label = f"export {self.address}"
-        self.locations: Locations | None = None
+        self.index: ExportIndex | None = None
         self._about: dict[str, Any] | None = None
         self._scalars: dict[str, list[tuple[int, int, str, str | bytes]]] | None = None
-        self._files: OrderedDict[str, bytes] = OrderedDict()
-        self._lock = threading.Lock()
+        self._file = lru_cache(KEPT_FILES)(self.folder.read)
         if not self.files():
             raise StoreError(
                 f"{self.address}: no parquet files. Write some with `rollout-traces export FOLDER --partition-by run,step`."
@@ -217,8 +208,7 @@ class ExportSource(Source):
     def forget(self) -> None:
         """Reads what may have changed again."""
         self._about = self._scalars = None
-        with self._lock:
-            self._files.clear()
+        self._file.cache_clear()
 
     def select(self, sql: str, parameters: Sequence[SqlValue] = ()) -> list[tuple[Any, ...]]:
         """An export has no tables of Trackio."""
@@ -242,7 +232,7 @@ class ExportSource(Source):
 
     def trace(self, trace_id: str) -> StoredTrace:
         """One whole trace."""
-        found = self._locations.of_ids([trace_id])
+        found = self._indexed.of_ids([trace_id])
         if trace_id not in found:
             raise StoreError(f"{self.label}: no trace {trace_id!r}.")
         row = found[trace_id]
@@ -262,7 +252,7 @@ class ExportSource(Source):
 
     def texts_of(self, trace_ids: Sequence[str], *, spans: bool) -> dict[str, tuple[Any, Any, Any]]:
         """JSON texts of some traces: messages, metadata, spans."""
-        rows = self._locations.of_ids(trace_ids)
+        rows = self._indexed.of_ids(trace_ids)
         texts = self._texts(list(rows.values()))
         return {
             i: (texts[row].get(MESSAGES), texts[row].get(METADATA), texts[row].get(SPANS) if spans else None)
@@ -310,10 +300,10 @@ class ExportSource(Source):
         return {run: sorted(rows, key=itemgetter(0)) for run, rows in found.items()}
 
     @property
-    def _locations(self) -> Locations:
-        if self.locations is None:
+    def _indexed(self) -> ExportIndex:
+        if self.index is None:
             raise StoreError(f"{self.label} is not indexed yet.")
-        return self.locations
+        return self.index
 
     def _texts(self, rows: Sequence[int]) -> dict[int, dict[str, str | None]]:
         of_file: dict[int, list[int]] = {}
@@ -321,23 +311,11 @@ class ExportSource(Source):
             of_file.setdefault(row >> ROW_BITS, []).append(row)
         found: dict[int, dict[str, str | None]] = {}
         for file, numbers in of_file.items():
-            path = self._locations.path_of(file)
+            path = self._indexed.path_of(file)
             inside = [number & ((1 << ROW_BITS) - 1) for number in numbers]
             with damage_said(f"{self.label}: {path}"):
                 found.update(zip(numbers, _read_texts(self._file(path), inside), strict=True))
         return found
-
-    def _file(self, path: str) -> bytes:
-        with self._lock:
-            if path in self._files:
-                self._files.move_to_end(path)
-                return self._files[path]
-        data = self.folder.read(path)
-        with self._lock:
-            self._files[path] = data
-            while len(self._files) > 1 and sum(map(len, self._files.values())) > KEPT_BYTES:
-                self._files.popitem(last=False)
-        return data
 
 
 def _read_texts(data: bytes, rows: Sequence[int]) -> list[dict[str, str | None]]:
