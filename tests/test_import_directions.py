@@ -72,7 +72,7 @@ READ_FROM = (
 )
 """What the reading side takes from the writing side: plain data, how it is packed, and the metrics of a ledger."""
 READS_MORE = {
-    ("store.other_tools", "sources.trackio_traces"): "a trace of a trainer is known as an import knows it",
+    ("store.reading", "sources.trackio_traces"): "a trace of a trainer is known as an import knows it",
     ("store.logged_tables", "sources.trl_tables"): "a table of TRL is known as an import knows it",
     (
         "store.recorded_batch",

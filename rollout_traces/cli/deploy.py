@@ -95,7 +95,7 @@ def deploy(
 
     Example: rollout-traces deploy ada/rollouts --private
     """
-    from rollout_traces.store.server_client import give_the_hub_up_after
+    from rollout_traces.store.http_source import give_the_hub_up_after
 
     if (space is None) == (to_folder is None):
         raise ConfigError("deploy: name a Space, user/name, or a folder with --to-folder, one of the two.")

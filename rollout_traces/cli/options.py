@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
-    from rollout_traces.store.scope import Which as Rows
+    from rollout_traces.store.asking import Which as Rows
 
 Project = Annotated[
     str | None,

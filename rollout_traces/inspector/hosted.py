@@ -16,7 +16,7 @@ from http import HTTPStatus
 from rollout_traces.errors import ConfigError, RolloutTracesError
 from rollout_traces.inspector.access import NAMED, SHORTEST, VARIABLE, named_tokens
 from rollout_traces.inspector.guard import ServerOptions
-from rollout_traces.store.server_client import give_the_hub_up_after
+from rollout_traces.store.http_source import give_the_hub_up_after
 
 PORT = 7860
 """The port on which a Space is expected to listen."""

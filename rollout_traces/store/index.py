@@ -23,8 +23,14 @@ from rollout_traces.model.private_files import make_folder, open_file
 from rollout_traces.store import manifest
 from rollout_traces.store.asking import Asking, RememberedAnswers
 from rollout_traces.store.columns.engine import Engine
-from rollout_traces.store.columns.rollout_table import RolloutTable, State
-from rollout_traces.store.columns.segments import DamagedSegment, SegmentFile, check_segment, remove_unknown
+from rollout_traces.store.columns.rollout_table import (
+    DamagedSegment,
+    RolloutTable,
+    SegmentFile,
+    State,
+    check_segment,
+    remove_unknown,
+)
 from rollout_traces.store.columns.side import SideColumns, read_side_columns
 from rollout_traces.store.connections import Connections
 from rollout_traces.store.indexing import StepWriter, read_batch, refresh_tables

@@ -14,7 +14,7 @@ import pyarrow as pa
 from rollout_traces.errors import StoreError
 from rollout_traces.store import manifest
 from rollout_traces.store.columns.assemble import ROW_BITS, assemble, read_ledger
-from rollout_traces.store.columns.segments import write_segment
+from rollout_traces.store.columns.rollout_table import write_segment
 from rollout_traces.store.logged_tables import table_of
 from rollout_traces.store.reading import DIGEST, Reading, read_trace
 from rollout_traces.store.rows import StoredTrace

@@ -19,9 +19,14 @@ import pyarrow.parquet as pq
 
 from rollout_traces.model.packed_arrays import MADE_UP
 from rollout_traces.store.columns.assemble import stacked
-from rollout_traces.store.columns.rollout_table import State, superseded_from
+from rollout_traces.store.columns.rollout_table import (
+    SegmentFile,
+    State,
+    check_segment,
+    superseded_from,
+    write_segment,
+)
 from rollout_traces.store.columns.schema import ALWAYS, kind_of, stored_name, type_of
-from rollout_traces.store.columns.segments import SegmentFile, check_segment, write_segment
 from rollout_traces.store.reading import SIGNS
 
 INDEX_VERSION = 1

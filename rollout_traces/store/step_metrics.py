@@ -12,7 +12,7 @@ import numpy as np
 
 from rollout_traces.ledger.columns import NULL_INT, Ledger, any_known
 from rollout_traces.settings.run_settings import RunSettings
-from rollout_traces.store.scope import EVERYTHING, Steps
+from rollout_traces.store.asking import EVERYTHING, Steps
 from rollout_traces.store.store import Store
 
 Metrics = dict[str, float]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from rollout_traces.model.text import encodable, table, titled
 from rollout_traces.store import questions, search, steps
+from rollout_traces.store.asking import EVERYTHING, Scope, Steps, Which, within_64_bits
 from rollout_traces.store.index import Index, Progress
 from rollout_traces.store.reading import conversation_text
 from rollout_traces.store.rows import (
@@ -23,9 +24,8 @@ from rollout_traces.store.rows import (
     run_cells,
 )
 from rollout_traces.store.scalars import Scalars, draw_curves
-from rollout_traces.store.scope import EVERYTHING, Scope, Steps, Which, within_64_bits
 from rollout_traces.store.source import Source
-from rollout_traces.store.traces import StoreTraces
+from rollout_traces.store.tables import StoreTables
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +69,7 @@ class WhichRows(FilterAndText, total=False):
     split: str | None
 
 
-class Store(StoreTraces):
+class Store(StoreTables):
     """The traces and ledgers of one project, read only.
 
     Args:
@@ -183,7 +183,7 @@ class Store(StoreTraces):
         Raises:
             StoreError: there is no such rollout, turn or token, or the text is none that can be kept.
         """
-        from rollout_traces.store.labels.entry import checked_place
+        from rollout_traces.store.labels import checked_place
 
         trace_id = self.find(rollout)
         if turn is not None or tokens is not None:

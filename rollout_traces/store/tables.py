@@ -1,28 +1,32 @@
-"""A store's rows as whole tables: Arrow, ledgers, SQL, logged numbers."""
+"""A store's rows as whole tables: Arrow, ledgers, SQL, logged numbers; and all of one kept rollout: its trace, transcript, details, images."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import orjson
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
+from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.model.text import encodable
 from rollout_traces.store import questions, steps
-from rollout_traces.store.asking import Asking, groups_table
+from rollout_traces.store.asking import EVERYTHING, Asking, Scope, Steps, Which, groups_table
 from rollout_traces.store.columns.engine import check_select
 from rollout_traces.store.columns.schema import METRICS, type_of
 from rollout_traces.store.full_texts import FullText, full_texts
 from rollout_traces.store.index import Index
-from rollout_traces.store.rows import RunInfo
+from rollout_traces.store.rows import RunInfo, StoredTrace
 from rollout_traces.store.scalars import Scalars, Series
-from rollout_traces.store.scope import EVERYTHING, Scope, Steps, Which
-from rollout_traces.store.source import Source
+from rollout_traces.trace.images import IMAGES_KEY
 
 if TYPE_CHECKING:
     from rollout_traces.ledger.columns import Ledger
+    from rollout_traces.model.transcript import Transcript
+    from rollout_traces.trace.conversion import TraceRecord
+
 
 Answer = TypeVar("Answer")
 TEXTS = pa.schema([(name, pa.string()) for name in ("uid", *FullText._fields)])
@@ -34,25 +38,17 @@ class Table:
     """Answers SQL over `rollouts`, a row a rollout of every run, and `metrics`, a row a logged number.
 
     Attributes:
-        ask: answers a question about one state of the table.
-        scalars: the logged numbers.
-        runs: gives the project's runs.
-        source: where the traces are.
-        config: gives the config of a run by name.
+        store: whose they are.
         scope: which rollouts `rollouts` has.
     """
 
-    ask: Callable[[Callable[[Asking], Any]], Any]
-    scalars: Scalars
-    runs: Callable[[], Sequence[RunInfo]]
-    source: Source
-    config: Callable[[str], Mapping[str, Any]]
+    store: StoreTables
     scope: Scope = Scope(rows="all")  # noqa: RUF009 - it is frozen
 
     @property
     def n_rows(self) -> int:
         """The number of rollouts in it."""
-        return self.ask(lambda asking: questions.count(asking, self.scope))
+        return self.store.ask(lambda asking: questions.count(asking, self.scope))
 
     def sql(self, query: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> pa.Table:
         """The rows of a statement; nulls where a value is unknown.
@@ -74,7 +70,7 @@ class Table:
                 asking.cursor.register("metrics", self.metrics())
             return asking.run(query, parameters)
 
-        return self.ask(answer)
+        return self.store.ask(answer)
 
     def texts(self, uids: Sequence[str]) -> pa.Table:
         """Reads the texts of some kept rollouts in full, from their traces.
@@ -88,15 +84,15 @@ class Table:
         """
         query = "select coalesce(uid, id) as uid, id from rollouts where traced and coalesce(uid, id) in (select unnest(?))"
         named = self.sql(query, [list(uids)]).to_pylist() if uids else []
-        found = full_texts(self.source, [row["id"] for row in named])
+        found = full_texts(self.store.source, [row["id"] for row in named])
         rows = [{"uid": row["uid"], **found[row["id"]]._asdict()} for row in named if row["id"] in found]
         return pa.Table.from_pylist(rows, TEXTS)
 
     def metrics(self) -> pa.Table:
         """Every logged number: run, run_id, split, step, key, value, attempt, superseded."""
         parts = []
-        for run in self.runs():
-            for key, logged in self.scalars.by_attempt(run.id, run.attempts).items():
+        for run in self.store.runs():
+            for key, logged in self.store.scalars.by_attempt(run.id, run.attempts).items():
                 n = len(logged.steps)
                 columns = {
                     "run": pa.repeat(pa.scalar(run.name), n),
@@ -111,6 +107,10 @@ class Table:
                 parts.append(pa.table(columns).cast(_METRICS))
         return pa.concat_tables(parts) if parts else _METRICS.empty_table()
 
+    def config(self, run: str) -> dict[str, Any]:
+        """A run's configuration as it was logged."""
+        return self.store.config(run)
+
 
 def reads_metrics(asking: Asking, query: str) -> bool:
     """Tells whether a statement reads the relation `metrics`, as DuckDB parses it."""
@@ -119,7 +119,7 @@ def reads_metrics(asking: Asking, query: str) -> bool:
 
 
 class StoreTables:
-    """The tables of one project.
+    """The tables of one project, and its kept rollouts by trace id or uid.
 
     Args:
         index: the project's index.
@@ -129,7 +129,7 @@ class StoreTables:
     def __init__(self, index: Index, scalars: Scalars) -> None:
         self._index = index
         self.source = index.source
-        self._scalars = scalars
+        self.scalars = scalars
 
     def ask(self, question: Callable[[Asking], Answer]) -> Answer:
         """The answer to a question about one state of the index, for the store's own modules."""
@@ -160,7 +160,7 @@ class StoreTables:
             The ledger, with the columns `run`, `split` and `step`; without rows where there are none.
             Unknown whole numbers are masked, unknown floats NaN, unknown texts None.
         """
-        from rollout_traces.store.ledgers import masked_ledger
+        from rollout_traces.store.questions import masked_ledger
 
         return masked_ledger(self.ledger_rows(run, split, steps))
 
@@ -179,7 +179,7 @@ class StoreTables:
     def _ledger_of(
         self, run: str | None, split: str | None, steps: Steps | int, *, from_ledgers: bool
     ) -> Ledger:
-        from rollout_traces.store.ledgers import ledger_of
+        from rollout_traces.store.questions import ledger_of
 
         scope = self._scope(run, split, steps=steps, rows="all")
         return self.ask(lambda asking: ledger_of(asking, scope, from_ledgers=from_ledgers))
@@ -221,7 +221,7 @@ class StoreTables:
 
     def table(self) -> Table:
         """The relations `rollouts` and `metrics` for SQL of this package's own, inside this process."""
-        return Table(self.ask, self._scalars, self.runs, self.source, self.config)
+        return Table(self)
 
     def part_of_table(self, runs: Sequence[str], splits: Sequence[str], steps: Steps) -> Table:
         """As `table`, for the rollouts of some runs, splits and steps: quick where these are few of many.
@@ -230,7 +230,7 @@ class StoreTables:
             runs: ids or names.
             steps: first and last step, both included; None at an end is open.
         """
-        return replace(self.table(), scope=self._scope(runs, splits, steps=steps, rows="all"))
+        return Table(self, self._scope(runs, splits, steps=steps, rows="all"))
 
     def sql_condition(self, where: str) -> tuple[str, tuple[Any, ...]]:
         """A filter of the query language as a condition for `table().sql`, and its parameters.
@@ -279,7 +279,7 @@ class StoreTables:
         Args:
             run: id or name of the run.
         """
-        return self._scalars.of(self._run_id(run))
+        return self.scalars.of(self._run_id(run))
 
     def superseded_metrics(self, run: str) -> dict[str, frozenset[int]]:
         """By key, the steps of a run's scalars that only an older attempt has, past where a newer one began.
@@ -289,7 +289,7 @@ class StoreTables:
         """
         run_id = self._run_id(run)
         attempts = next(info.attempts for info in self.runs() if info.id == run_id)
-        logged = self._scalars.by_attempt(run_id, attempts)
+        logged = self.scalars.by_attempt(run_id, attempts)
         return {key: found.superseded for key, found in logged.items() if found.superseded}
 
     def config(self, run: str) -> dict[str, Any]:
@@ -315,3 +315,107 @@ class StoreTables:
         between = (steps, steps) if isinstance(steps, int) else steps
         named = None if splits is None else tuple(splits)
         return Scope(run_ids, named, between, encodable(where), encodable(text or ""), rows)
+
+    def uid(self, trace_id: str) -> str:
+        """Looks up the id that a rollout's labels are kept under: its uid; its trace id where it has none."""
+        return str(self.record(trace_id).metadata.get("uid") or trace_id)
+
+    def find(self, wanted: str) -> str:
+        """The id of the trace that is meant.
+
+        Args:
+            wanted: a trace id or uid, or the beginning of one that no other shares.
+
+        Raises:
+            StoreError: there is none, or there are several.
+        """
+        with self._index.snapshot() as connection:
+            return steps.find_trace(connection, encodable(wanted))
+
+    def record(self, trace_id: str) -> TraceRecord:
+        """One whole trace.
+
+        Args:
+            trace_id: its id or uid, or the beginning of one.
+
+        Raises:
+            StoreError: there is none, or its JSON is damaged.
+        """
+        from rollout_traces.store.reading import shown_record
+        from rollout_traces.trace.conversion import TraceRecord
+
+        stored = self._stored(encodable(trace_id))
+        with damage_said(f"trace {trace_id!r}: its stored JSON"):
+            messages, metadata, spans = (
+                orjson.loads(text) for text in (stored.messages, stored.metadata, stored.spans or b"[]")
+            )
+            spans = [span for span in spans if isinstance(span, dict)]
+            return shown_record(stored, TraceRecord(list(messages), dict(metadata), spans))
+
+    def _stored(self, wanted: str) -> StoredTrace:
+        """Reads the trace of an id; else of the id that a uid, or the beginning of either, means."""
+        try:
+            return self.source.trace(wanted)
+        except StoreError:
+            found = self.find(wanted)
+            if found == wanted:
+                raise
+            return self.source.trace(found)
+
+    def transcript(self, trace_id: str) -> Transcript | None:
+        """The transcript of a trace, None where another tool wrote it.
+
+        Args:
+            trace_id: its id or uid, or the beginning of one.
+
+        Raises:
+            StoreError: there is no such trace, or its packed data is damaged or of a newer schema.
+        """
+        from rollout_traces.trace.conversion import read_transcript
+
+        record = self.record(trace_id)
+        with damage_said(f"trace {trace_id!r}: its token track"):
+            return read_transcript(record)
+
+    def details(self, trace_id: str) -> dict[str, Any]:
+        """Reads what is kept beside a trace: flags with their sentences, warnings, timings.
+
+        Args:
+            trace_id: its id or uid, or the beginning of one.
+
+        Raises:
+            StoreError: there is no such trace, or it is damaged.
+        """
+        from rollout_traces.trace.conversion import read_details
+
+        record = self.record(trace_id)
+        with damage_said(f"trace {trace_id!r}: its details"):
+            return read_details(record)
+
+    def image(self, trace_id: str, number: int) -> bytes:
+        """An image of a rollout.
+
+        Args:
+            trace_id: its trace's id.
+            number: which of its images, from 0.
+
+        Raises:
+            StoreError: there is none, or its file cannot be read.
+        """
+        images = self.details(trace_id).get(IMAGES_KEY)
+        named = images[number] if isinstance(images, list) and 0 <= number < len(images) else None
+        path = named.get("file_path") if isinstance(named, dict) else None
+        if not isinstance(path, str):
+            raise StoreError(f"trace {trace_id!r} has no image {number}.")
+        return self.source.media(path)
+
+    def messages(self, trace_id: str) -> list[dict[str, Any]]:
+        """The conversation of a traced rollout.
+
+        Args:
+            trace_id: its id or uid, or the beginning of one.
+
+        Raises:
+            StoreError: there is none, or its JSON is damaged.
+        """
+        return [dict(message) for message in self.record(trace_id).messages]

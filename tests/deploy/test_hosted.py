@@ -24,7 +24,7 @@ from packaging.specifiers import SpecifierSet
 from rollout_traces.cli.deploy import PYTHON, app_files, pinned_versions, write_app
 from rollout_traces.errors import ConfigError
 from rollout_traces.inspector.hosted import PORT, AskedTooOften, HubWriters, hosted_options, takes_labels
-from rollout_traces.store.server_client import give_the_hub_up_after
+from rollout_traces.store.http_source import give_the_hub_up_after
 from tests.deploy.hub import READER, WRITER, LoopbackHub, Space, loopback_hub
 from tests.deploy.hub_road import Road, road_to
 from tests.inspector.conftest import free_port

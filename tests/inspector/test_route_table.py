@@ -74,7 +74,7 @@ class TestTable:
 class TestDocument:
     def test_its_limits_are_the_codes(self):
         from rollout_traces.inspector import listening, trackio_reads
-        from rollout_traces.store import server_client
+        from rollout_traces.store import http_source
 
         limits = PAGE.read_text("utf-8").split("## Limits")[1].split("##")[0]
         for said in (
@@ -83,6 +83,6 @@ class TestDocument:
             f"{trackio_reads.READ_SECONDS:g} s, four at once, {trackio_reads.MOST_TRACES:,} traces",
             f"{trackio_reads.SQL_SECONDS:g} s, {trackio_reads.SQL_VALUE_BYTES >> 20} MiB a value, "
             f"{trackio_reads.SQL_ROWS:,} rows, {trackio_reads.SQL_ANSWER_BYTES >> 20} MiB an answer",
-            f"{server_client.MOST_BYTES >> 20} MiB, {server_client.WHOLE_ANSWER:g} s",
+            f"{http_source.MOST_BYTES >> 20} MiB, {http_source.WHOLE_ANSWER:g} s",
         ):
             assert said in limits

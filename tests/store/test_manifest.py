@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from rollout_traces.store import manifest
 from rollout_traces.store.columns.engine import Engine
-from rollout_traces.store.columns.rollout_table import RolloutTable
+from rollout_traces.store.columns.rollout_table import RolloutTable, write_segment
 from rollout_traces.store.columns.schema import column_of, quoted
-from rollout_traces.store.columns.segments import write_segment
 from rollout_traces.store.manifest import compact
 
 COLUMNS = {

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from rollout_traces.store import Store, open_store
+from rollout_traces.store.asking import Which
 from rollout_traces.store.reading import SIGNS
-from rollout_traces.store.scope import Which
 from rollout_traces.store.search import snippet
 from tests.store.projects import PROJECT, make_ledger, write_step
 

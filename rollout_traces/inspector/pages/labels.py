@@ -16,8 +16,7 @@ from rollout_traces.inspector.asking import FromRuns, Names, seen
 from rollout_traces.inspector.workspace import ProjectView
 from rollout_traces.model.text import quoted
 from rollout_traces.store import Store
-from rollout_traces.store.labels import Entry
-from rollout_traces.store.labels.entry import check_entry, checked_place
+from rollout_traces.store.labels import Entry, check_entry, checked_place
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store

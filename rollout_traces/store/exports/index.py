@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import orjson
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
@@ -41,24 +40,7 @@ class ExportIndex(Index):
     def __init__(self, source: ExportSource, folder: Path | None = None) -> None:
         super().__init__(source, folder)
         self.export = source
-        source.index = self
-
-    def of_ids(self, trace_ids: Sequence[str]) -> dict[str, int]:
-        """id -> number of its row."""
-        with self.reading() as connection:
-            rows = connection.execute(
-                "SELECT id, src FROM docs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY doc",
-                (orjson.dumps(list(trace_ids)).decode(),),
-            )
-            return dict(rows.fetchall())
-
-    def path_of(self, file: int) -> str:
-        """The path of a file by its number."""
-        with self.reading() as connection:
-            found = connection.execute("SELECT path FROM files WHERE file = ?", (file,)).fetchone()
-        if found is None:
-            raise StoreError(f"{self.export.label} changed; refresh and ask again.")
-        return str(found[0])
+        source.reading = self.reading
 
     def side_folder(self) -> Path:
         """In the export where it is of this machine, else where a refresh copied the side tables to."""

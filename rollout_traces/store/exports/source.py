@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import io
 import re
+import sqlite3
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -25,9 +27,6 @@ from rollout_traces.store.exports import ABOUT, MESSAGES, METADATA, METRICS, SID
 from rollout_traces.store.places import cached_index_path
 from rollout_traces.store.rows import StoredTrace
 from rollout_traces.store.source import Source, SourceRun, SqlValue
-
-if TYPE_CHECKING:
-    from rollout_traces.store.exports.index import ExportIndex
 
 PROTOCOLS = ("file", "s3", "gs", "gcs", "az", "abfs", "abfss", "hf")
 """Beginnings that an address may have; fsspec knows more, among them some that run or unpack what they find."""
@@ -184,7 +183,7 @@ class ExportSource(Source):
         self.address = self.folder.address
         self.project = address
         self.label = f"export {self.address}"
-        self.index: ExportIndex | None = None
+        self.reading: Callable[[], AbstractContextManager[sqlite3.Connection]] | None = None
         self._about: dict[str, Any] | None = None
         self._scalars: dict[str, list[tuple[int, int, str, str | bytes]]] | None = None
         self._file = lru_cache(KEPT_FILES)(self.folder.read)
@@ -232,7 +231,7 @@ class ExportSource(Source):
 
     def trace(self, trace_id: str) -> StoredTrace:
         """One whole trace."""
-        found = self._indexed.of_ids([trace_id])
+        found = self._of_ids([trace_id])
         if trace_id not in found:
             raise StoreError(f"{self.label}: no trace {trace_id!r}.")
         row = found[trace_id]
@@ -252,7 +251,7 @@ class ExportSource(Source):
 
     def texts_of(self, trace_ids: Sequence[str], *, spans: bool) -> dict[str, tuple[Any, Any, Any]]:
         """JSON texts of some traces: messages, metadata, spans."""
-        rows = self._indexed.of_ids(trace_ids)
+        rows = self._of_ids(trace_ids)
         texts = self._texts(list(rows.values()))
         return {
             i: (texts[row].get(MESSAGES), texts[row].get(METADATA), texts[row].get(SPANS) if spans else None)
@@ -299,11 +298,27 @@ class ExportSource(Source):
             found.setdefault(run, []).append(tuple(row))
         return {run: sorted(rows, key=itemgetter(0)) for run, rows in found.items()}
 
-    @property
-    def _indexed(self) -> ExportIndex:
-        if self.index is None:
+    def _of_ids(self, trace_ids: Sequence[str]) -> dict[str, int]:
+        """id -> number of its row."""
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT id, src FROM docs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY doc",
+                (orjson.dumps(list(trace_ids)).decode(),),
+            )
+            return dict(rows.fetchall())
+
+    def _path_of(self, file: int) -> str:
+        """The path of a file by its number."""
+        with self._reading() as connection:
+            found = connection.execute("SELECT path FROM files WHERE file = ?", (file,)).fetchone()
+        if found is None:
+            raise StoreError(f"{self.label} changed; refresh and ask again.")
+        return str(found[0])
+
+    def _reading(self) -> AbstractContextManager[sqlite3.Connection]:
+        if self.reading is None:
             raise StoreError(f"{self.label} is not indexed yet.")
-        return self.index
+        return self.reading()
 
     def _texts(self, rows: Sequence[int]) -> dict[int, dict[str, str | None]]:
         of_file: dict[int, list[int]] = {}
@@ -311,7 +326,7 @@ class ExportSource(Source):
             of_file.setdefault(row >> ROW_BITS, []).append(row)
         found: dict[int, dict[str, str | None]] = {}
         for file, numbers in of_file.items():
-            path = self._indexed.path_of(file)
+            path = self._path_of(file)
             inside = [number & ((1 << ROW_BITS) - 1) for number in numbers]
             with damage_said(f"{self.label}: {path}"):
                 found.update(zip(numbers, _read_texts(self._file(path), inside), strict=True))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store.labels.entry import (
+from rollout_traces.store.labels import (
     LARGEST,
     MOST_LABEL,
     MOST_NOTE,
