@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollout_traces.doctor.base import CheckFinding, Examination, check
+from rollout_traces.model.private_files import NETWORK_TYPES, is_network_mount, mount_type
 from rollout_traces.sink.home import GROUP, allowed_mode
-from rollout_traces.spool.run_folder import NETWORK_TYPES, is_network_mount, mount_type
 
 if TYPE_CHECKING:
     from rollout_traces.store.step_metrics import What

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from rollout_traces.model.plain_values import MIB
+
 if TYPE_CHECKING:
     from rollout_traces.export.rows import ExportQuery
     from rollout_traces.store import RunInfo, Store
@@ -129,6 +131,6 @@ def _about(store: Store, run: RunInfo) -> dict[str, Any]:
 def _checksum(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
+        while block := file.read(MIB):
             digest.update(block)
     return digest.hexdigest()

@@ -16,7 +16,7 @@ import numpy as np
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model import packed_arrays
-from rollout_traces.model.plain_values import finite_or_text
+from rollout_traces.model.plain_values import EXACT_WHOLE, finite_or_text
 
 SCHEMA_VERSION = packed_arrays.SCHEMA_VERSION
 MOST_ROWS = 2**20
@@ -25,8 +25,6 @@ MOST_CELLS = 2**25
 """Rollouts of one step, times columns."""
 NULL_INT = np.iinfo(np.int64).min
 """The number that stands for an unknown integer inside a column; it leaves this module as None."""
-_EXACT = 2**53
-"""Whole numbers up to which a float holds every one."""
 
 Kind = Literal["float", "int", "text", "tags"]
 
@@ -266,7 +264,7 @@ def number_text(value: float) -> str:
         stated = finite_or_text(value)
         return stated if isinstance(stated, str) else repr(value)
     whole = int(value)
-    return str(whole) if abs(whole) < _EXACT or not isinstance(value, float) else repr(value)
+    return str(whole) if abs(whole) < EXACT_WHOLE or not isinstance(value, float) else repr(value)
 
 
 def pack(ledger: Ledger) -> bytes:

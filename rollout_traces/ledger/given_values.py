@@ -11,7 +11,7 @@ import numpy as np
 
 from rollout_traces.ledger.columns import NULL_INT, number_text
 from rollout_traces.model.packed_batch import PackedBatch
-from rollout_traces.model.plain_values import INFINITE
+from rollout_traces.model.plain_values import INFINITE, INT64_MAX
 from rollout_traces.model.spans import Span, as_seconds, checked, most_of_a_row, packed, seconds_of_scoring
 
 SHORT = 200
@@ -128,7 +128,7 @@ def _needs_int(value: float) -> bool:
 
 def _fits(value: float) -> bool:
     """Tells whether a number is a whole one of 64 bits."""
-    return isinstance(value, int) and NULL_INT < value < 2**63
+    return isinstance(value, int) and NULL_INT < value <= INT64_MAX
 
 
 def _is_number(value: Any) -> bool:

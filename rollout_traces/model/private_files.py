@@ -1,5 +1,7 @@
 """Files and folders for this user alone, and whether those that are there already are.
 
+Also tells the file systems of a network, where locks and memory maps are not safe.
+
 Spools, indexes and tokenizers hold rollouts, and a spool's manifest says where they are sent: another user of
 the machine must neither read them nor have put them there. Links are never followed.
 """
@@ -17,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rollout_traces.errors import StoreError
+from rollout_traces.model.text import words
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
@@ -201,3 +204,39 @@ def _why_foreign(found: os.stat_result) -> str | None:
 
 def _sentence(path: Path, reason: str | None) -> str:
     return f"{path} {reason}: nothing in it is believed. Expected a folder of this user's, mode 0700."
+
+
+MOUNTS = Path("/proc/self/mounts")
+"""The kernel's table of mounts."""
+NETWORK_TYPES = frozenset(
+    words(
+        "nfs nfs4 cifs smb3 smbfs lustre beegfs gpfs ceph glusterfs afs 9p wekafs fuse.sshfs fuse.s3fs fuse.gcsfuse"
+        " fuse.juicefs fuse.rclone fuse.goofys fuse.weka"
+    )
+)
+
+
+def is_network_mount(path: Path, mounts: Path = MOUNTS) -> bool:
+    """True when a path is on a network file system.
+
+    Args:
+        path: the path; its nearest existing parent is looked at.
+    """
+    return mount_type(path, mounts) in NETWORK_TYPES
+
+
+def mount_type(path: Path, mounts: Path = MOUNTS) -> str:
+    """The type of a path's file system; empty when it is unknown."""
+    try:
+        lines = mounts.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    where = path.resolve()
+    best, kind = -1, ""
+    for line in lines:
+        point, this = line.split(" ")[1:3]
+        point = point.encode().decode("unicode_escape")
+        inside = where == Path(point) or Path(point) in where.parents
+        if inside and len(point) >= best:
+            best, kind = len(point), this
+    return kind

@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
+from rollout_traces.model.private_files import FILE_MODE
+
 PATIENCE = 1.0
 """Seconds in which one who waits tries for the lock; the worker holds it for some microseconds when it looks."""
 _held: weakref.WeakSet[FolderLock] = weakref.WeakSet()
@@ -45,7 +47,7 @@ class FolderLock:
         if self._fd is not None:
             return True
         try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except FileNotFoundError:
             return False
         try:

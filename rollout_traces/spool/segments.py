@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rollout_traces.model.private_files import write_file
+from rollout_traces.model.private_files import FILE_MODE, write_file
 from rollout_traces.spool.record import RecordError
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class SegmentWriter:
         self.close()
         path = self._folder / f"{name}{SEGMENT}"
         self._mark = secrets.token_bytes(8)
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         try:
             _write(fd, _BEGINNING.pack(MAGIC, SCHEMA_VERSION, 0, self._mark))
         except OSError:

@@ -70,16 +70,12 @@ class Index:
         self._file: tuple[int, int] | None = None
         self._connections = Connections(self._open)
         self.engine = Engine(self.segments)
-        self._table = RolloutTable(self.engine)
+        self.table = RolloutTable(self.engine)
         self._state: State | None = None
         self.answers = RememberedAnswers()
-        self._side_folder = Path(source.side_folder())
+        self.side_folder = Path(source.side_folder())
         self.labels = LabelBook(source.labels_path())
         self._ensure()
-
-    def keep_condensed(self) -> None:
-        """See `RolloutTable.keep_condensed`."""
-        self._table.keep_condensed()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -127,7 +123,7 @@ class Index:
                         connection = opened.enter_context(self.snapshot())
                         return self._state_at(connection), connection
 
-                    state, cursor, connection = opened.enter_context(self._table.at(now))
+                    state, cursor, connection = opened.enter_context(self.table.at(now))
                     asking = Asking(connection, cursor, state, self.engine, self.source, self.answers)
                     try:
                         return question(asking)
@@ -137,7 +133,7 @@ class Index:
                                 check_segment(segment)
                         raise
                 except FileNotFoundError as error:
-                    self._table.forget()
+                    self.table.forget()
                     if last:
                         self._damaged |= {Path(str(error.filename or error)).name}
                         raise StoreError(f"{self.folder}: a segment is missing ({error}).") from error
@@ -149,17 +145,13 @@ class Index:
     def _state_at(self, connection: sqlite3.Connection) -> State:
         state = self._state
         labelled = self.labels.now()
-        side = read_side_columns(self.side_folder(), SideColumns() if state is None else state.side)
+        side = read_side_columns(self.side_folder, SideColumns() if state is None else state.side)
         stamp = (*manifest.stamp(connection), hash(side.stamp), labelled.stamp)
         if state is None or state.stamp != stamp:
             made = manifest.state(connection, self.segments)
             self._state = state = replace(made, side=side, stamp=stamp, labelled=labelled)
             _say_hidden(state)
         return state
-
-    def side_folder(self) -> Path:
-        """Gives the folder that the side tables are read from."""
-        return self._side_folder
 
     def refresh(self, progress: Progress | None = None) -> int:
         """Indexes what came since the last time.
@@ -225,7 +217,7 @@ class Index:
     def close(self) -> None:
         """Closes the file, and lets go of the table."""
         self._connections.close()
-        self._table.forget()
+        self.table.forget()
         self.engine.close()
 
     def _follow_the_file(self) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from rollout_traces.model.private_files import why_not_believed
+from rollout_traces.model.private_files import MOUNTS, NETWORK_TYPES, mount_type, why_not_believed
 from rollout_traces.settings.run_settings import check_name, file_stem
 
 DATABASE_SUFFIX = ".db"
@@ -19,8 +19,6 @@ SIDE_FOLDER = "rollout-columns"
 """Beside the projects: side tables of each, which no index can make again."""
 MARKS_FOLDER = "rollout-marks"
 """Beside the projects: what readers said of each project's incidents."""
-NETWORK = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "fuse.")
-"""Beginnings of the names of file systems that are reached over a network."""
 
 
 def trackio_dir() -> Path:
@@ -121,21 +119,10 @@ def is_own(path: Path) -> bool:
     return not hasattr(os, "geteuid") or path.stat().st_uid == os.geteuid()
 
 
-def on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
-    """Tells whether a folder is on a network mount, as far as the system says.
+def on_network(path: Path, mounts: Path = MOUNTS) -> bool:
+    """Tells whether a folder is on a network mount, as far as the system says; any file system of a user's program may be one.
 
     Args:
         mounts: the system's table of mounts.
     """
-    try:
-        lines = [line.split(" ") for line in mounts.read_text("utf-8", "replace").splitlines()]
-    except OSError:
-        return False
-    resolved = str(path.resolve())
-    best, kind = "", ""
-    for fields in lines:
-        point = fields[1].replace("\\040", " ") if len(fields) > 2 else ""
-        inside = resolved == point or resolved.startswith(point.rstrip("/") + "/")
-        if point and inside and len(point) >= len(best):
-            best, kind = point, fields[2]
-    return kind.startswith(NETWORK)
+    return mount_type(path, mounts).startswith((*NETWORK_TYPES, "fuse."))

@@ -16,13 +16,14 @@ import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.packed_arrays import damage_said
+from rollout_traces.model.plain_values import MIB
 from rollout_traces.store.logged_tables import LoggedTables
 from rollout_traces.store.places import cached_marks_path, own_labels_path
 from rollout_traces.store.rows import StoredTrace
 
-PAGE_BYTES = 16 << 20
+PAGE_BYTES = 16 * MIB
 """Messages read together; one trace may hold more."""
-BATCH_BYTES = 64 << 20
+BATCH_BYTES = 64 * MIB
 """Messages indexed together; one trace may hold more."""
 
 _PLACE = "rowid, id, run_id, run_name, step, key, trace_index, timestamp"

@@ -124,7 +124,7 @@ class Store(StoreTables):
 
     def keep_condensed(self) -> None:
         """For a project that is read for long and large: see `RolloutTable.keep_condensed`."""
-        self._index.keep_condensed()
+        self._index.table.keep_condensed()
 
     def rebuild(self, progress: Progress | None = None) -> int:
         """Builds the index anew.

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from rollout_traces.cli import build_app
 from rollout_traces.doctor import CHECKS, CheckFinding, Examination, each_check, examine
-from rollout_traces.spool.run_folder import NETWORK_TYPES, mount_type
+from rollout_traces.model.private_files import NETWORK_TYPES, mount_type
 from tests.generator import tiny_tokenizer
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollout_traces.errors import StoreError
+from rollout_traces.model.private_files import is_network_mount, mount_type
 from rollout_traces.spool import run_folder
 from rollout_traces.spool.folder import SpoolWriter
 from rollout_traces.spool.record import Record, encode
@@ -16,9 +17,7 @@ from rollout_traces.spool.run_folder import (
     MANIFEST_VERSION,
     RunFolder,
     RunManifest,
-    is_network_mount,
     load_tokenizer,
-    mount_type,
     run_folders,
     safe_name,
     save_tokenizer,

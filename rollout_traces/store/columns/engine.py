@@ -13,12 +13,13 @@ import duckdb
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
+from rollout_traces.model.plain_values import GIB
 from rollout_traces.store.time_limit import check_time, current_limit
 
 MOST_THREADS = 4
 MEMORY_SHARE = 0.5
 """Share of the machine's memory that DuckDB may take, at most `MOST_MEMORY`."""
-MOST_MEMORY = 4 << 30
+MOST_MEMORY = 4 * GIB
 
 _SETTINGS = (
     "SET allocator_background_threads = true",

@@ -39,7 +39,7 @@ class SideColumns:
     meanings: Mapping[str, str] = field(default_factory=dict)
 
     def table(self, key: str, names: Sequence[str]) -> pa.Table:
-        """Some columns by trace id, null where no side table speaks of a trace.
+        """Some columns by trace id, null where no side table speaks of a trace; the last file that speaks of it counts.
 
         Args:
             key: what the column of ids is called.
@@ -47,32 +47,24 @@ class SideColumns:
         """
         import pyarrow.compute as pc
 
-        found = {name: self._load(name) for name in names}
-        ids = pa.array(dict.fromkeys(i for keys, _ in found.values() for i in keys.to_pylist()), pa.string())
-        columns = {
-            name: values.take(pc.index_in(ids, value_set=keys)) for name, (keys, values) in found.items()
-        }
-        return pa.table({key: ids, **columns})
+        schema = pa.schema([(KEY, pa.string()), *((name, type_of(self.kinds[name])) for name in names)])
+        paths = sorted({path for name in names for path in self.files[name]})
+        blocks = [block for path in paths if (block := self._block(path, names)) is not None]
+        whole = pa.concat_tables([schema.empty_table(), *blocks], promote_options="default")
+        known = whole.filter(pc.is_valid(whole[KEY])).group_by(KEY, use_threads=False)
+        newest = known.aggregate([(name, "last") for name in names])
+        return newest.select([KEY, *(f"{name}_last" for name in names)]).rename_columns([key, *names])
 
-    def _load(self, name: str) -> tuple[pa.Array, pa.Array]:
-        kind = type_of(self.kinds[name])
-        keys: dict[str, int] = {}
-        parts = []
-        n = 0
-        for path in self.files[name]:
-            try:
-                table = read(path, [KEY, name])
-                values = table[name].cast(kind, safe=False).combine_chunks()
-                found = table[KEY].cast(pa.string()).to_pylist()
-            except (FileRefused, pa.ArrowException, OSError, KeyError, ValueError) as error:
-                logger.warning("rollout-traces: the side table %s is left out: %s", path, error)
-                continue
-            keys.update((key, n + row) for row, key in enumerate(found) if key is not None)
-            parts.append(values)
-            n += len(found)
-        column = pa.concat_arrays(parts) if parts else pa.array([], kind)
-        rows = pa.array(list(keys.values()), pa.int64())
-        return pa.array(list(keys), pa.string()), column.take(rows)
+    def _block(self, path: Path, names: Sequence[str]) -> pa.Table | None:
+        """The columns of a file; None where it cannot be read."""
+        mine = [name for name in names if path in self.files[name]]
+        try:
+            table = read(path, [KEY, *mine])
+            columns = {name: table[name].cast(type_of(self.kinds[name]), safe=False) for name in mine}
+            return pa.table({KEY: table[KEY].cast(pa.string()), **columns})
+        except (FileRefused, pa.ArrowException, OSError, KeyError, ValueError) as error:
+            logger.warning("rollout-traces: the side table %s is left out: %s", path, error)
+            return None
 
 
 def read_side_columns(folder: Path, known: SideColumns) -> SideColumns:

@@ -41,15 +41,13 @@ class ExportIndex(Index):
         super().__init__(source, folder)
         self.export = source
         source.reading = self.reading
-
-    def side_folder(self) -> Path:
-        """In the export where it is of this machine, else where a refresh copied the side tables to."""
-        return Path(self.export.side_folder()) if self.export.folder.is_local else self.folder / SIDE
+        if not source.folder.is_local:  # a refresh copies the side tables there
+            self.side_folder = self.folder / SIDE
 
     def _copy_side_tables(self) -> None:
         if self.export.folder.is_local:
             return
-        folder = self.side_folder()
+        folder = self.side_folder
         there = {file.name: file for file in self.export.folder.files(".parquet", SIDE)}
         for name, file in there.items():
             copy = folder / name
