@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 ROW_GROUP = 65_536
 """Rows in one row group: large enough for scans, small enough to be skipped."""
 TEXT_ROW_GROUP = 1024
-"""Rows in one row group of a file with conversations, so that one of them is read without many others."""
-BATCH = 1024
-"""Rows whose conversations are in memory at once."""
+"""Rows in one row group of a file with conversations, so that one of them is read without many others; and rows whose
+conversations are in memory at once."""
 MOST_PARTITIONS = 1 << 20
 _MEANINGS = {
     "messages": "the conversation, OpenAI style, as JSON text; null where the rollout was not traced",
@@ -113,7 +112,7 @@ def _with_texts(store: Store, table: Any, texts: Sequence[str]) -> Iterator[Any]
     """The rows with what their traces say, some at a time."""
     import pyarrow as pa
 
-    for batch in table.to_batches(max_chunksize=BATCH):
+    for batch in table.to_batches(max_chunksize=TEXT_ROW_GROUP):
         ids = batch["id"].to_pylist()
         found = store.source.texts_of([i for i in ids if i is not None], spans="spans" in texts)
         nothing = (None, None, None)
@@ -162,7 +161,9 @@ def _write_about(store: Store, folder: Path, runs: Sequence[str] | None) -> None
             after = 0
             while rows := store.source.metrics(info.id, after):
                 after = rows[-1][0]
-                kept = [(info.id, *row[:3], decoded(row[3])) for row in rows if type(row[1]) is int]
+                kept = [
+                    (info.id, n, step, at, decoded(text)) for n, step, at, text in rows if type(step) is int
+                ]
                 writer.write_table(
                     pa.table(list(map(list, zip(*kept, strict=True))), schema=schema)
                     if kept

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from rollout_traces.store import Store
 
-WRITTEN_AT_ONCE = 65_536
-"""Rows of the answer that are gathered before they are written."""
-
 
 def scan(store: Store, pattern: str, column: str, where: str = "") -> dict[str, Any]:
     """Counts a pattern in every transcript, and writes the counts as a side table of the column's name.
@@ -43,6 +40,7 @@ def scan(store: Store, pattern: str, column: str, where: str = "") -> dict[str, 
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from rollout_traces.export.partitioned import ROW_GROUP
     from rollout_traces.export.ray_data import ray_dataset
     from rollout_traces.export.side_table import write_side_table
 
@@ -60,7 +58,7 @@ def scan(store: Store, pattern: str, column: str, where: str = "") -> dict[str, 
     seen = {"scanned": 0, "matched": 0}
 
     def tables() -> Iterator[pa.Table]:
-        batches: Any = found.iter_batches(batch_format="pyarrow", batch_size=WRITTEN_AT_ONCE)
+        batches: Any = found.iter_batches(batch_format="pyarrow", batch_size=ROW_GROUP)
         for table in batches:
             seen["scanned"] += table.num_rows
             seen["matched"] += int(pc.sum(pc.greater(table[column], 0)).as_py() or 0)

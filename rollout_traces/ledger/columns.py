@@ -359,7 +359,7 @@ def _stored_text(kind: str, value: Any) -> Any:
     raise ValueError(f"{str(value)[:40]!r} in a column of kind {str(kind)[:20]!r}")
 
 
-@lru_cache(32)
+@lru_cache
 def _unknown(kind: Kind, n: int) -> np.ndarray:
     """A column of unknowns; every ledger without the column shows the same, so nobody can write to it."""
     if kind == "float":

@@ -13,6 +13,7 @@ import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.ledger.columns import Ledger, pack, unpack
+from rollout_traces.sink.stored import TIMEOUT
 from rollout_traces.trace.conversion import LEDGER_KEY
 
 
@@ -49,7 +50,7 @@ def remove_traces(project: str, traces: Collection[str], ledger_rows: Mapping[st
     path = SQLiteStorage.get_project_db_path(project)
     with SQLiteStorage._get_process_lock(project):
         try:
-            connection = sqlite3.connect(path, timeout=30, isolation_level=None)
+            connection = sqlite3.connect(path, timeout=TIMEOUT, isolation_level=None)
         except sqlite3.Error as error:
             raise StoreError(f"project {project!r}: {path} cannot be written ({error}).") from error
         try:

@@ -76,7 +76,7 @@ class RecordBuffer:
         self._used = 0
         self._arrays = []
         if n_bytes + (1 << 16) > len(self._memory):
-            self._memory = np.zeros(int(n_bytes * 1.25) + (MIB), np.uint8)
+            self._memory = np.zeros(int(n_bytes * 1.25) + MIB, np.uint8)
 
     def reserve(self, name: str, dtype: Any, shape: int | Sequence[int]) -> np.ndarray:
         """An array of the record, its values not set.
@@ -187,7 +187,7 @@ def n_bytes_of(data: bytes) -> int:
     Args:
         data: what `decode` reads.
     """
-    n_header, n_body = (_PREFIX.unpack_from(data)[at] for at in (3, 5))
+    _, _, _, n_header, _, n_body, _ = _PREFIX.unpack_from(data)
     return int(_PREFIX.size + n_header + n_body)
 
 

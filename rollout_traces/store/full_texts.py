@@ -11,8 +11,6 @@ import orjson
 from rollout_traces.errors import StoreError
 from rollout_traces.store.source import Source
 
-AT_ONCE = 500
-"""Traces that are read together."""
 MOST_TOOLS = 200
 """Rollouts of one question whose tool schemas are read, evenly spread: they lie packed with the tokens."""
 
@@ -46,10 +44,8 @@ def full_texts(source: Source, trace_ids: Sequence[str]) -> dict[str, FullText]:
     }
     found: dict[str, FullText] = {}
     for spans in (True, False):
-        mine = [i for i in trace_ids if (i in with_tools) == spans]
-        for at in range(0, len(mine), AT_ONCE):
-            read = source.texts_of(mine[at : at + AT_ONCE], spans=spans)
-            found |= {i: text for i, texts in read.items() if (text := _read(*texts)) is not None}
+        read = source.texts_of([i for i in trace_ids if (i in with_tools) == spans], spans=spans)
+        found |= {i: text for i, texts in read.items() if (text := _read(*texts)) is not None}
     return found
 
 

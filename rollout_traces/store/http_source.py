@@ -28,6 +28,8 @@ from rollout_traces.model.plain_values import MIB
 from rollout_traces.store.places import cached_index_path
 from rollout_traces.store.source import Source, SqlValue
 
+SHOWN = 100
+"""Characters of an answer that a message repeats."""
 _SPACE = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
@@ -45,7 +47,6 @@ class HttpSource(Source):
     """
 
     page = 200
-    batch = 200
 
     def __init__(self, project: str, *, server_url: str | None = None, space: str | None = None) -> None:
         self.project = project
@@ -124,11 +125,13 @@ def _rows(answer: Any, address: str) -> list[tuple[Any, ...]]:
         or not isinstance(rows, list)
         or not all(isinstance(column, str) for column in columns)
     ):
-        raise StoreError(f"{address}: query_project: expected columns and rows; seen {str(answer)[:100]}.")
+        raise StoreError(f"{address}: query_project: expected columns and rows; seen {str(answer)[:SHOWN]}.")
     found = []
     for row in rows:
         if not isinstance(row, Mapping) or not all(_is_value(row.get(column, ...)) for column in columns):
-            raise StoreError(f"{address}: query_project: expected a row of {columns}; seen {str(row)[:100]}.")
+            raise StoreError(
+                f"{address}: query_project: expected a row of {columns}; seen {str(row)[:SHOWN]}."
+            )
         found.append(tuple(row[column] for column in columns))
     return found
 
@@ -190,7 +193,7 @@ class _Api:
         return body["data"]
 
     def _odd(self, name: str, expected: str, seen: Any) -> StoreError:
-        return StoreError(f"{self.address}: {name}: {expected}; seen {str(seen)[:100]}.")
+        return StoreError(f"{self.address}: {name}: {expected}; seen {str(seen)[:SHOWN]}.")
 
     def close(self) -> None:
         self._client.close()

@@ -33,9 +33,10 @@ from rollout_traces.store.columns.rollout_table import (
 )
 from rollout_traces.store.columns.side import SideColumns, read_side_columns
 from rollout_traces.store.connections import Connections
-from rollout_traces.store.indexing import StepWriter, read_batch, refresh_tables
+from rollout_traces.store.indexing import StepWriter, refresh_tables
 from rollout_traces.store.labels import LabelBook
 from rollout_traces.store.manifest import FEWEST_JOINED, compact, meta, set_meta
+from rollout_traces.store.reading import read_trace
 from rollout_traces.store.source import Source
 
 logger = logging.getLogger("rollout_traces")
@@ -310,21 +311,23 @@ class Index:
         return added + of_tables
 
     def _batches(self, after: int, built: int) -> Iterator[int]:
-        """Reads and writes batch after batch; yields how many each added.
+        """Reads and writes page after page; yields how many each added.
 
         Stops when another process has built the index anew: what was read belongs to the old one.
         """
-        while batch := read_batch(self.source, after):
-            after = batch[-1].stored.rowid
+        while page := self.source.traces(after):
+            after = page[-1].rowid
             with self._transaction() as connection:
                 if meta(connection, "built", 0) != built:
                     return
                 watermark = meta(connection, "watermark", 0)
-                fresh = [read for read in batch if read.stored.rowid > watermark]
+                fresh = [stored for stored in page if stored.rowid > watermark]
                 if fresh:
-                    StepWriter(connection, self.segments, self.source).add(fresh)
+                    StepWriter(connection, self.segments, self.source).add(
+                        [read_trace(each) for each in fresh]
+                    )
                     set_meta(connection, "watermark", after)
-                    set_meta(connection, "last_id", fresh[-1].stored.trace_id)
+                    set_meta(connection, "last_id", fresh[-1].trace_id)
                     set_meta(connection, "seen", meta(connection, "seen", 0) + len(fresh))
                     manifest.changed(connection)
             yield len(fresh)

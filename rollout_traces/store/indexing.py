@@ -1,4 +1,4 @@
-"""Filling the index: a batch of stored traces becomes words and a segment, inside one transaction."""
+"""Filling the index: a page of stored traces becomes words and a segment, inside one transaction."""
 
 from __future__ import annotations
 
@@ -18,28 +18,13 @@ from rollout_traces.store.columns.rollout_table import write_segment
 from rollout_traces.store.logged_tables import table_of
 from rollout_traces.store.reading import DIGEST, Reading, read_trace
 from rollout_traces.store.rows import StoredTrace
-from rollout_traces.store.source import BATCH_BYTES, PAGE_BYTES, Source
+from rollout_traces.store.source import PAGE_BYTES, Source
 
 logger = logging.getLogger("rollout_traces")
 
 WATERMARK, COUNTED = "tables_watermark", "tables_counted"
 """The last row of scalars that was looked at, and, once a table was found, how many there were up to it."""
 Lent = Callable[[], AbstractContextManager[sqlite3.Connection]]
-
-
-def read_batch(source: Source, after: int) -> list[Reading]:
-    """Reads the next traces of a source, those of one transaction.
-
-    Args:
-        after: rowid to start behind.
-    """
-    batch: list[Reading] = []
-    size = 0
-    while len(batch) < source.batch and size <= BATCH_BYTES - PAGE_BYTES and (page := source.traces(after)):
-        after = page[-1].rowid
-        size += sum(len(stored.messages) for stored in page)
-        batch += [read_trace(stored) for stored in page]
-    return batch
 
 
 class IndexWriter:
@@ -267,7 +252,7 @@ def refresh_tables(source: Source, segments: Path, reading: Lent, transaction: L
     added = 0
     if last <= after:
         return 0
-    for reached, rows in source.logged_tables.between(after, last, BATCH_BYTES):
+    for reached, rows in source.logged_tables.between(after, last, PAGE_BYTES):
         with transaction() as connection:
             if int(manifest.meta(connection, WATERMARK, 0)) != after:
                 return added

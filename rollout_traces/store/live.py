@@ -29,6 +29,8 @@ MOST_FOLLOWED = 4
 """Runs whose files are followed at once."""
 MOST_FILES = 1000
 """Files of one run that are followed, the newest ones."""
+MOST_TEXT = 200
+"""Characters of a name that a file says."""
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 Fate = Literal["running", "lost", "done", "aborted"]
 """The fate of a rollout; `lost` was running when its writer was last seen."""
@@ -247,7 +249,7 @@ class _FollowedFile:
         silent = max(now - self.written, 0.0)
         rank = head.get("rank")
         return LiveWriterSeen(
-            node=str(head.get("node", "unknown"))[:100],
+            node=str(head.get("node", "unknown"))[:MOST_TEXT],
             rank=rank if isinstance(rank, int) else 0,
             silent=silent,
             is_finished=said.is_finished,
@@ -276,4 +278,4 @@ def _row(rollout: InFlight, writer: LiveWriterSeen, now: float) -> LiveRow:
 
 
 def _named(heads: list[dict[str, object]], key: str) -> str:
-    return next((str(head[key])[:200] for head in heads if isinstance(head.get(key), str)), "")
+    return next((str(head[key])[:MOST_TEXT] for head in heads if isinstance(head.get(key), str)), "")

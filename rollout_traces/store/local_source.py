@@ -35,7 +35,6 @@ class LocalSource(Source):
 
     # bytes: a text would be decoded, and encoded again to be parsed
     texts = "CAST(messages AS BLOB), CAST(metadata AS BLOB)"
-    batch = 2000
 
     def __init__(self, project: str, folder: Path | None = None) -> None:
         self.project = project

@@ -77,9 +77,7 @@ def own_labels_path(address: str) -> Path:
         address: what distinguishes it from all others (a URL and project, a path).
     """
     data = Path(os.environ.get("XDG_DATA_HOME", "~/.local/share")).expanduser() / "rollout-traces" / "labels"
-    return data / (
-        hashlib.sha256(address.encode("utf-8", "surrogateescape")).hexdigest()[:20] + LABELS_SUFFIX
-    )
+    return data / (_named_after(address) + LABELS_SUFFIX)
 
 
 def cached_index_path(address: str) -> Path:
@@ -89,7 +87,11 @@ def cached_index_path(address: str) -> Path:
         address: what distinguishes it from all others (a URL and project, a path).
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "rollout-traces"
-    return cache / hashlib.sha256(address.encode("utf-8", "surrogateescape")).hexdigest()[:20]
+    return cache / _named_after(address)
+
+
+def _named_after(address: str) -> str:
+    return hashlib.sha256(address.encode("utf-8", "surrogateescape")).hexdigest()[:20]
 
 
 def marks_path(database: Path) -> Path:

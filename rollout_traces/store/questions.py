@@ -229,7 +229,7 @@ def _binned(values: np.ndarray, bins: int) -> Histogram:
     low, high = float(known.min()), float(known.max())
     high = high if high > low else low + bins
     # a range may be wider than a float, or hold fewer floats than bins
-    scale = 1.0 if np.isfinite(high - low) else 4.0
+    scale = 1.0 if np.isfinite(high - low) else 2.0
     edges = np.linspace(low / scale, high / scale, bins + 1)
     even = (edges[1:] > edges[:-1]).all()
     counts, edges = np.histogram(known / scale, bins if even else edges, (low / scale, high / scale))

@@ -11,13 +11,13 @@ from rollout_traces.sources.formats.own_export import batch_of_records
 from rollout_traces.sources.raw_record import raw_record
 from rollout_traces.store.local_source import LocalSource
 from rollout_traces.store.query.lexer import literal
+from rollout_traces.store.questions import MAX_LIMIT
 
 if TYPE_CHECKING:
     from rollout_traces.model.batch import RolloutBatch
 
 
 log = logging.getLogger(__name__)
-_PAGE = 500
 
 
 def recorded_batch(store: Any, run: str, step: int, split: str, complete: bool) -> RolloutBatch:
@@ -42,7 +42,7 @@ def recorded_batch(store: Any, run: str, step: int, split: str, complete: bool) 
 def _kept(store: Any, run: str, step: int, split: str, where: str) -> Iterator[dict[str, Any]]:
     after = None
     while True:
-        page = store.query(run, split, where, None, "group, sample", _PAGE, after, (step, step))
+        page = store.query(run, split, where, None, "group, sample", MAX_LIMIT, after, (step, step))
         for found in page.rows:
             if found.id is None:
                 continue

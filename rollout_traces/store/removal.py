@@ -25,7 +25,6 @@ Ids = tuple[str | None, str | None]
 _ASKED = ("run_id", "split", "step", "uid", "id")
 PATH_KEY = "file_path"
 """Trackio's key of a file's path below its media folder, inside a stored image, table or recording."""
-_CHUNK = 500
 
 
 @dataclass(frozen=True)
@@ -252,9 +251,7 @@ def media_of(source: LocalSource, traces: Collection[str], runs: Mapping[str, st
         return ()
     going: set[Path] = set()
     places: set[tuple[str, int]] = set()
-    ids = sorted(traces)
-    for at in range(0, len(ids), _CHUNK):
-        chunk = ids[at : at + _CHUNK]
+    for chunk in source.pages(sorted(traces)):
         for name, step, *texts in source.select(f"{_NAMED} AND id IN ({', '.join('?' * len(chunk))})", chunk):
             files = set(_files_in(own, texts))
             going |= files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -240,7 +241,7 @@ class Group:
         if not known:
             return None
         mean = sum(known) / len(known)
-        return (sum((reward - mean) ** 2 for reward in known) / len(known)) ** 0.5
+        return math.sqrt(sum((reward - mean) ** 2 for reward in known) / len(known))
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,9 @@ from rollout_traces.store.places import cached_marks_path, own_labels_path
 from rollout_traces.store.rows import StoredTrace
 
 PAGE_BYTES = 16 * MIB
-"""Messages read together; one trace may hold more."""
-BATCH_BYTES = 64 * MIB
-"""Messages indexed together; one trace may hold more."""
-
+"""Messages read, and indexed, together; one trace may hold more."""
+SCALARS = 5000
+"""Rows of logged scalars read together."""
 _PLACE = "rowid, id, run_id, run_name, step, key, trace_index, timestamp"
 _LEDGER = "CASE WHEN key LIKE '%/steps' THEN spans END"
 SqlValue = str | int | float | None
@@ -53,15 +52,13 @@ class Source(abc.ABC):
     Attributes:
         project: the project's name.
         label: how it is called in messages to a person.
-        page: rows of text fetched in one SELECT.
-        batch: traces indexed in one transaction.
+        page: rows of text fetched in one SELECT, and indexed in one transaction.
         texts: the JSON of a trace as it is selected for the index, as text or as bytes.
     """
 
     project: str
     label: str
     page: int = 1000
-    batch: int = 1000
     texts: str = "messages, metadata"
     _tables: set[str] | frozenset[str] = frozenset()
 
@@ -179,7 +176,7 @@ class Source(abc.ABC):
         """Finds, among some ids, those that are still rows of logged scalars."""
         return {
             number
-            for chunk in self._pages(wanted)
+            for chunk in self.pages(wanted)
             for (number,) in self._of(
                 "metrics", f"SELECT id FROM metrics WHERE id IN ({_holes(chunk)})", chunk
             )
@@ -188,7 +185,7 @@ class Source(abc.ABC):
     def traces_at(self, rowids: Sequence[int]) -> list[StoredTrace]:
         """Traces by rowid, in that order of arrival; spans only of those that may be step summaries."""
         found = self.logged_tables.rowids([rowid for rowid in rowids if rowid < 0])
-        for chunk in self._pages(sorted(rowid for rowid in rowids if rowid >= 0)):
+        for chunk in self.pages(sorted(rowid for rowid in rowids if rowid >= 0)):
             found += [
                 StoredTrace(*row)
                 for row in self.select(
@@ -251,7 +248,7 @@ class Source(abc.ABC):
         """
         for stored in self.logged_tables.rowids([rowid for rowid in rowids if rowid < 0]):
             yield stored.rowid, stored.messages
-        for chunk in self._pages([rowid for rowid in rowids if rowid >= 0]):
+        for chunk in self.pages([rowid for rowid in rowids if rowid >= 0]):
             yield from self.select(
                 f"SELECT rowid, messages FROM traces WHERE rowid IN ({_holes(chunk)}) AND instr(search_text, ?)",
                 (*chunk, having.lower()),
@@ -269,13 +266,14 @@ class Source(abc.ABC):
             i: (stored.messages, stored.metadata, None) for i, stored in of_tables.items()
         }
         last = "spans" if spans else "NULL"
-        for chunk in self._pages([i for i in trace_ids if i not in of_tables]):
+        for chunk in self.pages([i for i in trace_ids if i not in of_tables]):
             sql = f"SELECT id, messages, metadata, {last} FROM traces WHERE id IN ({_holes(chunk)})"
             rows = self._of("traces", sql, chunk)
             found.update({trace_id: texts for trace_id, *texts in rows})
         return {trace_id: tuple(texts) for trace_id, texts in found.items()}
 
-    def _pages(self, values: Sequence[Any]) -> Iterator[list[Any]]:
+    def pages(self, values: Sequence[Any]) -> Iterator[list[Any]]:
+        """Some values, as many at a time as one SELECT may name."""
         for at in range(0, len(values), self.page):
             yield list(values[at : at + self.page])
 
@@ -311,17 +309,16 @@ class Source(abc.ABC):
         with damage_said(f"{self.label}: the configuration of run {run_id}"):
             return dict(orjson.loads(rows[0][0])) if rows else {}
 
-    def metrics(self, run_id: str, after: int, limit: int = 5000) -> list[tuple[int, int, str, str | bytes]]:
+    def metrics(self, run_id: str, after: int) -> list[tuple[int, int, str, str | bytes]]:
         """Rows of a run's logged scalars in order of arrival: id, step, timestamp, JSON text.
 
         Args:
             after: id to start behind.
-            limit: most rows to return.
         """
         return self._of(
             "metrics",
             "SELECT id, step, timestamp, metrics FROM metrics WHERE run_id = ? AND id > ? ORDER BY id LIMIT ?",
-            (run_id, after, limit),
+            (run_id, after, SCALARS),
         )
 
     def _of(self, table: str, sql: str, parameters: Sequence[SqlValue] = ()) -> list[tuple[Any, ...]]:

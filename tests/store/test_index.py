@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store import Store, index, manifest, open_store, source
+from rollout_traces.store import Store, manifest, open_store, source
 from rollout_traces.store.asking import Asking
 from rollout_traces.store.columns import rollout_table
 from rollout_traces.store.local_source import LocalSource
@@ -102,18 +102,17 @@ class TestLargeTraces:
         assert sizes == [2, 5]
         assert store.refresh() == 7 and len(uids(store)) == 6
 
-    def test_a_batch_of_many_pages_is_indexed_as_one_page_is(
+    def test_many_pages_are_indexed_as_one_page_is(
         self, trackio_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for step in range(3):
             write_step(make_ledger([[0.0] * 6], step=step), range(6))
         whole = open_store(PROJECT, index_path=tmp_path / "whole")
         monkeypatch.setattr(LocalSource, "page", 2)
-        monkeypatch.setattr(LocalSource, "batch", 5)
         progress: list[tuple[int, int]] = []
         paged = open_store(PROJECT, refresh=False, index_path=tmp_path / "paged")
         assert paged.refresh(lambda *done: progress.append(done)) == 21
-        assert [done for done, _ in progress] == [6, 12, 18, 21]
+        assert [done for done, _ in progress] == [*range(2, 21, 2), 21]
         assert paged.rollouts().sort_by("uid").equals(whole.rollouts().sort_by("uid"))
         assert paged.count(text="answer") == whole.count(text="answer")
 
@@ -361,17 +360,17 @@ class TestSeveralAtOnce:
     ) -> None:
         for step in range(3):
             write_step(make_ledger([[0.5] * 4], step=step), range(4))
-        store, real = open_store(PROJECT), index.read_batch
+        store, real = open_store(PROJECT), LocalSource.traces
         assert len(uids(store)) == 12
         write_step(make_ledger([[0.5] * 4], step=3), range(4))
 
         def built_anew_meanwhile(*args):
-            batch = real(*args)
-            monkeypatch.setattr(index, "read_batch", real)
+            page = real(*args)
+            monkeypatch.setattr(LocalSource, "traces", real)
             _empty(open_store(PROJECT))
-            return batch
+            return page
 
-        monkeypatch.setattr(index, "read_batch", built_anew_meanwhile)
+        monkeypatch.setattr(LocalSource, "traces", built_anew_meanwhile)
         store.refresh()
         store.refresh()
         assert len(uids(store)) == 16

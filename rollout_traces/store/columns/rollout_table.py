@@ -134,7 +134,7 @@ MOST_GONE = 1_000_000
 TRAINING = "rollout"
 First = Mapping[tuple[int, str, str], int]
 """Run's number, split and attempt -> the first step of that split that the attempt wrote."""
-CONDENSED_TOGETHER = 122_880
+CONDENSED_TOGETHER = ROW_GROUP
 """Rows after which a table that is kept condensed is condensed again, while it is loaded and later: a row group of DuckDB's."""
 LABEL_KEY, SIDE_KEY = "__labelled", "__side"
 """Columns by which labels and side tables are joined; names that no column of a run has."""

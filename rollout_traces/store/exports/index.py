@@ -21,13 +21,12 @@ from rollout_traces.store.exports import MESSAGES, NO_VALUE, SIDE, TEXTS
 from rollout_traces.store.exports.source import ExportSource, FoundFile
 from rollout_traces.store.index import Index, Progress, logger
 from rollout_traces.store.indexing import IndexWriter
+from rollout_traces.store.manifest import SEGMENT_ROWS
 from rollout_traces.store.reading import conversation_text, spaced
 from rollout_traces.store.rows import NO_STEP
 
 AT_ONCE = 8
 """Files that are fetched together."""
-SEGMENT_ROWS = 65_536
-"""Rows after which a segment is written; a file is never torn."""
 
 
 class ExportIndex(Index):

@@ -26,7 +26,7 @@ from rollout_traces.store.columns.assemble import ROW_BITS
 from rollout_traces.store.exports import ABOUT, MESSAGES, METADATA, METRICS, SIDE, SPANS, TEXTS
 from rollout_traces.store.places import cached_index_path
 from rollout_traces.store.rows import StoredTrace
-from rollout_traces.store.source import Source, SourceRun, SqlValue
+from rollout_traces.store.source import SCALARS, Source, SourceRun, SqlValue
 
 PROTOCOLS = ("file", "s3", "gs", "gcs", "az", "abfs", "abfss", "hf")
 """Beginnings that an address may have; fsspec knows more, among them some that run or unpack what they find."""
@@ -277,13 +277,13 @@ class ExportSource(Source):
         """Run id, split, attempt and the first step that the attempt wrote of it."""
         return [tuple(each) for each in self.about().get("attempts", [])]
 
-    def metrics(self, run_id: str, after: int, limit: int = 5000) -> list[tuple[int, int, str, str | bytes]]:
+    def metrics(self, run_id: str, after: int) -> list[tuple[int, int, str, str | bytes]]:
         """Rows of a run's logged scalars in order of arrival: id, step, timestamp, JSON text."""
         if self._scalars is None:
             self._scalars = self._read_scalars()
         rows = self._scalars.get(run_id, [])
         first = bisect_right(rows, after, key=itemgetter(0))
-        return rows[first : first + limit]
+        return rows[first : first + SCALARS]
 
     def _read_scalars(self) -> dict[str, list[tuple[int, int, str, str | bytes]]]:
         """Run id -> its logged scalars, in order of arrival."""

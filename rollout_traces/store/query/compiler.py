@@ -42,11 +42,12 @@ MOST_PATTERN = 1000
 
 _HYPHENATED = re.compile(r"[^\W\d][\w.]*(?:-[\w.]+)+")
 """`vllm-1`: a word as engines and runs are called, which is a difference beside numbers."""
+MOST_ARGUMENTS = 32
 _FUNCTIONS: Mapping[str, tuple[int, int]] = {
     "abs": (1, 1),
     "len": (1, 1),
-    "min": (2, 32),
-    "max": (2, 32),
+    "min": (2, MOST_ARGUMENTS),
+    "max": (2, MOST_ARGUMENTS),
     "round": (1, 2),
 }
 """Name -> fewest and most arguments."""

@@ -15,6 +15,8 @@ KEYWORDS = ("and", "or", "not", "in", "between", "is", "null", "has", "contains"
 """Words of the language, any case; as a column's name they need backquotes."""
 LONGEST = 1 << 16
 """Characters of a query."""
+SHOWN = 80
+"""Characters of what is too long that a message repeats."""
 
 _PATTERNS = re.compile(
     r"""
@@ -56,7 +58,7 @@ def tokenize(text: str) -> list[Token]:
         QueryError: a character that begins no token, a string without its end, or a query that is too long.
     """
     if len(text) > LONGEST:
-        raise QueryError(f"{len(text)} characters; a query has at most {LONGEST}.", text[:80], 0, 80)
+        raise QueryError(f"{len(text)} characters; a query has at most {LONGEST}.", text[:SHOWN], 0, SHOWN)
     tokens: list[Token] = []
     at = 0
     while at < len(text):

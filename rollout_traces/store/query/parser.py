@@ -24,7 +24,7 @@ from functools import lru_cache
 from typing import Literal, NoReturn
 
 from rollout_traces.errors import QueryError
-from rollout_traces.store.query.lexer import Token, tokenize
+from rollout_traces.store.query.lexer import SHOWN, Token, tokenize
 from rollout_traces.store.query.nodes import (
     All,
     Any,
@@ -68,7 +68,7 @@ _CHUNKS = re.compile(r'"([^"]*)"?|(\S+)')
 _COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
 
 
-@lru_cache(maxsize=256)
+@lru_cache
 def parse_query(text: str) -> Query:
     """Parses a filter, with or without an `order by`.
 
@@ -89,7 +89,7 @@ def parse_query(text: str) -> Query:
     return Query(node, order)
 
 
-@lru_cache(maxsize=64)
+@lru_cache
 def parse_sort(text: str) -> tuple[SortKey, ...]:
     """Parses sort keys, `-reward, step` or `reward desc, step`.
 
@@ -117,7 +117,7 @@ def parse_search(text: str) -> list[Text]:
     """
     if len(text) > MOST_CHARACTERS:
         what = f"a search of {len(text):,} characters; at most {MOST_CHARACTERS:,}. Look for a part of it."
-        raise QueryError(what, text[:60], 0, 60)
+        raise QueryError(what, text[:SHOWN], 0, SHOWN)
     found: dict[str, Text] = {}
     for match in _CHUNKS.finditer(text):
         chunk = (match[1] if match[1] is not None else match[2]).strip()
