@@ -25,7 +25,7 @@ from rollout_traces.store.columns.rollout_table import State
 from rollout_traces.store.columns.schema import COMPUTED, INTERNAL, LABELLED, MEANINGS, Kind, quoted
 from rollout_traces.store.query.compiler import EVERY, Compiler, Sql, check_pattern
 from rollout_traces.store.query.names import GROUP, Names, QueryColumn, group_column
-from rollout_traces.store.query.nodes import All, Node, Not, Query, QuerySpan, Text, TextScan
+from rollout_traces.store.query.nodes import All, Node, Not, Query, QuerySpan, Text
 from rollout_traces.store.query.nodes import Any as AnyOf
 from rollout_traces.store.query.parser import parse_query, parse_search, parse_sort
 from rollout_traces.store.rows import PLACE, ColumnInfo, TraceRow
@@ -88,7 +88,7 @@ class Scope:
         """
         return parse_search(self.text)
 
-    def looked_for(self) -> list[Text | TextScan]:
+    def looked_for(self) -> list[Text]:
         """Lists the texts that conversations must or may hold: the words of the search, and what the filter looks for in them.
 
         Raises:
@@ -97,11 +97,11 @@ class Scope:
         return [*self.searches(), *_texts(self.parsed().node)]
 
 
-def _texts(node: Node | None) -> list[Text | TextScan]:
+def _texts(node: Node | None) -> list[Text]:
     """The searches of a filter; what must not occur is none."""
     if isinstance(node, All | AnyOf):
         return [each for part in node.parts for each in _texts(part)]
-    return [node] if isinstance(node, Text | TextScan) else []
+    return [node] if isinstance(node, Text) else []
 
 
 def _one_of(column: str, values: Sequence[str | int]) -> Sql:
@@ -119,7 +119,7 @@ def holds_text(node: Node) -> bool:
     """Tells whether some part of a filter looks into conversations."""
     if isinstance(node, All | AnyOf):
         return any(map(holds_text, node.parts))
-    return holds_text(node.part) if isinstance(node, Not) else isinstance(node, Text | TextScan)
+    return holds_text(node.part) if isinstance(node, Not) else isinstance(node, Text)
 
 
 def within_64_bits(number: int) -> int:
@@ -211,7 +211,7 @@ class Asking:
         query = scope.parsed()
         parts = scope.place(self.state)
 
-        def compile_text(node: Text | TextScan) -> Sql:
+        def compile_text(node: Text) -> Sql:
             return self._holding(node, scope.where, parts, compiler.used)
 
         compiler = Compiler(self.names, scope.where, compile_text)
@@ -288,9 +288,9 @@ class Asking:
         found = self.run(f"SELECT {listed} FROM {self.relation(names)} WHERE {which}", parameters)
         return plain_rows(found, self.state.kinds)
 
-    def _holding(self, node: Text | TextScan, where: str, parts: Sequence[Sql], used: Collection[str]) -> Sql:
+    def _holding(self, node: Text, where: str, parts: Sequence[Sql], used: Collection[str]) -> Sql:
         """The condition that a conversation holds a text: its words are looked up, else what `parts` leave is read."""
-        if isinstance(node, TextScan) and node.how == "~":
+        if node.how == "~":
             check_pattern(node.pattern, where, node.span)
         expression = search.expression_of(node)
         if expression is not None:
@@ -304,7 +304,7 @@ class Asking:
         self.cursor.register(name, pa.table([column], ["doc"]))
         return Sql(f"doc IN (SELECT doc FROM {name})")
 
-    def _read(self, node: Text | TextScan, parts: Sequence[Sql], used: Collection[str]) -> Sql:
+    def _read(self, node: Text, parts: Sequence[Sql], used: Collection[str]) -> Sql:
         """Reads the texts of the rows that other conditions leave."""
         condition = Sql("doc IS NOT NULL")
         for part in parts:
@@ -364,7 +364,7 @@ def groups_table(asking: Asking) -> pa.Table:
     )
 
 
-def _no_text(node: Text | TextScan) -> Sql:
+def _no_text(node: Text) -> Sql:
     raise StoreError("text cannot be sorted by.")
 
 

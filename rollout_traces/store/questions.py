@@ -16,7 +16,7 @@ from rollout_traces.ledger.columns import NULL_INT, Kind, Ledger, kind_of
 from rollout_traces.model.plain_values import INT64_MAX, INT64_MIN
 from rollout_traces.store.asking import Asked, Asking, Scope
 from rollout_traces.store.columns.schema import INTERNAL, quoted
-from rollout_traces.store.query.compiler import EVERY, Sql
+from rollout_traces.store.query.compiler import EVERY, Sql, composed
 from rollout_traces.store.query.names import GROUP
 from rollout_traces.store.rows import Histogram, RowPage
 
@@ -212,12 +212,11 @@ def _after(directions: Sequence[bool], last: int, keys: Sequence[Any]) -> Sql:
     result = Sql("last > ?", (last,))
     for at, (down, value) in reversed(list(enumerate(zip(directions, keys, strict=True)))):
         if value is None:
-            result = Sql(f"(k{at} IS NULL AND {result.text})", result.parameters)
+            result = composed(f"(k{at} IS NULL AND {{}})", result)
         else:
-            sign = "<" if down else ">"
-            result = Sql(
-                f"(k{at} {sign} ? OR k{at} IS NULL OR (k{at} = ? AND {result.text}))",
-                (value, value, *result.parameters),
+            sign, given = "<" if down else ">", Sql("?", (value,))
+            result = composed(
+                f"(k{at} {sign} {{}} OR k{at} IS NULL OR (k{at} = {{}} AND {{}}))", given, given, result
             )
     return result
 

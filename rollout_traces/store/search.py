@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 
 from rollout_traces.store.columns.engine import Engine
-from rollout_traces.store.query.nodes import Text, TextScan
+from rollout_traces.store.query.nodes import Text
 from rollout_traces.store.reading import SIGNS, part_text, spaced
 from rollout_traces.store.source import Source
 from rollout_traces.store.time_limit import stopping
@@ -42,9 +42,9 @@ def match_expression(phrase: str) -> str | None:
     return f'"{quoted}"' + (" *" if goes_on else "")
 
 
-def expression_of(node: Text | TextScan) -> str | None:
+def expression_of(node: Text) -> str | None:
     """The full-text expression of a search; None when the texts themselves must be read."""
-    return match_expression(node.phrase) if isinstance(node, Text) else None
+    return match_expression(node.pattern) if node.how == "words" else None
 
 
 def look_up(connection: sqlite3.Connection, expression: str) -> np.ndarray:
@@ -62,7 +62,7 @@ def look_up(connection: sqlite3.Connection, expression: str) -> np.ndarray:
 
 
 def scan(
-    connection: sqlite3.Connection, source: Source, node: Text | TextScan, docs: np.ndarray, engine: Engine
+    connection: sqlite3.Connection, source: Source, node: Text, docs: np.ndarray, engine: Engine
 ) -> np.ndarray:
     """Looks for a piece of text or a regular expression in some conversations.
 
@@ -81,9 +81,8 @@ def scan(
             (orjson.dumps(docs.tolist()).decode(),),
         ).fetchall()
     )
-    scan = node if isinstance(node, TextScan) else TextScan(node.phrase, "contains", "text", node.span)
-    is_pattern = scan.how == "~"
-    having = "" if is_pattern else scan.pattern.lower()
+    is_pattern = node.how == "~"
+    having = "" if is_pattern else node.pattern.lower()
     test = "regexp_matches(text, ?)" if is_pattern else "contains(lower(text), lower(?))"
     found: list[int] = []
     rowids = list(of_src)
@@ -92,17 +91,15 @@ def scan(
         texts = pa.table(
             {
                 "doc": pa.array([of_src[rowid] for rowid, _ in read], pa.int64()),
-                "text": pa.array([part_text(messages, scan.part) for _, messages in read], pa.string()),
+                "text": pa.array([part_text(messages, node.part) for _, messages in read], pa.string()),
             }
         )
-        matched = engine.run(f"SELECT doc FROM texts WHERE {test}", (scan.pattern,), {"texts": texts})
+        matched = engine.run(f"SELECT doc FROM texts WHERE {test}", (node.pattern,), {"texts": texts})
         found += matched["doc"].to_pylist()
     return np.array(found, np.int64)
 
 
-def snippets(
-    texts: Mapping[str, str], looked_for: Sequence[Text | TextScan], engine: Engine
-) -> dict[str, str]:
+def snippets(texts: Mapping[str, str], looked_for: Sequence[Text], engine: Engine) -> dict[str, str]:
     """The surroundings of what was found in some conversations.
 
     Args:
@@ -112,7 +109,7 @@ def snippets(
     """
     phrases: dict[str, list[str]] = {key: [] for key in texts}
     for node in looked_for:
-        if isinstance(node, TextScan) and node.how == "~":
+        if node.how == "~":
             table = pa.table({"id": pa.array(texts), "text": pa.array(texts.values(), pa.string())})
             matched = engine.run(
                 "SELECT id, regexp_extract(text, ?) AS found FROM texts", (node.pattern,), {"texts": table}
@@ -120,9 +117,8 @@ def snippets(
             for key, piece in zip(matched["id"].to_pylist(), matched["found"].to_pylist(), strict=True):
                 phrases[key] += [piece[:CONTEXT]] if piece.strip() else []
         else:
-            phrase = node.pattern if isinstance(node, TextScan) else node.phrase
             for each in phrases.values():
-                each.append(phrase)
+                each.append(node.pattern)
     return {key: snippet(text, phrases[key]) for key, text in texts.items()}
 
 

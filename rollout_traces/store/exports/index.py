@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,11 @@ from rollout_traces.store.exports import MESSAGES, NO_VALUE, SIDE, TEXTS
 from rollout_traces.store.exports.source import ExportSource, FoundFile
 from rollout_traces.store.index import Index, Progress, logger
 from rollout_traces.store.indexing import IndexWriter
-from rollout_traces.store.manifest import SEGMENT_ROWS
 from rollout_traces.store.reading import conversation_text, spaced
 from rollout_traces.store.rows import NO_STEP
 
 AT_ONCE = 8
-"""Files that are fetched together."""
+"""Files that are fetched, and indexed, together."""
 
 
 class ExportIndex(Index):
@@ -83,36 +82,21 @@ class ExportIndex(Index):
         if not new:
             return 0
         self.export.forget()
-        added = done = 0
-        for batch in self._batches_of(new):
-            with self._transaction() as connection:
-                added += _add(connection, self.segments, batch)
-                manifest.changed(connection)
-            done += len(batch)
-            if progress is not None:
-                progress(done, len(new))
+        added = 0
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="rollout-traces-read") as readers:
+            for at in range(0, len(new), AT_ONCE):
+                batch = new[at : at + AT_ONCE]
+                read = list(readers.map(self._one, batch))
+                with self._transaction() as connection:
+                    added += _add(connection, self.segments, list(zip(batch, read, strict=True)))
+                    manifest.changed(connection)
+                if progress is not None:
+                    progress(at + len(batch), len(new))
         with self._transaction() as connection:
             _replace_attempts(connection, self.export)
-        self._compact()
+        self._compact(fewest=2)
         self._copy_runs()
         return added
-
-    def _batches_of(self, files: Sequence[FoundFile]) -> Iterator[list[tuple[FoundFile, pa.Table | None]]]:
-        """The files in order, as many together as make a segment; None for those that are damaged."""
-        batch: list[tuple[FoundFile, pa.Table | None]] = []
-        n = 0
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="rollout-traces-read") as readers:
-            for at in range(0, len(files), AT_ONCE):
-                chunk = files[at : at + AT_ONCE]
-                for file, rows in zip(chunk, readers.map(self._one, chunk), strict=True):
-                    batch.append((file, rows))
-                    # conversations count as rows by their size, so that a batch of texts stays small
-                    n += 0 if rows is None else rows.num_rows + (file.size >> 9)
-                    if n >= SEGMENT_ROWS:
-                        yield batch
-                        batch, n = [], 0
-        if batch:
-            yield batch
 
     def _one(self, file: FoundFile) -> pa.Table | None:
         data = self.export.folder.read(file.path)

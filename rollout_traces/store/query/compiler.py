@@ -32,7 +32,6 @@ from rollout_traces.store.query.nodes import (
     Term,
     Test,
     Text,
-    TextScan,
     Value,
 )
 
@@ -68,13 +67,19 @@ class Sql:
         """Both conditions."""
         if EVERY in (self, other):
             return other if self == EVERY else self
-        return Sql(f"{self.text} AND {other.text}", (*self.parameters, *other.parameters))
+        return composed("{} AND {}", self, other)
 
     @property
     def written(self) -> str:
         """The SQL with its values in it, as a view takes them."""
         pieces = [literal(value) if isinstance(value, str) else str(value) for value in self.parameters]
         return "".join(a + b for a, b in zip(self.text.split("?"), [*pieces, ""], strict=True))
+
+
+def composed(template: str, *parts: Sql) -> Sql:
+    """A piece of SQL with others in the places of `{}`, and their parameters in that order."""
+    texts = (part.text for part in parts)
+    return Sql(template.format(*texts), tuple(value for part in parts for value in part.parameters))
 
 
 EVERY = Sql("true")
@@ -103,7 +108,7 @@ class Compiler:
 
     names: Names
     source: str
-    compile_text: Callable[[Text | TextScan], Sql]
+    compile_text: Callable[[Text], Sql]
     used: dict[str, None] = field(default_factory=dict)
 
     def filter(self, node: Node) -> Sql:
@@ -115,9 +120,8 @@ class Compiler:
         if isinstance(node, All | Any):
             return joined([self.filter(p) for p in node.parts], " AND " if isinstance(node, All) else " OR ")
         if isinstance(node, Not):
-            inner = self.filter(node.part)
-            return Sql(f"NOT coalesce({inner.text}, false)", inner.parameters)
-        if isinstance(node, Text | TextScan):
+            return composed("NOT coalesce({}, false)", self.filter(node.part))
+        if isinstance(node, Text):
             return self.compile_text(node)
         return self._test(node)
 
@@ -131,7 +135,7 @@ class Compiler:
         for key in keys:
             value = self._value(key.term)
             if value.kind == "tags":
-                value = Valued(Sql(f"len({value.sql.text})", value.sql.parameters), "number", value.span)
+                value = Valued(composed("len({})", value.sql), "number", value.span)
             found.append((value.sql, key.descending))
         return found
 
@@ -158,16 +162,12 @@ class Compiler:
             return self._matches(node)
         value = self._value(node.term)
         if isinstance(node, IsNull):
-            return Sql(f"({value.sql.text} IS NULL)", value.sql.parameters)
+            return composed("({} IS NULL)", value.sql)
         if isinstance(node, IsEmpty):
             return self._is_empty(value)
         if isinstance(node, Between):
             low, high = self._other(node.low, value), self._other(node.high, value)
-            left = _comparable(value, low)
-            return Sql(
-                f"({left.text} BETWEEN {low.sql.text} AND {high.sql.text})",
-                (*left.parameters, *low.sql.parameters, *high.sql.parameters),
-            )
+            return composed("({} BETWEEN {} AND {})", _comparable(value, low), low.sql, high.sql)
         return self._in(node, value)
 
     def _bare(self, node: Bare) -> Sql:
@@ -178,8 +178,8 @@ class Compiler:
         if isinstance(term, Constant) and not isinstance(term.value, int):
             self._refuse(term.span, "a value alone is no test; compare it with something.")
         if value.kind in ("number", "any"):
-            return Sql(f"({value.sql.text} <> 0)", value.sql.parameters)
-        return Sql(f"NOT {self._is_empty(value).text}", self._is_empty(value).parameters)
+            return composed("({} <> 0)", value.sql)
+        return composed("NOT {}", self._is_empty(value))
 
     def _compare(self, node: Compare) -> Sql:
         if isinstance(node.left, Constant) and isinstance(node.right, Name | Arithmetic | Call):
@@ -189,11 +189,7 @@ class Compiler:
         if left.kind == "tags":
             return self._compare_tags(node)
         right = self._other(node.right, left)
-        compared = _comparable(left, right)
-        return Sql(
-            f"({compared.text} {node.operator} {right.sql.text})",
-            (*compared.parameters, *right.sql.parameters),
-        )
+        return composed(f"({{}} {node.operator} {{}})", _comparable(left, right), right.sql)
 
     def _compare_tags(self, node: Compare) -> Sql:
         """`flags = 'x'` means that the list has it."""
@@ -202,7 +198,7 @@ class Compiler:
             column = node.left.name if isinstance(node.left, Name) else "a list"
             self._refuse(node.span, f"{column} is a list of names; use {column} has 'name'.")
         has = self._has(Has(node.left, name, node.span))
-        return has if node.operator == "=" else Sql(f"NOT coalesce({has.text}, false)", has.parameters)
+        return has if node.operator == "=" else composed("NOT coalesce({}, false)", has)
 
     def _has(self, node: Has) -> Sql:
         if not isinstance(node.term, Name):
@@ -218,24 +214,23 @@ class Compiler:
         return Sql(f"list_contains({column.sql}, ?)", (name,))
 
     def _matches(self, node: Matches) -> Sql:
-        value = self._value(node.term)
+        value, pattern = self._value(node.term), Sql("?", (node.pattern,))
         if value.kind == "number":
             self._refuse(value.span, f"{self._said(value.span)} holds numbers; {node.how} looks into texts.")
         if value.kind == "tags":
             if node.how == "contains":
-                return Sql(
-                    f"(len(list_filter({value.sql.text}, lambda x: contains(lower(x), lower(?)))) > 0)",
-                    (*value.sql.parameters, node.pattern),
+                return composed(
+                    "(len(list_filter({}, lambda x: contains(lower(x), lower({})))) > 0)", value.sql, pattern
                 )
             self._refuse(value.span, f"{self._said(value.span)} is a list of names; use has or contains.")
         if node.how == "~":
             check_pattern(node.pattern, self.source, node.span)
         test = {
-            "contains": "contains(lower({}), lower(?))",
-            "like": "({} ILIKE ? ESCAPE '\\')",
-            "~": "regexp_matches({}, ?)",
+            "contains": "contains(lower({}), lower({}))",
+            "like": "({} ILIKE {} ESCAPE '\\')",
+            "~": "regexp_matches({}, {})",
         }[node.how]
-        return Sql(test.format(value.sql.text), (*value.sql.parameters, node.pattern))
+        return composed(test, value.sql, pattern)
 
     def _in(self, node: In, value: Valued) -> Sql:
         if value.kind == "tags":
@@ -247,19 +242,16 @@ class Compiler:
         given = [self._other(v, value) for v in node.values if v not in unknown]
         parts = []
         if given:
-            left = _comparable(value, given[0])
-            listed = ", ".join(other.sql.text for other in given)
-            parameters = tuple(p for other in given for p in other.sql.parameters)
-            parts.append(Sql(f"({left.text} IN ({listed}))", (*left.parameters, *parameters)))
+            listed = joined([other.sql for other in given], ", ")
+            parts.append(composed("({} IN {})", _comparable(value, given[0]), listed))
         if unknown:
-            parts.append(Sql(f"({value.sql.text} IS NULL)", value.sql.parameters))
+            parts.append(composed("({} IS NULL)", value.sql))
         return joined(parts, " OR ")
 
     def _is_empty(self, value: Valued) -> Sql:
-        text, parameters = value.sql.text, value.sql.parameters
         if value.kind in ("number", "any"):
-            return Sql(f"({text} IS NULL)", parameters)
-        return Sql(f"({text} IS NULL OR len({text}) = 0)", (*parameters, *parameters))
+            return composed("({} IS NULL)", value.sql)
+        return composed("({} IS NULL OR len({}) = 0)", value.sql, value.sql)
 
     def _value(self, term: Term) -> Valued:
         if isinstance(term, Constant):
@@ -279,13 +271,9 @@ class Compiler:
         return Valued(Sql(column.sql), column.kind, term.span)
 
     def _arithmetic(self, term: Arithmetic) -> Valued:
-        left, right = self._number(term.left), self._number(term.right)
-        divisor = f"nullif({right.text}, 0)" if term.sign in ("/", "%") else right.text
-        return Valued(
-            Sql(f"({left.text} {term.sign} {divisor})", (*left.parameters, *right.parameters)),
-            "number",
-            term.span,
-        )
+        divisor = "nullif({}, 0)" if term.sign in ("/", "%") else "{}"
+        sides = self._number(term.left), self._number(term.right)
+        return Valued(composed(f"({{}} {term.sign} {divisor})", *sides), "number", term.span)
 
     def _call(self, term: Call) -> Valued:
         if term.function not in _FUNCTIONS:
@@ -298,24 +286,18 @@ class Compiler:
             value = self._value(term.arguments[0])
             if value.kind == "number":
                 self._refuse(value.span, f"{self._said(value.span)} holds numbers, which have no length.")
-            return Valued(Sql(f"len({value.sql.text})", value.sql.parameters), "number", term.span)
+            return Valued(composed("len({})", value.sql), "number", term.span)
         numbers = [self._number(argument) for argument in term.arguments]
-        listed = ", ".join(number.text for number in numbers)
-        parameters = tuple(p for number in numbers for p in number.parameters)
-        if term.function == "round":
-            listed = listed if len(numbers) == 1 else f"{numbers[0].text}, CAST({numbers[1].text} AS INTEGER)"
         if term.function in ("abs", "round"):
-            return Valued(Sql(f"{term.function}({listed})", parameters), "number", term.span)
-        unknown = " OR ".join(f"{number.text} IS NULL" for number in numbers)
+            digits = [composed("CAST({} AS INTEGER)", number) for number in numbers[1:]]
+            listed = joined([*numbers[:1], *digits], ", ")
+            return Valued(composed(f"{term.function}{{}}", listed), "number", term.span)
+        unknown = joined([composed("{} IS NULL", number) for number in numbers], " OR ")
         most_or_least = "least" if term.function == "min" else "greatest"
-        return Valued(
-            Sql(
-                f"(CASE WHEN {unknown} THEN NULL ELSE {most_or_least}({listed}) END)",
-                (*parameters, *parameters),
-            ),
-            "number",
-            term.span,
+        chosen = composed(
+            f"(CASE WHEN {{}} THEN NULL ELSE {most_or_least}{{}} END)", unknown, joined(numbers, ", ")
         )
+        return Valued(chosen, "number", term.span)
 
     def _number(self, term: Term) -> Sql:
         value = self._value(term)
@@ -323,7 +305,7 @@ class Compiler:
             holds = "texts" if value.kind == "text" else "a list of names"
             self._refuse(value.span, f"{self._said(value.span)} is {holds}; expected a number.")
         test = "TRY_CAST" if value.kind == "mixed" else "CAST"
-        return Sql(f"{test}({value.sql.text} AS DOUBLE)", value.sql.parameters)
+        return composed(f"{test}({{}} AS DOUBLE)", value.sql)
 
     def _other(self, term: Term, beside: Valued) -> Valued:
         """The value that a column is compared with; an unquoted word beside a text is that text."""
@@ -379,15 +361,14 @@ def check_pattern(pattern: str, source: str, span: QuerySpan) -> None:
 
 
 def joined(parts: Sequence[Sql], by: str) -> Sql:
-    """Conditions in brackets with a word between."""
-    parameters = tuple(value for part in parts for value in part.parameters)
-    return Sql(f"({by.join(part.text for part in parts)})", parameters)
+    """Pieces of SQL in brackets with a word between."""
+    return composed(f"({by.join(['{}'] * len(parts))})", *parts)
 
 
 def _comparable(left: Valued, right: Valued) -> Sql:
     """A column of numbers and texts, read as what it is compared with."""
     if left.kind == "mixed" and right.kind == "number":
-        return Sql(f"TRY_CAST({left.sql.text} AS DOUBLE)", left.sql.parameters)
+        return composed("TRY_CAST({} AS DOUBLE)", left.sql)
     return left.sql
 
 

@@ -142,27 +142,20 @@ class Matches:
 
 @dataclass(frozen=True)
 class Text:
-    """`text 'phrase'`: the conversation holds this."""
-
-    phrase: str
-    span: QuerySpan
-
-
-@dataclass(frozen=True)
-class TextScan:
-    """`text contains 'piece'` or `text ~ 'expression'`: the texts themselves are read.
+    """`text 'phrase'`, `text contains 'piece'` or `text ~ 'expression'`: the conversation holds this.
 
     Attributes:
         pattern: what is looked for.
-        how: as a piece of text in any case, or as a regular expression.
-        part: of the whole conversation, or of its first user or last assistant message.
         span: where it stands.
+        how: as words, which are looked up; as a piece of text in any case, or as a regular expression, for which the
+            texts themselves are read.
+        part: of the whole conversation, or of its first user or last assistant message.
     """
 
     pattern: str
-    how: Literal["contains", "~"]
-    part: Literal["text", "prompt", "reply"]
     span: QuerySpan
+    how: Literal["words", "contains", "~"] = "words"
+    part: Literal["text", "prompt", "reply"] = "text"
 
 
 @dataclass(frozen=True)
@@ -187,7 +180,7 @@ class Any:
 
 
 Test = Bare | Compare | IsNull | IsEmpty | Between | In | Has | Matches
-Node = Test | Text | TextScan | Not | All | Any
+Node = Test | Text | Not | All | Any
 
 
 @dataclass(frozen=True)

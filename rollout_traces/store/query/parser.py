@@ -47,7 +47,6 @@ from rollout_traces.store.query.nodes import (
     SortKey,
     Term,
     Text,
-    TextScan,
 )
 
 MAX_DEPTH = 100
@@ -221,9 +220,9 @@ class _Parser:
     def _search(self) -> Node:
         span = _span(self.token)
         if self._take("contains"):
-            return TextScan(self._string("a text in quotes to search for"), "contains", "text", span)
+            return Text(self._string("a text in quotes to search for"), span, "contains")
         if self._take("~"):
-            return TextScan(self._string("a regular expression in quotes"), "~", "text", span)
+            return Text(self._string("a regular expression in quotes"), span, "~")
         return Text(self._string("a text in quotes to search for"), span)
 
     def _tested(self, term: Term) -> Node:
@@ -432,7 +431,7 @@ class _Parser:
 def _matches(term: Term, how: Literal["contains", "~"], pattern: str, span: QuerySpan) -> Node:
     """A look into a column; into the whole message where its column holds the first words alone."""
     if isinstance(term, Name) and term.name in ("prompt", "reply"):
-        return TextScan(pattern, how, term.name, span)  # type: ignore[arg-type]
+        return Text(pattern, span, how, term.name)  # type: ignore[arg-type]
     return Matches(term, how, pattern, span)
 
 

@@ -58,9 +58,9 @@ class TestWhatIsUnderstood:
             ("component/format-v2 >= 1", "(Compare component/format-v2 '>=' (Constant 1))"),
             ("`odd name!` = 1", "(Compare odd name! '=' (Constant 1))"),
             ("`text` = 1", "(Compare text '=' (Constant 1))"),
-            ("text 'a b'", "(Text 'a b')"),
-            ("text contains 'a'", "(TextScan 'a' 'contains' 'text')"),
-            ("text ~ 'a+'", "(TextScan 'a+' '~' 'text')"),
+            ("text 'a b'", "(Text 'a b' 'words' 'text')"),
+            ("text contains 'a'", "(Text 'a' 'contains' 'text')"),
+            ("text ~ 'a+'", "(Text 'a+' '~' 'text')"),
             ("reply like '%a'", "(Matches reply 'like' '%a')"),
             ("source !~ 'a'", "(Not (Matches source '~' 'a'))"),
             (r"source = 'it\'s \\ \n \d'", "(Compare source '=' (Constant \"it's \\\\ \\n \\\\d\"))"),
@@ -252,7 +252,7 @@ class TestSearchBox:
         ],
     )
     def test_words_and_phrases(self, text: str, phrases: list[str]) -> None:
-        assert [node.phrase for node in parse_search(text)] == phrases
+        assert [node.pattern for node in parse_search(text)] == phrases
 
     def test_a_word_counts_once_and_a_hundred_are_the_most(self) -> None:
         assert len(parse_search("again " * 300)) == 1
