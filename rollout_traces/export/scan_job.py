@@ -41,8 +41,7 @@ def scan(store: Store, pattern: str, column: str, where: str = "") -> dict[str, 
     import pyarrow.compute as pc
 
     from rollout_traces.export.partitioned import ROW_GROUP
-    from rollout_traces.export.ray_data import ray_dataset
-    from rollout_traces.export.side_table import write_side_table
+    from rollout_traces.export.ray_data import ray_dataset, write_side_table
 
     try:
         pc.count_substring_regex(pa.array([""]), pattern)

@@ -23,7 +23,7 @@ from rollout_traces.store import search
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.rollout_table import State
 from rollout_traces.store.columns.schema import COMPUTED, INTERNAL, LABELLED, MEANINGS, Kind, quoted
-from rollout_traces.store.query.compiler import EVERY, Compiler, Sql, check_pattern
+from rollout_traces.store.query.compiler import EVERY, Compiler, Sql, check_pattern, joined
 from rollout_traces.store.query.names import GROUP, Names, QueryColumn, group_column
 from rollout_traces.store.query.nodes import All, Node, Not, Query, QuerySpan, Text
 from rollout_traces.store.query.nodes import Any as AnyOf
@@ -219,10 +219,7 @@ class Asking:
             parts.append(compiler.filter(node))
         sorting = compiler if order_by is None else Compiler(self.names, order_by, _no_text)
         order = sorting.order(query.order if order_by is None else parse_sort(order_by))
-        condition = EVERY
-        for part in parts:
-            condition = condition.and_(part)
-        return Asked(condition, order, frozenset({*compiler.used, *sorting.used}))
+        return Asked(joined(parts or [EVERY], " AND "), order, frozenset({*compiler.used, *sorting.used}))
 
     def column(self, name: str) -> QueryColumn:
         """The column of a name.
@@ -306,9 +303,7 @@ class Asking:
 
     def _read(self, node: Text, parts: Sequence[Sql], used: Collection[str]) -> Sql:
         """Reads the texts of the rows that other conditions leave."""
-        condition = Sql("doc IS NOT NULL")
-        for part in parts:
-            condition = condition.and_(part)
+        condition = joined([Sql("doc IS NOT NULL"), *parts], " AND ")
 
         def docs() -> np.ndarray:
             statement = f"SELECT doc FROM {self.relation(used)} WHERE {condition.text}"

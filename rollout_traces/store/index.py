@@ -32,12 +32,11 @@ from rollout_traces.store.columns.rollout_table import (
     remove_unknown,
 )
 from rollout_traces.store.columns.side import SideColumns, read_side_columns
-from rollout_traces.store.connections import Connections
 from rollout_traces.store.indexing import StepWriter, refresh_tables
 from rollout_traces.store.labels import LabelBook
 from rollout_traces.store.manifest import FEWEST_JOINED, compact, meta, set_meta
 from rollout_traces.store.reading import read_trace
-from rollout_traces.store.source import Source
+from rollout_traces.store.source import Connections, Source
 
 logger = logging.getLogger("rollout_traces")
 Progress = Callable[[int, int], None]

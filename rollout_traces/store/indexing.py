@@ -17,7 +17,6 @@ from rollout_traces.store.columns.assemble import ROW_BITS, assemble, read_ledge
 from rollout_traces.store.columns.rollout_table import write_segment
 from rollout_traces.store.logged_tables import table_of
 from rollout_traces.store.reading import DIGEST, Reading, read_trace
-from rollout_traces.store.rows import StoredTrace
 from rollout_traces.store.source import PAGE_BYTES, Source
 
 logger = logging.getLogger("rollout_traces")
@@ -257,28 +256,17 @@ def refresh_tables(source: Source, segments: Path, reading: Lent, transaction: L
             if int(manifest.meta(connection, WATERMARK, 0)) != after:
                 return added
             ours = _runs_of_ours(connection, {row.run_id for row in rows})
-            new = [row for row in rows if row.run_id not in ours]
+            new = [read_trace(row) for row in rows if row.run_id not in ours]
             if new:
-                _add(connection, source, segments, new)
-            _remember(connection, source, reached, counted or len(new))
+                StepWriter(connection, segments, source).add(new)
+                manifest.changed(connection)
             after = reached
             counted = counted or len(new)
             added += len(new)
-    with transaction() as connection:
-        if int(manifest.meta(connection, WATERMARK, 0)) == after:
-            _remember(connection, source, last, counted)
+            manifest.set_meta(connection, WATERMARK, reached)
+            if counted:
+                manifest.set_meta(connection, COUNTED, source.count_metrics(reached))
     return added
-
-
-def _remember(connection: sqlite3.Connection, source: Source, reached: int, found: int) -> None:
-    manifest.set_meta(connection, WATERMARK, reached)
-    if found:
-        manifest.set_meta(connection, COUNTED, source.count_metrics(reached))
-
-
-def _add(connection: sqlite3.Connection, source: Source, segments: Path, rows: Sequence[StoredTrace]) -> None:
-    StepWriter(connection, segments, source).add([read_trace(row) for row in rows])
-    manifest.changed(connection)
 
 
 def _forget(connection: sqlite3.Connection, source: Source, segments: Path, *, came: bool) -> None:

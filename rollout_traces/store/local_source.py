@@ -9,7 +9,6 @@ from typing import Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.live_lines import LIVE_FOLDER
-from rollout_traces.store.connections import Connections
 from rollout_traces.store.places import (
     SIDE_FOLDER,
     database_path,
@@ -18,7 +17,7 @@ from rollout_traces.store.places import (
     local_projects,
     marks_path,
 )
-from rollout_traces.store.source import Source, SqlValue
+from rollout_traces.store.source import Connections, Source, SqlValue
 from rollout_traces.trace.images import read_file
 
 

@@ -58,7 +58,7 @@ class LoggedTables:
             page_bytes: bytes of a page, of which every one but a single larger table has fewer.
 
         Yields:
-            How far the reading is, and the rows of a page's tables.
+            How far the reading is, and the rows of a page's tables; the last page may have none.
         """
         reader = self._new_reader()
         found: list[StoredTrace] = []
@@ -72,8 +72,7 @@ class LoggedTables:
                 found += _rows(table).values()
                 repeated += table.repeated
             size += n_bytes
-        if found:
-            yield up_to, found
+        yield up_to, found
         if repeated:
             _LOG.info("rollout-traces: %d rows of tables repeat those of the table before.", repeated)
 

@@ -289,7 +289,7 @@ def aggregate(asking: Asking, scope: Scope, by: Sequence[str], measures: Sequenc
     asked = asking.asked(scope)
     condition = asked.condition
     if "superseded" not in asked.columns:
-        condition = condition.and_(Sql("NOT superseded"))
+        condition = composed("{} AND NOT superseded", condition)
     several = len(asking.state.runs) > 1 and scope.run_ids is None
     keys = {
         name: asking.column(name) for name in dict.fromkeys([*(["run"] if several else []), "split", *by])

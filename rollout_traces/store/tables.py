@@ -16,10 +16,10 @@ from rollout_traces.store import questions, steps
 from rollout_traces.store.asking import EVERYTHING, Asking, Scope, Steps, Which, groups_table
 from rollout_traces.store.columns.engine import check_select
 from rollout_traces.store.columns.schema import METRICS, type_of
-from rollout_traces.store.full_texts import FullText, full_texts
 from rollout_traces.store.index import Index
 from rollout_traces.store.rows import RunInfo, StoredTrace
 from rollout_traces.store.scalars import Scalars, Series
+from rollout_traces.store.search import FullText, full_texts
 from rollout_traces.trace.images import IMAGES_KEY
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 import rollout_traces as rt
-from rollout_traces.store.full_texts import _read
+from rollout_traces.store.search import _read
 from tests.stories.logged import log_story
 from tests.stories.world import Kind, write_run
 from tests.trackio_home import use_trackio_home

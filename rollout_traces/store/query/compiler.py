@@ -63,12 +63,6 @@ class Sql:
     text: str
     parameters: tuple[Value, ...] = ()
 
-    def and_(self, other: Sql) -> Sql:
-        """Both conditions."""
-        if EVERY in (self, other):
-            return other if self == EVERY else self
-        return composed("{} AND {}", self, other)
-
     @property
     def written(self) -> str:
         """The SQL with its values in it, as a view takes them."""
