@@ -211,15 +211,13 @@ class Ledger:
 
 
 def any_known(name: str, column: np.ndarray) -> bool:
-    """Tells whether a column knows any row; mostly it knows the first one."""
-    if not len(column):
-        return False
-    kind, first = kind_of(name, column), column.item(0)
+    """Tells whether a column knows any row."""
+    kind = kind_of(name, column)
     if kind == "float":
-        return first == first or not bool(np.isnan(column).all())
+        return not bool(np.isnan(column).all())
     if kind == "int":
-        return bool(first != NULL_INT or (column != NULL_INT).any())
-    return first is not None or any(value is not None for value in column.tolist())
+        return bool((column != NULL_INT).any())
+    return any(value is not None for value in column.tolist())
 
 
 def concatenate(ledgers: Sequence[Ledger]) -> Ledger:

@@ -26,13 +26,6 @@ class GroupIndex:
     @classmethod
     def of(cls, group: np.ndarray) -> GroupIndex:
         """Indexes the ledger's `group` column, int64 [B]."""
-        if len(group):
-            low, high = int(group.min()), int(group.max())
-            if high - low < len(group):
-                codes = group - low
-                sizes = np.bincount(codes)
-                if sizes.all():
-                    return cls(codes, sizes)
         _, codes, sizes = np.unique(group, return_inverse=True, return_counts=True)
         return cls(codes.reshape(-1), sizes)
 

@@ -167,11 +167,6 @@ class Segments:
         return self.counts > 0
 
     @cached_property
-    def all_filled(self) -> bool:
-        """True when every stretch holds a value."""
-        return bool(self.filled.all())
-
-    @cached_property
     def starts(self) -> np.ndarray:
         """int64 [B]: where each stretch begins."""
         return self.counts.cumsum() - self.counts
@@ -190,8 +185,6 @@ class Segments:
             [B], int64 for bools and integers, else float64.
         """
         dtype = np.int64 if values_M.dtype.kind in "biu" else np.float64
-        if len(values_M) and self.all_filled:
-            return np.add.reduceat(values_M, self.starts, dtype=dtype)
         sums = np.zeros(len(self.counts), dtype)
         if len(values_M):
             sums[self.filled] = np.add.reduceat(values_M, self.starts[self.filled], dtype=dtype)
@@ -216,8 +209,6 @@ class Segments:
 
     def _extreme(self, pick: np.ufunc, values_M: np.ndarray, empty: float) -> np.ndarray:
         dtype = np.int64 if values_M.dtype.kind in "biu" else np.float64
-        if len(values_M) and self.all_filled:
-            return pick.reduceat(values_M, self.starts).astype(dtype, copy=False)
         extremes = np.full(len(self.counts), empty, dtype)
         if len(values_M):
             extremes[self.filled] = pick.reduceat(values_M, self.starts[self.filled])

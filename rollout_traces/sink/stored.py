@@ -70,8 +70,7 @@ class Stored:
     _n_closed: Counter[StepKey] = field(default_factory=Counter)
     _prompts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     _expected_keys: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    _last_trace: int = 0
-    _last_metric: int = 0
+    _last: dict[str, int] = field(default_factory=lambda: {"traces": 0, "metrics": 0})
 
     def refresh(self) -> None:
         """Reads what is new.
@@ -79,11 +78,13 @@ class Stored:
         Raises:
             Exception: whatever the store raises while it cannot be read; try again later.
         """
-        while rows := self._page_of_traces():
+        names = ("uid", "batches", "selected_by", "selected_probability", "prompt_key", "attempt", "late")
+        fields = ", ".join(f"json_extract(metadata, '$.{name}') AS {name}" for name in names)
+        while rows := self._page("traces", f"key, {fields}"):
             for row in rows:
                 self._take_trace(row)
         if self.expected or self.every_scalar:
-            while rows := self._page_of_metrics():
+            while rows := self._page("metrics", "metrics"):
                 for row in rows:
                     self._take_metrics(row)
 
@@ -95,12 +96,7 @@ class Stored:
         """
         fresh = Stored(self.query, self.project, self.run_id, every_scalar=True)
         fresh.refresh()
-        self.uids, self.summarised, self.scalars = fresh.uids, fresh.summarised, fresh.scalars
-        self._rows, self._traced, self._prompts = fresh._rows, fresh._traced, fresh._prompts
-        self._closes, self._n_closed = fresh._closes, fresh._n_closed
-        self._last_trace, self._last_metric = fresh._last_trace, fresh._last_metric
-        self.expected.clear()
-        self._expected_keys.clear()
+        vars(self).update(vars(fresh) | {"every_scalar": self.every_scalar})
 
     def rows_of(self, batch_id: str) -> Mapping[str, StoredRow]:
         """uid -> stored trace of a hand-over's rows."""
@@ -228,22 +224,13 @@ class Stored:
         self._expected_keys[keys_signature(step, values)].append(token)
         return token
 
-    def _page_of_traces(self) -> list[dict[str, Any]]:
-        names = ("uid", "batches", "selected_by", "selected_probability", "prompt_key", "attempt", "late")
-        fields = ", ".join(f"json_extract(metadata, '$.{name}') AS {name}" for name in names)
+    def _page(self, table: str, columns: str) -> list[dict[str, Any]]:
+        """The next rows of the run in a table."""
         rows = self._ask(
-            f"SELECT rowid AS r, step, key, {fields} FROM traces WHERE run_id = {_quoted(self.run_id)} "
-            f"AND rowid > {self._last_trace} ORDER BY rowid LIMIT {PAGE}"
+            f"SELECT rowid AS r, step, {columns} FROM {table} WHERE run_id = {_quoted(self.run_id)} "
+            f"AND rowid > {self._last[table]} ORDER BY rowid LIMIT {PAGE}"
         )
-        self._last_trace = max((row["r"] for row in rows), default=self._last_trace)
-        return rows
-
-    def _page_of_metrics(self) -> list[dict[str, Any]]:
-        rows = self._ask(
-            f"SELECT rowid AS r, step, metrics FROM metrics WHERE run_id = {_quoted(self.run_id)} "
-            f"AND rowid > {self._last_metric} ORDER BY rowid LIMIT {PAGE}"
-        )
-        self._last_metric = max((row["r"] for row in rows), default=self._last_metric)
+        self._last[table] = max((row["r"] for row in rows), default=self._last[table])
         return rows
 
     def _ask(self, sql: str) -> list[dict[str, Any]]:

@@ -44,9 +44,6 @@ _THINKING = "think>"
 SIGNED = 4000
 """Characters of a tool's result that its error signature is looked for in."""
 
-PIECE = 512
-"""Characters looked at together for CJK; most pieces of most texts are plain ASCII."""
-
 _HAN = re.compile(
     "([\u2e80-\u2fff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003134f])"
 )
@@ -124,9 +121,7 @@ def read_trace(stored: StoredTrace) -> Reading:
         prompt=_preview(next((m for m in shown if m.get("role") == "user"), None)),
         reply=_preview(next((m for m in reversed(shown) if m.get("role") == "assistant"), None), answer_of),
         n_messages=len(messages),
-        words=_signs_alone(
-            b"\n".join([_written(text) for message in said for text in message_texts(message)])
-        ),
+        words=spaced("\n".join(text for message in said for text in message_texts(message))),
         packed=_packed_ledger(stored) if ours and kind == DIGEST else None,
     )
 
@@ -181,21 +176,8 @@ def message_texts(message: Mapping[str, Any]) -> list[str]:
 
 def spaced(text: str) -> bytes:
     """Text with every CJK character and every sign of code standing alone, a token each, as UTF-8."""
-    return _signs_alone(_written(text))
-
-
-def _written(text: str) -> bytes:
-    """Text as UTF-8, with spaces around every CJK character."""
-    if text.isascii():
-        return text.encode()
-    pieces = [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
-    # split at a group returns the group too: what lies between, a character, what lies between, ...
-    apart = [piece if piece.isascii() else " ".join(_HAN.split(piece)) for piece in pieces]
-    return b"".join([piece.encode("utf-8", "replace") for piece in apart])
-
-
-def _signs_alone(written: bytes) -> bytes:
-    """Text with spaces around every sign of code."""
+    apart = text if text.isascii() else _HAN.sub(r" \1 ", text)
+    written = apart.encode("utf-8", "replace")
     for sign, alone in _ALONE:
         if sign in written:
             written = written.replace(sign, alone)
@@ -261,18 +243,11 @@ def _numeric_names() -> frozenset[str]:
 def _numbers(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields, where what is a number everywhere else is one here: a text in place of it moves to `name/text`."""
     numeric = _numeric_names()
-    texts = [
-        name
-        for name, value in fields.items()
-        if isinstance(value, str) and (name in numeric or name.startswith("component/"))
-    ]
-    if not texts:
-        return fields
-    found: dict[str, Any] = {}
+    found = dict(fields)
     for name, value in fields.items():
-        if name not in texts:
-            found[name] = value
+        if not isinstance(value, str) or not (name in numeric or name.startswith("component/")):
             continue
+        del found[name]
         try:
             number = float(value)
         except ValueError:
@@ -333,10 +308,7 @@ def _preview(message: Mapping[str, Any] | None, part: Callable[[str], str] = str
     if message is None:
         return ""
     text = part(_first_text(message))
-    preview = " ".join(text[: PREVIEW + PREVIEW // 2].split())
-    if len(preview) < PREVIEW:
-        preview = " ".join(text[: PREVIEW * 4].split())
-    return preview[:PREVIEW]
+    return " ".join(text[: PREVIEW * 4].split())[:PREVIEW]
 
 
 def _first_text(message: Mapping[str, Any]) -> str:
