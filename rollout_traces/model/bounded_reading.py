@@ -271,7 +271,7 @@ def _decode(
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     pa.set_memory_pool(pa.system_memory_pool())
-    _bound_memory(_allowed(path))
+    bound_memory(_allowed(path))
     with pq.ParquetFile(
         path, thrift_string_size_limit=MOST_FOOTER, thrift_container_size_limit=1 << 20
     ) as file:
@@ -330,7 +330,7 @@ def _hand_over(data: Any, out: IO[bytes]) -> None:
     out.flush()
 
 
-def _bound_memory(more: int) -> None:
+def bound_memory(more: int) -> None:
     """Bounds the address space to what is taken now and so many bytes more, where the system can."""
     with suppress(ImportError, OSError, ValueError):
         import resource

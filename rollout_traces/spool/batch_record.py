@@ -18,7 +18,7 @@ from rollout_traces.spool.record import Record, RecordError
 
 ROLLOUTS = "rollouts"
 """Kind of a record that carries a batch."""
-_INTS = ((np.int8, 1 << 7), (np.int16, 1 << 15))
+_INTS = (np.iinfo(np.int8), np.iinfo(np.int16))
 _ROW_GROUPS = ("row_floats", "reward_components", "sample_metrics")
 _PLAIN_FIELDS = (
     "batch_id",
@@ -137,7 +137,7 @@ def narrowest_int(values: np.ndarray) -> Any:
     if not len(values):
         return np.int8
     low, high = int(values.min()), int(values.max())
-    return next((kind for kind, limit in _INTS if -limit <= low and high < limit), np.int32)
+    return next((kind.dtype for kind in _INTS if kind.min <= low and high <= kind.max), np.int32)
 
 
 def float16_overflows(narrow: np.ndarray, wide: np.ndarray) -> bool:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -106,7 +107,7 @@ class LiveRuns:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._followed: dict[Path, _FollowedRun] = {}
+        self._followed = lru_cache(MOST_FOLLOWED)(_FollowedRun)
         self._known: dict[Path, tuple[str, str]] = {}
         self._lock = threading.Lock()
 
@@ -130,11 +131,7 @@ class LiveRuns:
         with self._lock:
             for folder in _newest_first(self._folder):
                 if run is None or run in (folder.name, *self._names(folder)):
-                    known = self._followed.pop(folder) if folder in self._followed else None
-                    self._followed[folder] = known or _FollowedRun(folder)
-                    for old in list(self._followed)[:-MOST_FOLLOWED]:
-                        del self._followed[old]
-                    return self._followed[folder].look()
+                    return self._followed(folder).look()
         return None
 
     def knows(self, run_id: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ from rollout_traces.model.plain_values import INT64_MAX, INT64_MIN
 from rollout_traces.store.asking import Asked, Asking, Scope
 from rollout_traces.store.columns.schema import INTERNAL, quoted
 from rollout_traces.store.query.compiler import EVERY, Sql, composed
-from rollout_traces.store.query.names import GROUP
+from rollout_traces.store.query.names import GROUP, QueryColumn
 from rollout_traces.store.rows import Histogram, RowPage
 
 DEFAULT_ORDER = "-step, group, sample"
@@ -90,9 +90,7 @@ def facets(asking: Asking, scope: Scope, column: str, limit: int) -> list[tuple[
     For a column of lists each name in them counts.
     """
     asked, known = asking.asked(scope), asking.column(column)
-    values = (
-        f"SELECT {known.sql} AS v FROM {_relation(asking, asked, known.reads)} WHERE {asked.condition.text}"
-    )
+    values = _select(asking, asked, f"{known.sql} AS v", known)
     if known.kind == "tags":
         values = f"SELECT unnest(CASE WHEN v IS NULL THEN [NULL] ELSE v END) AS v FROM ({values})"
     found = asking.run(
@@ -113,10 +111,7 @@ def histogram(asking: Asking, scope: Scope, column: str, bins: int) -> Histogram
     if not 1 <= bins <= MOST_BINS:
         raise StoreError(f"bins: {bins}, expected 1 to {MOST_BINS}.")
     asked, known = asking.asked(scope), asking.column(column)
-    found = asking.run(
-        f"SELECT {known.number} AS v FROM {_relation(asking, asked, known.reads)} WHERE {asked.condition.text}",
-        asked.condition.parameters,
-    )
+    found = asking.run(_select(asking, asked, f"{known.number} AS v", known), asked.condition.parameters)
     return _binned(found["v"].to_numpy(), bins)
 
 
@@ -137,11 +132,9 @@ def table(
     selected = [asking.column(name) for name in names]
     listed = ", ".join(f"{c.uncast} AS {quoted(name)}" for c, name in zip(selected, names, strict=True))
     keys = [f"{key.text} {_direction(down)}" for key, down in asked.order]
-    relation = _relation(asking, asked, [read for column in selected for read in column.reads])
     most = "" if limit is None else f" LIMIT {int(limit)}"
     return asking.run(
-        f"SELECT {listed} FROM {relation} WHERE {asked.condition.text}"
-        f" ORDER BY {', '.join([*keys, quoted('row')])}{most}",
+        f"{_select(asking, asked, listed, *selected)} ORDER BY {', '.join([*keys, quoted('row')])}{most}",
         (*asked.condition.parameters, *(p for key, _ in asked.order for p in key.parameters)),
     )
 
@@ -162,19 +155,18 @@ def sql_condition(asking: Asking, where: str) -> tuple[str, tuple[Any, ...]]:
     asked = asking.asked(Scope(where=where, rows="all"))
     if "found_" not in asked.condition.text and asked.columns.isdisjoint(GROUP):
         return asked.condition.text, asked.condition.parameters
-    found = asking.run(
-        f'SELECT "row" FROM {asking.relation(asked.columns)} WHERE {asked.condition.text}',
-        asked.condition.parameters,
-    )
+    found = asking.run(_select(asking, asked, '"row"'), asked.condition.parameters)
     return '"row" in (select unnest(?))', (found["row"].to_pylist(),)
 
 
-def _relation(asking: Asking, asked: Asked, columns: Sequence[str]) -> str:
-    return asking.relation({*asked.columns, *columns})
+def _select(asking: Asking, asked: Asked, what: str, *columns: QueryColumn) -> str:
+    """The statement that selects something of the rows that are asked for, some columns among what it reads."""
+    reads = {read for column in columns for read in column.reads}
+    return f"SELECT {what} FROM {asking.relation(asked.columns | reads)} WHERE {asked.condition.text}"
 
 
 def _count(asking: Asking, asked: Asked) -> int:
-    statement = f"SELECT count(*) AS n FROM {asking.relation(asked.columns)} WHERE {asked.condition.text}"
+    statement = _select(asking, asked, "count(*) AS n")
     return int(
         asking.remember(
             asked.condition, lambda: asking.run(statement, asked.condition.parameters)["n"][0].as_py()
@@ -287,9 +279,8 @@ def aggregate(asking: Asking, scope: Scope, by: Sequence[str], measures: Sequenc
         StoreError: no such statistic.
     """
     asked = asking.asked(scope)
-    condition = asked.condition
     if "superseded" not in asked.columns:
-        condition = composed("{} AND NOT superseded", condition)
+        asked = replace(asked, condition=composed("{} AND NOT superseded", asked.condition))
     several = len(asking.state.runs) > 1 and scope.run_ids is None
     keys = {
         name: asking.column(name) for name in dict.fromkeys([*(["run"] if several else []), "split", *by])
@@ -298,22 +289,20 @@ def aggregate(asking: Asking, scope: Scope, by: Sequence[str], measures: Sequenc
         f"{f'unnest({column.sql})' if column.kind == 'tags' else column.sql} AS {quoted('by ' + name)}"
         for name, column in keys.items()
     ]
-    reads = {read for column in keys.values() for read in column.reads}
-    figures = ["count(*) AS rollouts"]
+    figures, measured = ["count(*) AS rollouts"], list(keys.values())
     for at, measure in enumerate(measures):
         if measure.statistic not in _SQL:
             raise StoreError(f"no statistic {measure.statistic!r}; there is {', '.join(STATISTICS)}.")
         column = asking.column(measure.column)
-        reads.update(column.reads)
+        measured.append(column)
         listed.append(f"CASE WHEN isfinite({column.number}) THEN {column.number} END AS m{at}")
         figures.append(f"{_SQL[measure.statistic].format(f'm{at}')} AS {quoted(measure.name)}")
     grouped = ", ".join(quoted("by " + name) for name in keys)
     shown = ", ".join(f"{quoted('by ' + name)} AS {quoted(name)}" for name in keys)
     return asking.run(
-        f"SELECT {shown}, {', '.join(figures)} FROM (SELECT {', '.join(listed)}"
-        f" FROM {asking.relation({*asked.columns, *reads})} WHERE {condition.text})"
+        f"SELECT {shown}, {', '.join(figures)} FROM ({_select(asking, asked, ', '.join(listed), *measured)})"
         f" GROUP BY {grouped} ORDER BY {grouped} LIMIT {MOST_GROUPS}",
-        condition.parameters,
+        asked.condition.parameters,
     )
 
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import orjson
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
+from rollout_traces.model.bounded_reading import bound_memory
 from rollout_traces.model.lean_process import leave_pandas_out
 from rollout_traces.model.plain_values import GIB, MIB
 from rollout_traces.store.columns.engine import Engine
@@ -112,7 +112,7 @@ def main(folder: Path) -> None:
         engine.run("SELECT 1", (), relations, on=cursor)
         for view in asked["views"]:
             cursor.execute(view.replace("CREATE OR REPLACE", "CREATE TEMP"))
-        _bound_memory()
+        bound_memory(MOST_MEMORY)
         answer = engine.run(asked["query"], asked["parameters"], on=cursor, timeout=asked["timeout"])
         if answer.nbytes > MOST_ANSWER:
             raise StoreError(
@@ -123,16 +123,6 @@ def main(folder: Path) -> None:
         (folder / "refused").write_text(str(error), "utf-8")
     except MemoryError:
         (folder / "refused").write_text(f"sql: took more than {MOST_MEMORY // MIB} MB of memory.", "utf-8")
-
-
-def _bound_memory() -> None:
-    """Bounds the address space to what is taken now and `MOST_MEMORY` more, where the system can."""
-    with suppress(ImportError, OSError, ValueError):
-        import resource
-
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = pages * resource.getpagesize() + MOST_MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 if __name__ == "__main__":

@@ -17,9 +17,8 @@ from rollout_traces.model.plain_values import GIB
 from rollout_traces.store.time_limit import check_time, current_limit
 
 MOST_THREADS = 4
-MEMORY_SHARE = 0.5
-"""Share of the machine's memory that DuckDB may take, at most `MOST_MEMORY`."""
 MOST_MEMORY = 4 * GIB
+"""Bytes that DuckDB may take, half of the machine's memory where that is less."""
 
 _SETTINGS = (
     "SET allocator_background_threads = true",
@@ -154,4 +153,4 @@ def _memory() -> int:
     there = (
         os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else MOST_MEMORY
     )
-    return int(min(MOST_MEMORY, MEMORY_SHARE * there))
+    return min(MOST_MEMORY, there // 2)
