@@ -13,14 +13,14 @@ import pytest
 from rollout_traces.errors import QueryError, StoreError
 from rollout_traces.export import ExportQuery, export
 from rollout_traces.store import Store, open_store
-from rollout_traces.store.labels.book import LabelBook
+from rollout_traces.store.labels import LabelBook
 from rollout_traces.store.questions import Measure
 from tests.store.projects import PROJECT
 
 WRITER = """
 import sys
 from pathlib import Path
-from rollout_traces.store.labels.book import LabelBook
+from rollout_traces.store.labels import LabelBook
 book = LabelBook(Path(sys.argv[1]))
 for n in range(int(sys.argv[3])):
     book.add("note", f"rollout-{n % 7}", f"{sys.argv[2]} {n} " + "x" * (n * 37 % 3000), sys.argv[2])
