@@ -45,7 +45,7 @@ def label(
     if (names or note or remove) and not rollouts:
         raise typer.BadParameter("which rollouts? Name them by uid or trace id.")
     store = source.open()
-    between = parse_range(tokens)
+    between = None if tokens is None else options.parse_pair(tokens, "--tokens", "FIRST:END, such as 12:30")
     who = author or options.login()
     for rollout in rollouts or ():
         for name in names or ():
@@ -73,21 +73,6 @@ def _sync(store: Store, address: str) -> None:
         )
     for why in done.refused:
         typer.echo(f"not taken there: {sentence(why)}", err=True)
-
-
-def parse_range(text: str | None) -> tuple[int, int] | None:
-    """`12:30` as the first token and the one behind the last.
-
-    Raises:
-        typer.BadParameter: it is something else.
-    """
-    if text is None:
-        return None
-    first, _, end = text.partition(":")
-    try:
-        return int(first), int(end)
-    except ValueError:
-        raise typer.BadParameter(f"--tokens {text!r}: expected FIRST:END, such as 12:30.") from None
 
 
 def _remove(store: Store, rollout: str, name: str, author: str) -> None:

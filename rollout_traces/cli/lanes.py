@@ -10,6 +10,7 @@ import typer
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import print_json, print_table
 from rollout_traces.model.text import duration
+from rollout_traces.model.units import MS
 
 
 def lanes(
@@ -50,13 +51,13 @@ def lanes(
         [lane.name, lane.n_rollouts, lane.n_spans, duration(lane.busy), f"{lane.idle:.0%}"]
         for lane in found.lanes
     ]
-    title = f"{name}, step {found.step}: {duration(found.ms / 1000)}, {found.n_timed} of {found.n_rows} rollouts timed"
+    title = f"{name}, step {found.step}: {duration(found.ms / MS)}, {found.n_timed} of {found.n_rows} rollouts timed"
     if found.n_timed:
         print_table([found.by, "rollouts", "spans", "busy", "idle"], rows, title=title)
     else:
         typer.secho(title, bold=True)
     for phase in found.phases:
-        typer.echo(f"{phase.name} of step {phase.step}: {duration((phase.end - phase.start) / 1000)}")
+        typer.echo(f"{phase.name} of step {phase.step}: {duration((phase.end - phase.start) / MS)}")
     if found.tail is not None:
         typer.echo(f'{found.tail.text}\n  rollout-traces list {name} --all --where "{found.tail.where}"')
     for text in (*found.said, *found.unobserved):

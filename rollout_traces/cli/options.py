@@ -206,6 +206,19 @@ def run_name(store: Store, run: str | None) -> str:
     return names[0]
 
 
+def parse_pair(text: str, option: str, expected: str) -> tuple[int, int]:
+    """`12:30` as two numbers.
+
+    Raises:
+        typer.BadParameter: it is something else.
+    """
+    first, _, second = text.partition(":")
+    try:
+        return int(first), int(second)
+    except ValueError:
+        raise typer.BadParameter(f"{option} {text!r}: expected {expected}.") from None
+
+
 def parse_steps(text: str | None) -> tuple[int | None, int | None]:
     """`12`, `10:20`, `10:` or `:20` as first and last step, both included.
 

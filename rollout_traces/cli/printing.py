@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollout_traces.model.text import harmless, one_line
+from rollout_traces.model.units import MB
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +23,7 @@ TITLE = 200
 """Most characters of a title."""
 CELL = 48
 """Most characters of one cell that is printed by itself."""
-WHOLE = 1 << 20
+WHOLE = MB
 """Most characters of one cell of a table, before it is fitted."""
 GAP = 3
 """Characters between two columns."""

@@ -60,7 +60,7 @@ def share(
             run=options.run_name(store, run) if of_run else "",
             split=split,
             compared=compare,
-            group=None if group is None else parse_group(group),
+            group=None if group is None else options.parse_pair(group, "--group", "STEP:GROUP, such as 12:3"),
             explained=explain,
             step=step,
             rollouts=tuple(rollouts or ()),
@@ -70,16 +70,3 @@ def share(
             page = shared_page(shared_contents(workspace, wanted))
     out.write_text(page, "utf-8")
     typer.echo(f"{megabytes(out.stat().st_size, 2)}: {out}")
-
-
-def parse_group(text: str) -> tuple[int, int]:
-    """`12:3` as step and group.
-
-    Raises:
-        typer.BadParameter: it is something else.
-    """
-    step, _, number = text.partition(":")
-    try:
-        return int(step), int(number)
-    except ValueError:
-        raise typer.BadParameter(f"--group {text!r}: expected STEP:GROUP, such as 12:3.") from None

@@ -7,6 +7,7 @@ import io
 import os
 import shlex
 import shutil
+import stat
 import tempfile
 import webbrowser
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from rollout_traces.cli.opening import progress_bar, remember, remembered
 from rollout_traces.cli.options import login
 from rollout_traces.cli.printing import megabytes, sentence
 from rollout_traces.errors import ConfigError, StoreError, extra
+from rollout_traces.inspector.origins import LARGEST_PORT, is_loopback
 from rollout_traces.settings.run_settings import file_stem
 
 if TYPE_CHECKING:
@@ -63,7 +65,8 @@ def show(
         str, typer.Option(help="Address to listen on. Whoever has the printed address can read.")
     ] = "127.0.0.1",
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Port; the first free one from 7861 by default.")
+        int | None,
+        typer.Option(min=1, max=LARGEST_PORT, help="Port; the first free one from 7861 by default."),
     ] = None,
     no_token: Annotated[
         bool, typer.Option("--no-token", help="Ask for no token; every user of this machine can read then.")
@@ -128,7 +131,7 @@ def show(
         _need_the_extra()
         from rollout_traces.inspector.access import chosen_token, named_tokens
         from rollout_traces.inspector.guard import ServerOptions
-        from rollout_traces.inspector.listening import listen
+        from rollout_traces.inspector.server import listen
         from rollout_traces.inspector.workspace import Workspace
 
         workspace = Workspace(
@@ -166,9 +169,7 @@ def _serve(
     address: str,
     no_browser: bool,
 ) -> None:
-    from rollout_traces.inspector.listening import serve, warm_up
-    from rollout_traces.inspector.origins import is_loopback
-    from rollout_traces.inspector.server import build_server
+    from rollout_traces.inspector.server import build_server, serve, warm_up
 
     if workspace.is_local:
         _recover(project)
@@ -261,7 +262,7 @@ def _open_browser(address: str) -> None:
     folder = Path(tempfile.mkdtemp(prefix="rollout-traces-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     page = folder / "open.html"
-    page.touch(0o600)
+    page.touch(stat.S_IRUSR | stat.S_IWUSR)
     page.write_text(
         f'<!doctype html><meta charset="utf-8"><title>rollout traces</title>'
         f'<meta name="referrer" content="no-referrer"><meta http-equiv="refresh" content="0;url={escape(address)}">'

@@ -65,15 +65,6 @@ def check(name: str) -> Callable[[Check], Check]:
     return register
 
 
-def examine(examination: Examination) -> dict[str, list[CheckFinding]]:
-    """Runs every check.
-
-    Returns:
-        Heading -> findings, in the order of registration.
-    """
-    return dict(each_check(examination))
-
-
 def each_check(examination: Examination) -> Iterator[tuple[str, list[CheckFinding]]]:
     """Runs the checks one by one; one that raises becomes a finding and does not stop the others.
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from rollout_traces.store.step_metrics import What
 
 
+MEGABYTE, GIGABYTE = 1e6, 1e9
 LOW_DISK_GB = 5
+PERMISSIONS = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
 SHOWN = 3
 """Files that are named."""
 
@@ -46,7 +48,7 @@ def storage(examination: Examination) -> Iterator[CheckFinding]:
         )
     else:
         yield CheckFinding("file system", "ok", kind or "unknown")
-    free = shutil.disk_usage(existing).free / 1e9
+    free = shutil.disk_usage(existing).free / GIGABYTE
     yield CheckFinding(
         "free disk",
         "ok" if free >= LOW_DISK_GB else "warn",
@@ -59,7 +61,7 @@ def storage(examination: Examination) -> Iterator[CheckFinding]:
             yield CheckFinding(
                 f"project {examination.project}",
                 "ok",
-                f"{database.stat().st_size / 1e6:.1f} MB in {database}",
+                f"{database.stat().st_size / MEGABYTE:.1f} MB in {database}",
             )
         else:
             yield CheckFinding(
@@ -126,7 +128,7 @@ def open_to_others(folder: Path) -> Open:
         except OSError:
             continue
         is_folder, is_file = stat.S_ISDIR(found.st_mode), stat.S_ISREG(found.st_mode)
-        if not (is_folder or is_file) or not found.st_mode & 0o777 & ~kept:
+        if not (is_folder or is_file) or not found.st_mode & PERMISSIONS & ~kept:
             continue
         foreign += found.st_uid != os.geteuid()
         paths.append(path)
@@ -142,7 +144,7 @@ def close(found: Open) -> int:
     kept, closed = allowed_mode(), 0
     for path in found.paths:
         try:
-            path.chmod(stat.S_IMODE(path.stat().st_mode) & (kept | 0o7000))
+            path.chmod(stat.S_IMODE(path.stat().st_mode) & (kept | ~PERMISSIONS))
             closed += 1
         except FileNotFoundError:
             continue

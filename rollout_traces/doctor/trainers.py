@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+from packaging.version import Version
+
 from rollout_traces.doctor.base import CheckFinding, Examination, check
 
 CAP = "max_rollout_traces_per_step"
@@ -142,7 +144,7 @@ def config(examination: Examination) -> Iterator[CheckFinding]:
     )
 
 
-OLDEST = {"trackio": (0, 43), "transformers": (4, 51), "numpy": (1, 26), "torch": (2, 1), "gradio": (6, 0)}
+OLDEST = {"trackio": "0.43", "transformers": "4.51", "numpy": "1.26", "torch": "2.1", "gradio": "6.0"}
 """Oldest versions that the project is tested with."""
 _TRAIN = "pip install 'rollout-traces[train]' where nothing else brings it; a trainer does."
 OPTIONAL = {
@@ -161,24 +163,15 @@ def versions(examination: Examination) -> Iterator[CheckFinding]:
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
-            advice = OPTIONAL.get(name, f"pip install '{name}>={_text(oldest)}'")
+            advice = OPTIONAL.get(name, f"pip install '{name}>={oldest}'")
             yield CheckFinding(name, "note" if name in OPTIONAL else "fail", "not installed", advice)
             continue
-        if _numbers(version) < oldest:
+        if Version(version) < Version(oldest):
             yield CheckFinding(
                 name,
                 "warn",
-                f"{version}, tested from {_text(oldest)}",
-                f"pip install '{name}>={_text(oldest)}'",
+                f"{version}, tested from {oldest}",
+                f"pip install '{name}>={oldest}'",
             )
         else:
             yield CheckFinding(name, "ok", version)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    parts = version.split("+")[0].split(".")
-    return tuple(int(part) for part in parts[:2] if part.isdigit())
-
-
-def _text(numbers: tuple[int, ...]) -> str:
-    return ".".join(map(str, numbers))

@@ -48,7 +48,7 @@ class Access:
     token: str | None = None
     owner: str = "owner"
     named: Mapping[str, str] = field(default_factory=dict)
-    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(), repr=False)
 
     @property
     def is_open(self) -> bool:
@@ -80,12 +80,12 @@ class Access:
         """The path below which Trackio's dashboard asks for no header, without a slash at its end."""
         if self.is_open:
             return DASHBOARD
-        return f"{DASHBOARD}/{hmac.new(self.secret, b'dashboard', 'sha256').hexdigest()[:40]}"
+        return f"{DASHBOARD}/{hmac.new(self.secret, b'dashboard', 'sha256').hexdigest()}"
 
     def below_dashboard(self, path: str) -> str | None:
         """Cuts the dashboard's own path off a path, and gives a path of the dashboard; None for any other."""
-        head, _, rest = path.removeprefix(f"{DASHBOARD}/").partition("/")
-        if self.is_open or path.count("/") < 3 or not equal(f"{DASHBOARD}/{head}", self.dashboard):
+        head, slash, rest = path.removeprefix(f"{DASHBOARD}/").partition("/")
+        if self.is_open or not slash or not equal(f"{DASHBOARD}/{head}", self.dashboard):
             return None
         return f"{DASHBOARD}/{rest}"
 
@@ -125,7 +125,7 @@ def chosen_token(host: str, no_token: bool) -> str | None:
         return None
     token = os.environ.get(VARIABLE)
     if not token:
-        return secrets.token_urlsafe(24)
+        return secrets.token_urlsafe()
     return _checked(VARIABLE, token)
 
 

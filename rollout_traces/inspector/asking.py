@@ -14,14 +14,12 @@ from typing import Any, cast, get_type_hints
 import orjson
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.workspace import LONGEST_TEXT, Workspace
 from rollout_traces.model.text import NOTICE
 
 Function = Callable[..., Any]
 Names = tuple[str, ...]
 """Several names in one argument: a page sends a list, a program one text with commas."""
-LONGEST_TEXT = 10_000
-"""Characters of one argument: a filter, a search, a name."""
 MOST_NAMES = 200
 """Names in one argument: charts, columns."""
 SHOWN = 40

@@ -231,7 +231,9 @@ def _as_function(path: str, source: str, numbers: Mapping[str, int]) -> str:
     body = _EXPORT.sub("", _IMPORT.sub(imported, source))
     left = _LEFT.search(body)
     if left is not None:
-        raise InlineError(f"{path}: {left[0][:80]!r} is no form of import or export that is inlined.")
+        raise InlineError(
+            f"{path}: {one_line(left[0], LONGEST_TITLE)!r} is no form of import or export that is inlined."
+        )
     return (
         f"// {path}\nconst module{numbers[path]} = (() => {{\n{body}\n"
         f"return {{ {', '.join(exports)} }};\n}})();"

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 import anyio
 
+from rollout_traces.model.units import MB
 from rollout_traces.store.time_limit import stepping_aside
 
 T = TypeVar("T")
@@ -183,7 +184,7 @@ class _Question:
         return self.seconds + time.monotonic() - self.began
 
 
-MMAP_BYTES = 1 << 20
+MMAP_BYTES = MB
 """A block of so many bytes, as a column is, is a mapping of its own, which ends with it."""
 M_MMAP_THRESHOLD = -3
 """The parameter's number in glibc's `malloc.h`; setting it also ends its growth with the blocks that are freed."""

@@ -16,6 +16,8 @@ from http import HTTPStatus
 from rollout_traces.errors import ConfigError, RolloutTracesError
 from rollout_traces.inspector.access import NAMED, SHORTEST, VARIABLE, named_tokens
 from rollout_traces.inspector.guard import ServerOptions
+from rollout_traces.inspector.origins import LARGEST_PORT, printable
+from rollout_traces.model.units import MINUTE
 from rollout_traces.store.http_source import give_the_hub_up_after
 
 PORT = 7860
@@ -43,8 +45,7 @@ def serve_hosted(environment: Mapping[str, str] | None = None) -> None:
     Raises:
         ConfigError: a variable is missing or cannot be understood.
     """
-    from rollout_traces.inspector.listening import listen, serve
-    from rollout_traces.inspector.server import build_server
+    from rollout_traces.inspector.server import build_server, listen, serve
     from rollout_traces.inspector.workspace import Workspace
 
     environment = os.environ if environment is None else environment
@@ -119,8 +120,8 @@ def _container(environment: Mapping[str, str]) -> ServerOptions:
 
 def _port(environment: Mapping[str, str]) -> int:
     given = environment.get("PORT") or str(PORT)
-    if not given.isdecimal() or not 1 <= int(given) <= 65535:
-        raise ConfigError(f"PORT: seen {given[:40]!r}. Expected 1 to 65535.")
+    if not given.isdecimal() or not 1 <= int(given) <= LARGEST_PORT:
+        raise ConfigError(f"PORT: seen {printable(given)}. Expected 1 to {LARGEST_PORT}.")
     return int(given)
 
 
@@ -132,7 +133,7 @@ MOST_TOKENS = 256
 """Tokens that may write whose answers are kept, and as many that may not; the oldest goes first."""
 MOST_QUESTIONS = 60
 """Questions in a minute of which the Hub has not said before that the token may write."""
-ASKED_AGAIN = 300.0
+ASKED_AGAIN = 5.0 * MINUTE
 """Seconds after which the Hub is asked again whether a token may write."""
 
 
@@ -193,7 +194,7 @@ class HubWriters:
         return allowed
 
     def _count(self, now: float) -> None:
-        while self._asked and now - self._asked[0] >= 60:
+        while self._asked and now - self._asked[0] >= MINUTE:
             self._asked.popleft()
         if len(self._asked) >= MOST_QUESTIONS:
             raise AskedTooOften(

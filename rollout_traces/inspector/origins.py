@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+LARGEST_PORT = 65_535
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _FORWARDED = (b"x-forwarded-", b"x-original-", b"forwarded", b"x-real-ip", b"x-gradio-server")
 """Beginnings of the names of headers with which a proxy says what it was asked."""

@@ -171,6 +171,10 @@ def _kind_of_floats(values: np.ndarray) -> str:
     return "f2" if np.array_equal(halves, values.astype(np.float32), equal_nan=True) else "f4"
 
 
+LAST_OF_ONE_UNIT = ord("\uffff")
+"""Characters behind it are two units of UTF-16."""
+
+
 def utf16_positions(text: str) -> np.ndarray:
     """Finds where each character begins when a browser counts: int64 [len(text) + 1].
 
@@ -179,7 +183,7 @@ def utf16_positions(text: str) -> np.ndarray:
     if text.isascii():
         return np.arange(len(text) + 1)
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(1 + (codes > 0xFFFF), dtype=np.int64)])
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(1 + (codes > LAST_OF_ONE_UNIT), dtype=np.int64)])
 
 
 def _turn(turn: Turn, before: Sequence[Turn]) -> dict[str, Any]:

@@ -27,11 +27,14 @@ _ORIGIN = {
 
 def whole_server() -> tuple[Any, tuple[Rule, ...]]:
     """The application with everything switched on, and what its guard lets through."""
+    from rollout_traces.inspector.access import SHORTEST
     from rollout_traces.inspector.guard import ServerOptions
     from rollout_traces.inspector.server import build_server
     from rollout_traces.inspector.workspace import Workspace
 
-    options = ServerOptions(token="t" * 16, trackio_sql=True, write_token="w" * 16, hub_writer=bool)
+    options = ServerOptions(
+        token="t" * SHORTEST, trackio_sql=True, write_token="w" * SHORTEST, hub_writer=bool
+    )
     server = build_server(Workspace(), options)
     assert not server.no_dashboard, server.no_dashboard
     return server.app, server.rules
@@ -68,9 +71,8 @@ def table() -> str:
             route = served_by(app, sample, rule.method)
             assert route is not None, f"no route answers {rule.method} {sample}"
             reached.add((route, rule.method))
-        for shown in _shown(rule):
-            origin = _ORIGIN.get(rule.kind if rule.kind == "page" else rule.who, "the page's own")
-            lines.append(f"| `{shown}` | {rule.method} | {rule.who} | {origin} | {rule.purpose} |")
+        origin = _ORIGIN.get(rule.kind if rule.kind == "page" else rule.who, "the page's own")
+        lines.append(f"| `{_shown(rule)}` | {rule.method} | {rule.who} | {origin} | {rule.purpose} |")
     closed = sorted(
         {
             f"{method} {path.rstrip('/')}"
@@ -104,16 +106,10 @@ def _walked(routes: list[BaseRoute], prefix: str) -> Iterator[tuple[str, str, Ba
 def _first(routes: list[BaseRoute], path: str, method: str, prefix: str) -> str | None:
     scope = {"type": "http", "path": path, "method": method, "root_path": "", "headers": []}
     for route in _flat(routes):
-        if isinstance(route, Mount):
-            if not route.path or (path + "/").startswith(route.path + "/"):
-                found = _first(
-                    list(route.routes or ()),
-                    path.removeprefix(route.path) or "/",
-                    method,
-                    prefix + route.path,
-                )
-                if found is not None:
-                    return found
+        if isinstance(route, Mount) and (path + "/").startswith(f"{route.path}/"):
+            below = path.removeprefix(route.path) or "/"
+            if found := _first(list(route.routes or ()), below, method, prefix + route.path):
+                return found
         elif isinstance(route, Route) and route.matches(scope)[0] is Match.FULL:
             return prefix + route.path
     return None
@@ -129,9 +125,9 @@ def _flat(routes: list[BaseRoute]) -> Iterator[BaseRoute]:
             yield from _flat(list(included.routes))
 
 
-def _shown(rule: Rule) -> list[str]:
+def _shown(rule: Rule) -> str:
     path = rule.path.replace(PATH, "{path}").replace(NAME, "{name}").replace("\\.", ".").replace("/?", "")
-    return [_CHOICE.sub(lambda match: "{" + match[1].replace("|", ", ") + "}", path)]
+    return _CHOICE.sub(lambda match: "{" + match[1].replace("|", ", ") + "}", path)
 
 
 if __name__ == "__main__":

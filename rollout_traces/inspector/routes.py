@@ -8,12 +8,11 @@ from typing import Literal
 
 from rollout_traces.inspector.registry import READ, SENT
 from rollout_traces.model.text import words
+from rollout_traces.model.units import KB, MB, MINUTE
 
 Who = Literal["anyone", "session", "dashboard", "write token", "Hub token"]
 Kind = Literal["page", "frame", "code", "data", "file"]
 
-_KIBI = 1 << 10
-_MEBI = 1 << 20
 _JSON = "application/json"
 
 
@@ -40,7 +39,7 @@ class Rule:
     kind: Kind
     purpose: str
     content_type: str = _JSON
-    max_body: int = 64 * _KIBI
+    max_body: int = 64 * KB
     body_seconds: float = 15.0
 
     def covers(self, path: str, method: str) -> bool:
@@ -67,7 +66,7 @@ _PAGE = (
         "the empty frame of a viewer of one's own",
     ),
     Rule(rf"/inspector/{NAME}/{PATH}", "GET", "anyone", "code", "the inspector's scripts and styles"),
-    Rule("/session", "POST", "anyone", "data", "exchanges the token for a session key", max_body=4 * _KIBI),
+    Rule("/session", "POST", "anyone", "data", "exchanges the token for a session key", max_body=4 * KB),
     Rule("/session", "GET", "session", "data", "whose session it is"),
     Rule("/config/?", "GET", "session", "data", "the components of the page"),
     Rule("/gradio_api/component_server/?", "POST", "session", "data", "the pages' server functions"),
@@ -109,12 +108,12 @@ _DASHBOARD = (
 
 
 def _sql(api: str, who: Who, purpose: str) -> Rule:
-    return Rule(f"{api}/query_project", "POST", who, "data", purpose, max_body=_MEBI)
+    return Rule(f"{api}/query_project", "POST", who, "data", purpose, max_body=MB)
 
 
 def _logged(api: str, who: Who, where: str) -> tuple[Rule, Rule]:
     """The routes that take what runs log, and files of theirs: more, and for longer, than any other."""
-    bounds = {"max_body": 64 * _MEBI, "body_seconds": 300}
+    bounds = {"max_body": 64 * MB, "body_seconds": 5 * MINUTE}
     return (
         Rule(
             f"{api}/(?:{'|'.join(WRITES)})", "POST", who, "data", f"what runs log ({where})", _JSON, **bounds

@@ -31,6 +31,7 @@ from rollout_traces.inspector.pages.rollouts import rollout
 from rollout_traces.inspector.pages.run import run_report
 from rollout_traces.inspector.payload import unpacked
 from rollout_traces.inspector.workspace import ProjectView, SplitView, Workspace
+from rollout_traces.model.units import MB
 
 MOST_ROLLOUTS = 64
 MOST_EXAMPLES = 12
@@ -304,7 +305,7 @@ def _inside_script(text: str) -> str:
     return text
 
 
-LARGEST = 64 << 20
+LARGEST = 64 * MB
 """Bytes of a file that a browser is sent."""
 
 

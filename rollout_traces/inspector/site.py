@@ -14,7 +14,7 @@ from rollout_traces.inspector.asking import as_json, as_plain
 from rollout_traces.inspector.assets import STYLE, bundle, icon, inlined, made_by, written_head
 from rollout_traces.inspector.pages.around import group_pushes, image, step_means
 from rollout_traces.inspector.pages.explain import AskedSides, explain
-from rollout_traces.inspector.pages.figures import population_over_steps, sample_card, scalars
+from rollout_traces.inspector.pages.figures import MOST_READ, population_over_steps, sample_card, scalars
 from rollout_traces.inspector.pages.incidents import run_alarms
 from rollout_traces.inspector.pages.rollouts import AskedSamples, metrics, samples
 from rollout_traces.inspector.pages.run import RunAnswer, run_report
@@ -25,7 +25,6 @@ from rollout_traces.store import TraceRow
 from rollout_traces.store.asking import meanings
 from rollout_traces.store.reading import part_text
 
-PAGE = 10_000
 CHUNK_ROLLOUTS = 24
 """Rollouts of a file, unless its last group has more."""
 MOST_EXPLAINED = 12
@@ -144,7 +143,7 @@ def _kept(view: SplitView) -> list[TraceRow]:
     rows: list[TraceRow] = []
     after = None
     while True:
-        page = view.store.query(view.run, view.split, limit=PAGE, after=after)
+        page = view.store.query(view.run, view.split, limit=MOST_READ, after=after)
         rows += page.rows
         if page.next is None:
             return rows

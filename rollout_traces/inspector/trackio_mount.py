@@ -26,10 +26,10 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Respon
 from starlette.routing import Route
 
 from rollout_traces.inspector import trackio_reads
-from rollout_traces.inspector.asking import LONGEST_TEXT
 from rollout_traces.inspector.guard import ServerOptions
 from rollout_traces.inspector.routes import READS, WRITES
 from rollout_traces.inspector.trackio_reads import ReadRefused
+from rollout_traces.inspector.workspace import LONGEST_TEXT
 
 _LOG = logging.getLogger(__name__)
 _AT_ONCE = 4

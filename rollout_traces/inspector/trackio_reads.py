@@ -17,14 +17,16 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from rollout_traces.model.units import MB
+
 READ_SECONDS = 20.0
 """Seconds for which one reading function may keep SQLite busy."""
 SQL_SECONDS = 5.0
 """Seconds that one statement of `--trackio-sql` may take."""
 SQL_ROWS = 10_000
-SQL_VALUE_BYTES = 64 << 20
+SQL_VALUE_BYTES = 64 * MB
 """The longest text or blob that a statement may make or read."""
-SQL_ANSWER_BYTES = 128 << 20
+SQL_ANSWER_BYTES = 128 * MB
 MOST_TRACES = 1_000
 """Traces in one answer; Trackio's page asks for 50."""
 _STEPS_BETWEEN_LOOKS = 10_000
@@ -115,7 +117,7 @@ def select(database: Path, query: str, seconds: float = SQL_SECONDS) -> dict[str
             if len(rows) == SQL_ROWS:
                 raise ReadRefused(f"more than {SQL_ROWS} rows. Add a LIMIT.")
             if size > SQL_ANSWER_BYTES:
-                raise ReadRefused(f"more than {SQL_ANSWER_BYTES >> 20} MiB. Ask for fewer columns or rows.")
+                raise ReadRefused(f"more than {SQL_ANSWER_BYTES // MB} MiB. Ask for fewer columns or rows.")
             rows.append(dict(zip(columns, map(SQLiteStorage._normalize_query_value, row), strict=True)))
     except sqlite3.Error as error:
         if "interrupted" in str(error):
@@ -154,7 +156,7 @@ def open_read_only(database: Path, deadline: float) -> sqlite3.Connection:
         deadline: seconds of `time.monotonic()`.
     """
     address = Path(database).resolve().as_uri()
-    connection = sqlite3.connect(f"{address}?mode=ro", uri=True, timeout=5)
+    connection = sqlite3.connect(f"{address}?mode=ro", uri=True, timeout=SQL_SECONDS)
     try:
         connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
     except sqlite3.OperationalError:  # a read-only folder has no place for the log's index
@@ -169,7 +171,7 @@ def _limit(connection: sqlite3.Connection) -> None:
     if not hasattr(connection, "setlimit"):
         raise ReadRefused("--trackio-sql needs Python 3.11 or newer: this one cannot bound a statement.")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, SQL_VALUE_BYTES)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, 1 << 20)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, MB)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 200)
     connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     connection.setlimit(sqlite3.SQLITE_LIMIT_WORKER_THREADS, 0)

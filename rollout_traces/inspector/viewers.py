@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from rollout_traces.errors import ConfigError
+from rollout_traces.model.units import MB
 
 GROUP = "rollout_traces.viewers"
-LARGEST = 8 << 20
+LARGEST = 8 * MB
 """Characters that a viewer's HTML or module may have."""
 
 

@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.inspector.few_at_once import FewAtOnce, give_back
+from rollout_traces.model.units import MINUTE
 from rollout_traces.store import Store, open_store
 from rollout_traces.store.asking import RememberedAnswers
 from rollout_traces.store.places import is_address
@@ -22,14 +23,16 @@ P = ParamSpec("P")
 View = TypeVar("View", bound="SplitView")
 FRESH_FOR = 1.0
 """Seconds within which a project is not looked at again for new rows."""
-EXPORT_FRESH_FOR = 60.0
+EXPORT_FRESH_FOR = 1.0 * MINUTE
 """The same of an export, of which every look lists all files."""
 LARGE = ("run_report", "health", "flip_list", "explain", "breakdown", "report")
 """The functions, by name, that look at every row where nothing is remembered yet."""
-LONGEST_WAIT = 60.0
+LONGEST_WAIT = 1.0 * MINUTE
 """Seconds that a question waits for the first indexing of its project."""
-LONGEST_STATE = 10_000
-"""Characters of a name and value of an address."""
+LONGEST_TEXT = 10_000
+"""Characters of one argument: a filter, a search, a name; and of a name and value of an address."""
+MOST_OF_A_STATE = 40
+"""Names of an address."""
 
 
 class _FirstIndex:
@@ -103,7 +106,9 @@ class Workspace:
         Raises:
             StoreError: it is larger than any state.
         """
-        if len(state) > 40 or any(len(key) + len(value) > LONGEST_STATE for key, value in state.items()):
+        if len(state) > MOST_OF_A_STATE or any(
+            len(key) + len(value) > LONGEST_TEXT for key, value in state.items()
+        ):
             raise StoreError("state: larger than any address. Expected names and values of one.")
         self.asked_to_open = (self.asked_to_open[0] + 1, dict(state))
 

@@ -9,14 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 from rollout_traces.cli import build_app
-from rollout_traces.doctor import CHECKS, CheckFinding, Examination, each_check, examine
+from rollout_traces.doctor import CHECKS, CheckFinding, Examination, each_check
 from rollout_traces.model.private_files import NETWORK_TYPES, mount_type
 from tests.generator import tiny_tokenizer
 
 
 class TestExamine:
     def test_every_check_reports_something(self, trackio_dir):
-        findings = examine(Examination())
+        findings = dict(each_check(Examination()))
         assert set(findings) == set(CHECKS)
         assert all(items for items in findings.values())
 
@@ -26,7 +26,7 @@ class TestExamine:
             yield CheckFinding("x", "ok", "y")
 
         monkeypatch.setitem(CHECKS, "Broken", broken)
-        [finding] = examine(Examination())["Broken"]
+        [finding] = dict(each_check(Examination()))["Broken"]
         assert finding.status == "fail"
         assert "RuntimeError('no')" in finding.seen
 
@@ -104,11 +104,11 @@ class TestCommand:
 
 class TestFileSystem:
     def test_the_type_of_a_mount_is_named(self, trackio_dir):
-        [found] = [one for one in examine(Examination())["Storage"] if one.subject == "file system"]
+        [found] = [one for one in dict(each_check(Examination()))["Storage"] if one.subject == "file system"]
         assert found.seen.split(",")[0] == mount_type(trackio_dir.parent) not in ("", None)
 
     @pytest.mark.parametrize("kind", sorted(NETWORK_TYPES))
     def test_every_mount_on_which_no_spool_is_kept_is_warned_of(self, trackio_dir, monkeypatch, kind):
         monkeypatch.setattr("rollout_traces.doctor.storage.mount_type", lambda path: kind)
-        [found] = [one for one in examine(Examination())["Storage"] if one.subject == "file system"]
+        [found] = [one for one in dict(each_check(Examination()))["Storage"] if one.subject == "file system"]
         assert (found.status, found.seen.split(",")[0]) == ("warn", kind)

@@ -73,13 +73,13 @@ class TestTable:
 
 class TestDocument:
     def test_its_limits_are_the_codes(self):
-        from rollout_traces.inspector import listening, trackio_reads
+        from rollout_traces.inspector import server, trackio_reads
         from rollout_traces.store import http_source
 
         limits = PAGE.read_text("utf-8").split("## Limits")[1].split("##")[0]
         for said in (
-            f"{listening.MOST_HEAD_BYTES >> 10} KiB, within {listening.HEAD_SECONDS:g} s",
-            f"| connections | {listening.MOST_CONNECTIONS} |",
+            f"{server.MOST_HEAD_BYTES >> 10} KiB, within {server.HEAD_SECONDS:g} s",
+            f"| connections | {server.MOST_CONNECTIONS} |",
             f"{trackio_reads.READ_SECONDS:g} s, four at once, {trackio_reads.MOST_TRACES:,} traces",
             f"{trackio_reads.SQL_SECONDS:g} s, {trackio_reads.SQL_VALUE_BYTES >> 20} MiB a value, "
             f"{trackio_reads.SQL_ROWS:,} rows, {trackio_reads.SQL_ANSWER_BYTES >> 20} MiB an answer",

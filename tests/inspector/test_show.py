@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from rollout_traces.cli import build_app
 from rollout_traces.cli.show import _open_browser, page_address
 from rollout_traces.errors import ConfigError
-from rollout_traces.inspector import listening
+from rollout_traces.inspector import server
 from rollout_traces.inspector.guard import ServerOptions
-from rollout_traces.inspector.listening import listen
+from rollout_traces.inspector.server import listen
 from tests.inspector.conftest import ROOT, TOKEN, Served, environment
 
 
@@ -59,10 +59,10 @@ class TestPorts:
     def test_a_taken_port_is_passed_over(self, monkeypatch):
         with listen("127.0.0.1", 0) as taken:
             port = taken.getsockname()[1]
-            monkeypatch.setattr(listening, "FIRST_PORT", port)
+            monkeypatch.setattr(server, "FIRST_PORT", port)
             with listen("127.0.0.1") as free:
                 assert free.getsockname()[1] > port
-            monkeypatch.setattr(listening, "MOST_PORTS", 1)
+            monkeypatch.setattr(server, "MOST_PORTS", 1)
             with pytest.raises(ConfigError, match=f"no free port between {port} and {port} on 127"):
                 listen("127.0.0.1")
 

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import urlencode
 
+from rollout_traces.analysis import Event
 from rollout_traces.analysis.runs import settings_sentences
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.access import who_asks
@@ -21,7 +22,7 @@ from rollout_traces.inspector.pages.explain import AskedSides, explained, sides
 from rollout_traces.inspector.pages.flips import AskedEvaluations, FlipListAnswer, flip_list
 from rollout_traces.inspector.pages.incidents import run_diagnosed, run_events
 from rollout_traces.inspector.pages.labels import TAKES_NONE, TakenLines, take_lines
-from rollout_traces.inspector.pages.run import ShownDiagnosis, ShownEvent, shown_diagnosis
+from rollout_traces.inspector.pages.run import ShownDiagnosis, shown_diagnosis, without_queries
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import EvaluationView, ProjectView, SplitView, Workspace, taken
 from rollout_traces.model.plain_values import plain
@@ -153,7 +154,7 @@ class ExplanationAnswer(FromRuns):
 class EventsAnswer(FromRuns):
     """A run as a timeline."""
 
-    events: list[ShownEvent]
+    events: list[Event]
 
 
 @dataclass(frozen=True)
@@ -319,7 +320,7 @@ def explain(view: SplitView, step: int) -> ExplanationAnswer:
 
 def events(view: SplitView) -> EventsAnswer:
     """Tells what happened in a run: first and last seen, change points, attempts, gaps."""
-    return EventsAnswer([taken(ShownEvent, each) for each in run_events(view)])
+    return EventsAnswer(without_queries(run_events(view)))
 
 
 def flips(view: EvaluationView, first: int, last: int) -> FlipListAnswer:
@@ -389,7 +390,7 @@ def _finding(each: Any) -> SaidFinding:
 _CITATION = re.compile(
     r"\brollout:(?P<uid>[A-Za-z0-9_:/.\-]*[A-Za-z0-9_])(?:#(?P<first>\d{1,9})-(?P<last>\d{1,9}))?"
 )
-MOST = 200
+MOST = MOST_ROWS
 """Citations of one text that are checked."""
 LONGEST = 60_000
 """Characters of a text."""

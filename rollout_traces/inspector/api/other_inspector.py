@@ -14,10 +14,11 @@ from rollout_traces.errors import StoreError
 from rollout_traces.inspector.api.answers import LabelLinesAnswer, OpenedAnswer
 from rollout_traces.inspector.asking import as_plain
 from rollout_traces.inspector.pages.labels import TakenLines
+from rollout_traces.model.units import KB
 from rollout_traces.store.http_source import ServerClient
 from rollout_traces.store.labels import MOST_BYTES, Entry, LabelBook
 
-MOST_SENT = 48 << 10
+MOST_SENT = 48 * KB
 """Bytes of lines that are sent at once; a server takes 64 KiB."""
 SHOWN = 300
 """Bytes of a refusal that are said."""

@@ -57,7 +57,7 @@ def only_project(workspace: Workspace, project: str | None) -> str:
     there = workspace.projects()
     if len(there) == 1:
         return there[0]
-    raise StoreError(f"which project? {', '.join(there[:20]) or 'There is none yet'}.")
+    raise StoreError(f"which project? {', '.join(there[: answers.ROWS]) or 'There is none yet'}.")
 
 
 def columns(view: ProjectView) -> ColumnsAnswer:

@@ -10,6 +10,7 @@ import numpy as np
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import (
+    MOST_READ,
     Card,
     Drawn,
     Number,
@@ -40,7 +41,6 @@ COMPARED = words(
 NAMED = ("stop_reason", "discard_reason", "parsed_answer", "selected_by")
 """Compared last, without a difference."""
 MOST_STEPS_OF_A_PROMPT = 400
-MOST_ROWS_OF_A_PROMPT = 10_000
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def prompt_history(view: SplitView, prompt_key: str) -> PromptHistoryAnswer:
         view.split,
         where=f"prompt_key = {literal(prompt_key)}",
         rows="all",
-        limit=MOST_ROWS_OF_A_PROMPT,
+        limit=MOST_READ,
         order_by="step",
     )
     by_step: dict[int, list[TraceRow]] = {}

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.asking import InParts, seen
-from rollout_traces.inspector.pages.figures import Drawn, Number, drawn_by
+from rollout_traces.inspector.pages.figures import MOST_DRAWN, MOST_READ, Drawn, Number, drawn_by
 from rollout_traces.inspector.pages.group import shared_length
 from rollout_traces.inspector.workspace import SplitView
 from rollout_traces.model.text import words
@@ -16,10 +16,6 @@ from rollout_traces.model.transcript import Transcript, Turn
 from rollout_traces.store import Store, TraceRow
 from rollout_traces.trace.conversion import read_transcript
 
-MOST_ROWS = 10_000
-"""Rows of a step that are looked at."""
-MOST_BRANCHES = 200
-"""Rows of an episode that are drawn."""
 MOST_DIFFERING = 4
 """Columns by which rows are told apart."""
 FIGURES = words("trained discard_reason reward advantage n_sampled n_turns n_tool_calls stop_reason")
@@ -146,7 +142,7 @@ def episodes(
 def _rows(view: SplitView, step: int) -> tuple[list[TraceRow], int]:
     """The rows of a step that belong to an episode, and how many rows of the step were not looked at."""
     page = view.store.query(
-        view.run, view.split, rows="all", steps=(step, step), limit=MOST_ROWS, order_by="group, sample"
+        view.run, view.split, rows="all", steps=(step, step), limit=MOST_READ, order_by="group, sample"
     )
     rows = [row for row in page.rows if row["episode"] is not None and not row["superseded"]]
     return rows, page.total - len(page.rows)
@@ -177,7 +173,7 @@ def episode_reward(rows: Sequence[Any]) -> float | None:
 
 
 def _tree(store: Store, name: str, rows: Sequence[TraceRow]) -> EpisodeTree:
-    shown = rows[:MOST_BRANCHES]
+    shown = rows[:MOST_DRAWN]
     transcripts = [None if row.id is None else read_transcript(store.record(row.id)) for row in shown]
     parents = parent_rows([row["sample_id"] for row in shown], [row["parent"] for row in shown])
     return EpisodeTree(
@@ -246,6 +242,8 @@ def _differing(rows: Sequence[TraceRow]) -> list[str]:
 
 WORDS = 60
 """Characters of a text by which a task or an answer is found again in another row."""
+FEWEST = 8
+"""Characters of one that tell it from others."""
 KINDS = {
     "opening": "opens the episode",
     "continued": "goes on where the other ends",
@@ -356,7 +354,7 @@ def _last_answer(transcript: Transcript) -> str:
 def _holding(turns: Sequence[Turn], answer: str) -> int | None:
     """The tool turn that holds an answer."""
     wanted = answer[:WORDS]
-    if len(wanted) < 8:
+    if len(wanted) < FEWEST:
         return None
     return next((at for at, turn in enumerate(turns) if turn.role == "tool" and wanted in turn.content), None)
 
@@ -364,7 +362,7 @@ def _holding(turns: Sequence[Turn], answer: str) -> int | None:
 def _asking(turns: Sequence[Turn], child: Transcript) -> int | None:
     """The turn whose tool call holds the task with which another row begins."""
     task = next((turn.content.strip() for turn in child.turns if turn.role == "user"), "")[:WORDS]
-    if len(task) < 8:
+    if len(task) < FEWEST:
         return None
     return next((at for at, turn in enumerate(turns) for call in turn.tool_calls if task in call.raw), None)
 

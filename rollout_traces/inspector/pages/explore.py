@@ -11,6 +11,7 @@ import orjson
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.asking import FromRuns, Names
 from rollout_traces.inspector.pages.figures import (
+    PAGE_ROWS,
     Drawn,
     KeptRollouts,
     drawn_by,
@@ -22,7 +23,6 @@ from rollout_traces.store.asking import Scope, Which
 from rollout_traces.store.query.lexer import literal
 from rollout_traces.store.rows import ColumnInfo
 
-PAGE_ROWS = 100
 MOST_DOWNLOADED = 1000
 BINS = 24
 FEW_VALUES = 12

@@ -18,6 +18,12 @@ from rollout_traces.model.text import words
 from rollout_traces.settings.run_settings import CONFIG_KEY
 from rollout_traces.store import StepGroups, TraceRow
 
+MOST_READ = 10_000
+"""Rows of one question to the store that a page reads."""
+PAGE_ROWS = 100
+"""Rows of a list that a page gets at a time."""
+MOST_DRAWN = 200
+"""Things of one kind that are drawn: lanes, branches, events."""
 MOST_POINTS = 800
 """Points of a line sent to the page; longer ones are thinned."""
 
@@ -215,18 +221,14 @@ def _usual(names: Sequence[str], split: str) -> list[str]:
 
 def _is_component(name: str, split: str) -> bool:
     """`rollout/reward/<component>/mean`."""
-    parts = name.removeprefix(f"{split}/").split("/")
-    return name.startswith(f"{split}/reward/") and len(parts) == 3 and parts[2] == "mean"
+    parts = name.removeprefix(f"{split}/reward/").split("/")
+    return name.startswith(f"{split}/reward/") and len(parts) == 2 and parts[1] == "mean"
 
 
 def _one_a_step(steps: Sequence[int], values: Sequence[float]) -> tuple[list[int], list[float]]:
     last = dict(zip(steps, values, strict=True))
     ordered = sorted(last)
     return ordered, [last[step] for step in ordered]
-
-
-MOST_ROWS = 200
-"""Rows of a query's answer that are shown."""
 
 
 @dataclass(frozen=True)
@@ -256,8 +258,8 @@ def _answered(relations: Relations, query: str, around: int | None) -> AnsweredQ
     first = 0
     if around is not None and "step" in found.column_names:
         n_before = sum(step is not None and step < around for step in found["step"].to_pylist())
-        first = max(min(n_before - MOST_ROWS // 2, found.num_rows - MOST_ROWS), 0)
-    rows = [[_plain(value) for value in row.values()] for row in found.slice(first, MOST_ROWS).to_pylist()]
+        first = max(min(n_before - MOST_DRAWN // 2, found.num_rows - MOST_DRAWN), 0)
+    rows = [[_plain(value) for value in row.values()] for row in found.slice(first, MOST_DRAWN).to_pylist()]
     return AnsweredQuery(query, found.column_names, rows, found.num_rows)
 
 

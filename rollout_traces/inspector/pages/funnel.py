@@ -220,7 +220,7 @@ def _count(view: SplitView, step: int, wheres: Sequence[str]) -> list[tuple[Coun
 
     return [
         (Counted(n, share(tokens, of_step, n)), Counted(n_run, share(tokens_run, of_run, n_run)))
-        for n, tokens, n_run, tokens_run in zip(*(iter(counts),) * 4, strict=True)
+        for n, tokens, n_run, tokens_run in zip(*(iter(counts),) * (len(counts) // len(wheres)), strict=True)
     ]
 
 

@@ -13,11 +13,12 @@ import pyarrow as pa
 from rollout_traces.analysis.lanes import BUSY, HeldUp, Lanes, Tail, aligned, covered, lanes_of, tail_of
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.asking import FromRuns, InParts, seen
-from rollout_traces.inspector.pages.figures import scalars
+from rollout_traces.inspector.pages.figures import MOST_DRAWN, scalars
 from rollout_traces.inspector.pages.funnel import FunnelAnswer, funnel
 from rollout_traces.inspector.workspace import SplitView, remembered, taken
 from rollout_traces.model.spans import KINDS, OF_TIME
 from rollout_traces.model.text import quoted_each, words
+from rollout_traces.model.units import MINUTE, MS
 from rollout_traces.store.query.lexer import literal
 from rollout_traces.store.step_metrics import notes_in
 
@@ -25,7 +26,8 @@ BY = ("engine", "source", "rollout")
 """Things that can have a lane: an engine, an environment, or each rollout."""
 MOST_STEPS = 50
 """Steps that are looked through for the last minutes."""
-MOST_LANES = 200
+SAID = 6
+"""Timings that are named."""
 MOST_NAMED = 50
 """Rollouts of a tail that a filter names."""
 PHASE = re.compile(r"phase/(.+)/start")
@@ -188,7 +190,7 @@ def lanes(
     raw = lanes_of([row["timings"] for row in rows], [row["engine"] for row in rows])
     found, clocks = aligned(raw)
     if minutes > 0:
-        found = found.take(found.end >= found.end.max(initial=0) - minutes * 60_000).from_first()
+        found = found.take(found.end >= found.end.max(initial=0) - minutes * MINUTE * MS).from_first()
     names = list(found.names)
     known = {
         "engine": (found.engine >= 0).any(),
@@ -198,11 +200,11 @@ def lanes(
     choices = [each for each in BY if known[each]]
     chosen = by if by in choices else choices[0]
     of_span, lane_names = _lane_of(found, rows, chosen)
-    shown = found.take(of_span < MOST_LANES)
-    of_span = of_span[of_span < MOST_LANES]
+    shown = found.take(of_span < MOST_DRAWN)
+    of_span = of_span[of_span < MOST_DRAWN]
     ms = int(found.end.max(initial=0))
     moved = {clock.engine: clock.moved for clock in clocks}
-    left_out = max(len(lane_names) - MOST_LANES, 0)
+    left_out = max(len(lane_names) - MOST_DRAWN, 0)
     return LanesAnswer(
         step=step,
         steps=sorted({row["step"] for row in rows}),
@@ -216,7 +218,7 @@ def lanes(
             _lane(
                 shown.take(of_span == at), name, chosen, ms, moved.get(name, 0) if chosen == "engine" else 0
             )
-            for at, name in enumerate(lane_names[:MOST_LANES])
+            for at, name in enumerate(lane_names[:MOST_DRAWN])
         ],
         rollouts=[
             LaneRollout(row["step"], row["group"], row["sample"], row["id"], n)
@@ -256,9 +258,9 @@ def _of_minutes(view: SplitView, step: int, minutes: int) -> list[dict[str, Any]
     for at in reversed(steps[-MOST_STEPS:]):
         found = _rows_of(view, at)
         spans = lanes_of([row["timings"] for row in found], [None] * len(found))
-        ends = spans.began + int(spans.end.max(initial=0)) / 1000
+        ends = spans.began + int(spans.end.max(initial=0)) / MS
         latest = ends if latest is None else latest
-        if rows and ends < latest - minutes * 60:
+        if rows and ends < latest - minutes * MINUTE:
             break
         rows = found + rows
     return rows
@@ -307,7 +309,7 @@ def _lane(spans: Lanes, name: str, by: str, ms: int, moved: int) -> Lane:
     works = np.isin(spans.kind, BUSY) if by == "engine" else np.ones(len(spans.kind), bool)
     busy = covered(spans.start[works], spans.end[works])
     return Lane(
-        name, len(np.unique(spans.row)), len(spans.kind), busy / 1000, 1 - busy / ms if ms else 0.0, moved
+        name, len(np.unique(spans.row)), len(spans.kind), busy / MS, 1 - busy / ms if ms else 0.0, moved
     )
 
 
@@ -333,8 +335,8 @@ def _phases(view: SplitView, began: float, ms: int) -> list[Phase]:
         named = PHASE.fullmatch(key)
         ends = dict(zip(*known.get(f"phase/{named[1]}/end", ((), ())), strict=True)) if named else {}
         for step, start in zip(steps, starts, strict=True):
-            if step in ends and start < began + ms / 1000 and ends[step] > began and ends[step] >= start:
-                at = [round((time - began) * 1000) for time in (start, ends[step])]
+            if step in ends and start < began + ms / MS and ends[step] > began and ends[step] >= start:
+                at = [round((time - began) * MS) for time in (start, ends[step])]
                 found.append(Phase(named[1] if named else "", step, *at))
     return sorted(found, key=lambda phase: phase.start)
 
@@ -356,7 +358,7 @@ def _left_out(raw: Lanes, given: np.ndarray, lanes_left_out: int, by: str) -> li
         )
     if lanes_left_out:
         said.append(
-            f"{lanes_left_out:,} lanes are not drawn: at most {MOST_LANES} are. "
+            f"{lanes_left_out:,} lanes are not drawn: at most {MOST_DRAWN} are. "
             f"Choose another kind of lane than {by}."
         )
     return said
@@ -376,7 +378,7 @@ def _unobserved(view: SplitView, found: Lanes, rows: Sequence[dict[str, Any]], s
             for name in known
             if there is not None and there[name].null_count < len(there)
         ]
-        only = f", only seconds in all ({quoted_each(sums[:6])})" if sums else ""
+        only = f", only seconds in all ({quoted_each(sums[:SAID])})" if sums else ""
         return [
             f"When turns ran is unobserved: no rollout of the step has spans{only}. To see it, {LOG_SPANS}."
         ]

@@ -11,10 +11,11 @@ from rollout_traces.inspector.asking import FromRuns
 from rollout_traces.inspector.workspace import ProjectView, taken
 from rollout_traces.model.live_lines import STAGES
 from rollout_traces.model.text import duration, quoted
+from rollout_traces.model.units import MINUTE, MS
 from rollout_traces.store import Store
 from rollout_traces.store.live import LiveLook, LiveRow, LiveWriterSeen
 
-SILENT = 60.0
+SILENT = 1.0 * MINUTE
 """Seconds without a word after which a rollout is silent."""
 MOST_ROWS = 500
 MOST_ENDED = 50
@@ -211,15 +212,19 @@ def _shown(row: LiveRow, landed: Mapping[str, str | None]) -> LiveRolloutShown:
         LiveRolloutShown,
         row.rollout,
         fate=row.fate,
-        seconds=round(row.seconds, 3),
-        in_stage=round(row.in_stage, 3),
-        silent=round(row.silent, 3),
+        seconds=_to_ms(row.seconds),
+        in_stage=_to_ms(row.in_stage),
+        silent=_to_ms(row.silent),
         is_silent=_is_silent(row),
         node=row.writer.node,
         rank=row.writer.rank,
         trace=landed.get(row.rollout.id),
         is_stored=row.rollout.id in landed,
     )
+
+
+def _to_ms(seconds: float) -> float:
+    return round(seconds * MS) / MS
 
 
 def _stages(row: LiveRow) -> list[LiveStage]:
@@ -231,8 +236,8 @@ def _stages(row: LiveRow) -> list[LiveStage]:
         LiveStage(
             each.stage,
             each.detail,
-            round(max(each.at - row.rollout.begun, 0.0), 3),
-            round(max(end - each.at, 0.0), 3),
+            _to_ms(max(each.at - row.rollout.begun, 0.0)),
+            _to_ms(max(end - each.at, 0.0)),
             each.turns,
             each.tokens,
             each.words,

@@ -10,10 +10,9 @@ from rollout_traces.analysis.prompts import Order, PromptList, PromptVisit
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.asking import seen
 from rollout_traces.inspector.pages.explain import AskedSides, sides
-from rollout_traces.inspector.pages.figures import Range, axis_range
+from rollout_traces.inspector.pages.figures import PAGE_ROWS, Range, axis_range
 from rollout_traces.inspector.workspace import SplitView
 
-PROMPTS_AT_ONCE = 100
 MOST_VISITS = 2_000
 MOST_DOTS = 64
 """Rewards of a visit that are drawn."""
@@ -74,7 +73,7 @@ def prompt_list(
     asked = sides(view, AskedSides(None, steps, where))
     found = view.remembered(
         ("prompts", *asked.key, chosen, after),
-        lambda: list_prompts(view.store.table(), asked.a, order=chosen, limit=PROMPTS_AT_ONCE, offset=after),
+        lambda: list_prompts(view.store.table(), asked.a, order=chosen, limit=PAGE_ROWS, offset=after),
     )
     behind = after + len(found.prompts)
     return PromptsAnswer(

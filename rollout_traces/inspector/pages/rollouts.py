@@ -11,6 +11,8 @@ from rollout_traces.alarms.worn import Usual
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.asking import Names, seen
 from rollout_traces.inspector.pages.figures import (
+    MOST_READ,
+    PAGE_ROWS,
     Card,
     Drawn,
     KeptRollouts,
@@ -33,8 +35,6 @@ from rollout_traces.store import Group, RowPage, TraceRow
 from rollout_traces.store.query.nodes import Name
 from rollout_traces.store.query.parser import parse_sort
 
-PAGE_ROWS = 100
-MOST_OF_A_STEP = 10_000
 MOST_TOKENS = 1000
 """Tokens of one part."""
 
@@ -272,7 +272,7 @@ def _matching(view: SplitView, step: int, asked: AskedSamples) -> dict[str, Trac
     """The step's traces that satisfy filter and search, by id; None when there is neither."""
     if not asked.where and not asked.text:
         return None
-    page = _found(view, asked, steps=(step, step), limit=MOST_OF_A_STEP)
+    page = _found(view, asked, steps=(step, step), limit=MOST_READ)
     return {row.id: row for row in page.rows if row.id is not None}
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rollout_traces.alarms.worn import Usual
-from rollout_traces.analysis import RunReport
+from rollout_traces.analysis import Event, RunReport
 from rollout_traces.analysis.curves import (
     evaluation_curve,
     heaviest_curve,
@@ -25,6 +25,7 @@ from rollout_traces.analysis.step_series import Series
 from rollout_traces.analysis.unobserved import Unobserved
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import (
+    MOST_DRAWN,
     Number,
     QueriesAnswer,
     RunProgress,
@@ -39,7 +40,6 @@ from rollout_traces.model.text import quoted
 
 MOST_POINTS = 400
 """Points of a chart."""
-MOST_EVENTS = 200
 MATTERS = (
     ("reward", "Reward, mean", "number"),
     ("success", "Solved", "share"),
@@ -92,18 +92,6 @@ class ShownDiagnosis:
 
 
 @dataclass(frozen=True)
-class ShownEvent:
-    """Something that happened in a run, with the filter of its rollouts."""
-
-    step: int
-    last: int | None
-    kind: str
-    what: str
-    sentence: str
-    where: str
-
-
-@dataclass(frozen=True)
 class ShownUnobserved(Unobserved):
     """Something that cannot be known, in words."""
 
@@ -137,7 +125,7 @@ class RunAnswer(RunCurves):
     tiers: tuple[str, ...]
     diagnoses: list[ShownDiagnosis]
     usual: list[Usual]
-    events: list[ShownEvent]
+    events: list[Event]
     n_events: int
     settings: SettingsSince | None
     unobserved: list[ShownUnobserved]
@@ -173,13 +161,18 @@ def run_report(view: SplitView) -> RunAnswer:
         tiers=tuple(TIERS),
         diagnoses=[shown_diagnosis(d, report.last_step) for d in report.diagnoses],
         usual=run_alarms(view).listed(),
-        events=[taken(ShownEvent, event) for event in found[:MOST_EVENTS]],
+        events=without_queries(found[:MOST_DRAWN]),
         n_events=len(found),
         settings=since_run_before(view),
         unobserved=[ShownUnobserved(**vars(each), text=str(each)) for each in report.unobserved],
         remarks=report.remarks,
         problems=report.problems,
     )
+
+
+def without_queries(found: Sequence[Event]) -> list[Event]:
+    """Events as they are shown: the query of one's figures is given with its answer, where that is asked for."""
+    return [replace(event, query="") for event in found]
 
 
 def diagnosis_figures(view: SplitView, diagnosis: int = 0, event: int | None = None) -> QueriesAnswer:
