@@ -117,7 +117,6 @@ TRACKIO_OUTSIDE_THE_SINK = {
     "doctor.storage": {"trackio.utils.TRACKIO_DIR"},
     "worker.recovery": {"trackio.utils"},
     "worker.main": {"trackio.utils"},
-    "inspector.assets": {"trackio"},
     "inspector.trackio_mount": {
         "trackio.asgi_app._invoke_handler",
         "trackio.asgi_app.upload_handler",

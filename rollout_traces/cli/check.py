@@ -10,8 +10,6 @@ import typer
 if TYPE_CHECKING:
     from rollout_traces.steps.preflight import CheckReport
 
-COLOURS = {"error": "red", "warn": "yellow", "info": "blue"}
-
 
 def check(
     batch: Annotated[
@@ -51,13 +49,13 @@ def print_report(report: CheckReport, *, show: bool) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from rollout_traces.cli.printing import print_turns, turns_of
+    from rollout_traces.cli.printing import SEVERITIES, print_turns, turns_of
     from rollout_traces.model.text import harmless
 
     console = Console(highlight=False)
     console.soft_wrap = not console.is_terminal
     for line in str(report).splitlines():
-        console.print(Text(harmless(line), style=COLOURS.get(line.split(" ", 1)[0], "")))
+        console.print(Text(harmless(line), style=SEVERITIES.get(line.split(" ", 1)[0], "")))
     for row, transcript in report.transcripts.items() if show else ():
         console.print()
         console.print(Text(f"row {row}", style="bold"))

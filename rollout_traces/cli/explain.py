@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.printing import print_json, print_table, sentence
+from rollout_traces.cli.printing import SEVERITIES, print_json, print_table, sentence
 
 if TYPE_CHECKING:
     from rollout_traces.analysis import Diagnosis, Explanation, Finding, RunReport, Selection
@@ -146,11 +146,10 @@ def print_report(report: RunReport, settings: Sequence[str] = ()) -> None:
 
 
 def _print_diagnoses(diagnoses: Any, nothing: str) -> None:
-    colours = {"error": "red", "warn": "yellow", "info": "blue"}
     if all(d.severity == "info" for d in diagnoses):
         typer.echo(f"{nothing} What follows may be learning, settings or chance." if diagnoses else nothing)
     for d in diagnoses:
-        typer.echo(typer.style(f"{d.severity:>5} ", fg=colours[d.severity]) + sentence(d.sentence))
+        typer.echo(typer.style(f"{d.severity:>5} ", fg=SEVERITIES[d.severity]) + sentence(d.sentence))
         if d.advice:
             typer.echo(f"      {d.advice}")
         if d.flips:

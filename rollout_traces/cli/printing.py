@@ -186,6 +186,7 @@ def cell(value: Any, most: int = CELL) -> str:
     return one_line(str(value), most)
 
 
+SEVERITIES = {"error": "red", "warn": "yellow", "info": "blue"}
 COLOURS = {"system": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow", "context": "white"}
 
 

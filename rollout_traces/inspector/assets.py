@@ -28,7 +28,6 @@ _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
-    ".png": "image/png",
 }
 
 SCRIPTS = "scripts.js"
@@ -137,15 +136,6 @@ def katex() -> tuple[str, str] | None:
     script = next((name for name in names if re.fullmatch(r"katex-[\w-]+\.js", name)), None)
     style = next((name for name in names if re.fullmatch(r"katex-[\w-]+\.css", name)), None)
     return (f"assets/{script}", f"assets/{style}") if script and style else None
-
-
-@cache
-def trackio_images() -> Mapping[str, Asset]:
-    """The images that Trackio's dashboard asks for at the root, also when it is mounted under a prefix."""
-    import trackio
-
-    folder = Path(trackio.__file__).parent / "assets"
-    return {path.name: Asset(path.read_bytes(), _TYPES[".png"]) for path in sorted(folder.glob("*.png"))}
 
 
 _IMPORT = re.compile(

@@ -24,10 +24,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.inspector.access import DASHBOARD, Access, Visitor, who_asks
-from rollout_traces.inspector.assets import Asset, bundle, trackio_images
+from rollout_traces.inspector.assets import Asset, bundle
 from rollout_traces.inspector.few_at_once import give_back_large_blocks
 from rollout_traces.inspector.guard import FIRST_PORT, Guard, ServerOptions, error_response, script_hashes
 from rollout_traces.inspector.routes import rules
+from rollout_traces.inspector.trackio_mount import dashboard_files, trackio_app
 from rollout_traces.inspector.workspace import SplitView, Workspace
 from rollout_traces.model.units import KB
 
@@ -96,7 +97,7 @@ def _add_assets(app: FastAPI) -> None:
 
     @app.get("/static/trackio/{name}", include_in_schema=False)
     def trackio_image(name: str) -> Response:
-        return _respond(trackio_images().get(name), "private, max-age=3600")
+        return _respond(dashboard_files().get(f"static/trackio/{name}"), "private, max-age=3600")
 
 
 def _respond(asset: Asset | None, caching: str) -> Response:
@@ -108,8 +109,6 @@ def _respond(asset: Asset | None, caching: str) -> Response:
 
 def _mount_trackio(app: FastAPI, workspace: Workspace, options: ServerOptions, base: str) -> str:
     """Mounts the dashboard, whose page asks for everything below `base`; why it could not be, empty where it could."""
-    from rollout_traces.inspector.trackio_mount import trackio_app
-
     try:
         dashboard = trackio_app(options, base, workspace.projects if workspace.is_restricted else None)
     except Exception as error:  # noqa: BLE001 - said, and the inspector starts without it

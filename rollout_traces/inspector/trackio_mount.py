@@ -26,6 +26,7 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Respon
 from starlette.routing import Route
 
 from rollout_traces.inspector import trackio_reads
+from rollout_traces.inspector.assets import Asset
 from rollout_traces.inspector.guard import ServerOptions
 from rollout_traces.inspector.routes import READS, WRITES
 from rollout_traces.inspector.trackio_reads import ReadRefused
@@ -197,11 +198,10 @@ def _front(base: str, request: Request) -> Response:
     path = request.path_params["path"]
     if path == "config.json":
         return JSONResponse({})
-    if (file := _files().get(path)) is None:
+    if (file := dashboard_files().get(path)) is None:
         return HTMLResponse(_front_page(base))
-    body, media_type = file
     caching = {"Cache-Control": "private, max-age=86400"}
-    return Response(body, media_type=media_type, headers=caching)
+    return Response(file.body, media_type=file.media_type, headers=caching)
 
 
 @cache
@@ -215,7 +215,7 @@ def _front_page(base: str) -> bytes:
 
 
 @cache
-def _files() -> Mapping[str, tuple[bytes, str]]:
+def dashboard_files() -> Mapping[str, Asset]:
     """The dashboard's other files by their path, read when the first of them is asked for."""
     from trackio.frontend_config import resolve_frontend_dir
     from trackio.frontend_server import ASSETS_DIR
@@ -225,7 +225,9 @@ def _files() -> Mapping[str, tuple[bytes, str]]:
         path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*")) if path.suffix != ".html"
     }
     files |= {f"static/trackio/{path.name}": path for path in sorted(Path(ASSETS_DIR).iterdir())}
-    return {name: (path.read_bytes(), _media_type(path)) for name, path in files.items() if path.is_file()}
+    return {
+        name: Asset(path.read_bytes(), _media_type(path)) for name, path in files.items() if path.is_file()
+    }
 
 
 def _media_type(path: Path) -> str:

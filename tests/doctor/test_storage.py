@@ -10,13 +10,13 @@ import pytest
 import trackio.context_vars
 
 import rollout_traces as rt
-from rollout_traces.doctor import Examination, examine
+from rollout_traces.doctor import Examination, each_check
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.other_user import NOBODY
 
 
 def found(fix: bool = False):
-    [finding] = examine(Examination(fix=fix))["Who can read"]
+    [finding] = dict(each_check(Examination(fix=fix)))["Who can read"]
     return finding
 
 
@@ -80,7 +80,9 @@ def test_a_closed_or_missing_folder_is_well(home):
 
 
 def findings():
-    return {finding.subject: finding for finding in examine(Examination(project="p"))["Logging path"]}
+    return {
+        finding.subject: finding for finding in dict(each_check(Examination(project="p")))["Logging path"]
+    }
 
 
 class TestSpool:

@@ -7,7 +7,7 @@ import sqlite3
 import orjson
 import pytest
 
-from rollout_traces.doctor import Examination, examine
+from rollout_traces.doctor import Examination, each_check
 from rollout_traces.errors import ConfigError
 from rollout_traces.flags import Population, make_flag, population_flag
 from rollout_traces.trace.conversion import read_details, read_ledger
@@ -45,7 +45,9 @@ class TestFlagsOfARun:
         assert "stale (no stale.limit)" in off
         assert "template_drift" not in off
         lacks = off.removeprefix("Flags that are off: ")
-        assert any(finding.seen.endswith(lacks) for finding in examine(Examination(project="p"))["Flags"])
+        assert any(
+            finding.seen.endswith(lacks) for finding in dict(each_check(Examination(project="p")))["Flags"]
+        )
 
     def test_thresholds_of_flags_and_alerts_are_set_from_the_logger(self, trackio_dir):
         batch = rollout_batch(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=4, cut_share=0))

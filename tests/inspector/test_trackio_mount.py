@@ -229,7 +229,7 @@ class TestAFolderThatTrackioCannotOpen:
         def missing(*given):
             raise RuntimeError("this Trackio has no get_traces")
 
-        monkeypatch.setattr("rollout_traces.inspector.trackio_mount.trackio_app", missing)
+        monkeypatch.setattr("rollout_traces.inspector.server.trackio_app", missing)
         made = built.build_server(Workspace(folder=folder))
         assert made.no_dashboard == "RuntimeError: this Trackio has no get_traces"
         assert not any("trackio/api" in rule.path for rule in made.rules)

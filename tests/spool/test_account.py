@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import rollout_traces as rt
 from rollout_traces.cli import build_app
-from rollout_traces.doctor import Examination, examine
+from rollout_traces.doctor import Examination, each_check
 from rollout_traces.inspector.pages.health import health
 from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.spool.account import Account, account_of
@@ -55,7 +55,7 @@ class TestDamagedRecords:
             said = run_in(trackio_dir, command)
             assert SENTENCE in said, command
             assert "is stored" not in said and "Nothing waits" not in said
-        findings = examine(Examination(project="p"))["Logging path"]
+        findings = dict(each_check(Examination(project="p")))["Logging path"]
         assert [f.status for f in findings if SENTENCE in f.seen and f.subject == "stored"] == ["warn"]
         assert not [f for f in findings if "nothing waits" in f.seen]
         page = told(health, Workspace(), {"project": "p", "run": "run", "split": "rollout"})

@@ -193,7 +193,7 @@ def _branch(
 ) -> EpisodeRow:
     transcript = transcripts[at]
     if parent is not None:
-        left = leaving(transcript, transcripts[parent], opens=False)
+        left = leaving(transcript, transcripts[parent])
     else:
         left = Leaving("opening" if row["parent"] is None else "unknown")
     return EpisodeRow(
@@ -307,16 +307,13 @@ def depths(parents: Sequence[int | None]) -> list[tuple[int, int]]:
     return order
 
 
-def leaving(child: Transcript | None, parent: Transcript | None, *, opens: bool) -> Leaving:
+def leaving(child: Transcript | None, parent: Transcript | None) -> Leaving:
     """Finds out how a row left another, from their tokens and turns.
 
     Args:
         child: the row; None where it was not kept.
         parent: the row that it left; None where it was not kept.
-        opens: the row left none.
     """
-    if opens:
-        return Leaving("opening")
     if child is None or parent is None:
         return Leaving("unknown")
     back = _holding(parent.turns, _last_answer(child))

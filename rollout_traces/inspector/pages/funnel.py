@@ -108,12 +108,12 @@ class ShownStage:
 
     name: str
     title: str
-    of: str
-    unit: str
-    where: str | None
     step: Counted
     run: Counted
-    unobserved: str
+    of: str = ""
+    unit: str = "rollouts"
+    where: str | None = None
+    unobserved: str = ""
 
 
 @dataclass(frozen=True)
@@ -145,13 +145,13 @@ def funnel(view: SplitView, step: int) -> FunnelAnswer:
         at_step, over_run = found.get(name, nothing)
         where = f"{stage.where or 'step >= 0'}{here}" if name in found else None
         lacking = "" if name in found else f"log {stage.log}"
-        shown.append(ShownStage(name, stage.title, "", "rollouts", where, at_step, over_run, lacking))
+        shown.append(ShownStage(name, stage.title, at_step, over_run, where=where, unobserved=lacking))
         for of, title, reason in reasons:
             if of == name and name in found:
                 key, where = f"{of}: {title}", f"{reason}{here}"
                 at_step, over_run = found[key]
                 if over_run.n:
-                    shown.append(ShownStage(key, title, of, "rollouts", where, at_step, over_run, ""))
+                    shown.append(ShownStage(key, title, at_step, over_run, of, where=where))
     return FunnelAnswer(step, len(view.store.steps(view.run, view.split)), shown)
 
 
@@ -237,16 +237,9 @@ def _prompts(view: SplitView, step: int) -> list[ShownStage]:
         ' FROM rollouts WHERE run = ? AND split = ? AND NOT superseded AND "group" IS NOT NULL)',
     )
     return [
-        ShownStage("loaded", "prompts loaded", "", "prompts", None, here, over, lacking),
+        ShownStage("loaded", "prompts loaded", here, over, unit="prompts", unobserved=lacking),
         ShownStage(
-            "prompts",
-            "prompts sampled",
-            "",
-            "prompts",
-            None,
-            Counted(of_step, None),
-            Counted(of_run, None),
-            "",
+            "prompts", "prompts sampled", Counted(of_step, None), Counted(of_run, None), unit="prompts"
         ),
     ]
 

@@ -55,7 +55,7 @@ class TestHowItLeft:
         ],
     )
     def test_the_tokens_tell(self, transcripts, row, kind, left_at, back_at):
-        left = leaving(transcripts[row], transcripts["lead"], opens=False)
+        left = leaving(transcripts[row], transcripts["lead"])
         assert (left.kind, left.left_at, left.back_at) == (kind, left_at, back_at)
 
     def test_a_row_that_begins_with_all_of_the_other_goes_on(self, transcripts):
@@ -63,9 +63,8 @@ class TestHowItLeft:
         ids = np.concatenate([lead.tokens.input_ids, lead.tokens.input_ids[-5:]])
         tokenizer = tiny_tokenizer()
         longer = TranscriptDecoder(tokenizer).decode(ids, loss_mask=np.ones(len(ids), int))
-        assert leaving(longer, lead, opens=False).kind == "continued"
+        assert leaving(longer, lead).kind == "continued"
 
     def test_without_the_tokens_of_both_it_is_unobserved(self, transcripts):
-        assert leaving(None, transcripts["lead"], opens=False).kind == "unknown"
-        assert leaving(transcripts["lead"], None, opens=False).kind == "unknown"
-        assert leaving(None, None, opens=True).kind == "opening"
+        assert leaving(None, transcripts["lead"]).kind == "unknown"
+        assert leaving(transcripts["lead"], None).kind == "unknown"
