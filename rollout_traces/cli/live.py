@@ -22,7 +22,7 @@ def live(
     Example: rollout-traces live my-run
     """
     from rollout_traces.inspector.asking import as_plain
-    from rollout_traces.inspector.pages.live import landed_of, said_of
+    from rollout_traces.inspector.pages.live import MOST_ROWS, landed_of, said_of
 
     store = source.open()
     look = store.live.look(run)
@@ -53,6 +53,6 @@ def live(
         names, rows, title=f"{found.run}: {found.n_running} in flight, {found.n_silent} silent{was}{ended}"
     )
     if found.n_left_out:
-        typer.echo(f"{found.n_left_out:,} more: --limit {min(found.n_left_out + len(rows), 500)}")
+        typer.echo(f"{found.n_left_out:,} more: --limit {min(found.n_left_out + len(rows), MOST_ROWS)}")
     for remark in found.remarks:
         typer.echo(remark)

@@ -14,8 +14,8 @@ from rollout_traces.inspector.asking import as_json, as_plain
 from rollout_traces.inspector.assets import STYLE, bundle, icon, inlined, made_by, written_head
 from rollout_traces.inspector.pages.around import group_pushes, image, step_means
 from rollout_traces.inspector.pages.explain import AskedSides, explain
-from rollout_traces.inspector.pages.figures import MOST_READ, population_over_steps, sample_card, scalars
-from rollout_traces.inspector.pages.incidents import run_alarms
+from rollout_traces.inspector.pages.figures import MOST_READ, population_over_steps, scalars
+from rollout_traces.inspector.pages.incidents import cards
 from rollout_traces.inspector.pages.rollouts import AskedSamples, metrics, samples
 from rollout_traces.inspector.pages.run import RunAnswer, run_report
 from rollout_traces.inspector.pages.shell import ListedRun, SplitSteps, split_steps
@@ -92,8 +92,7 @@ class SiteOf:
 
     def listed(self) -> dict[str, Any]:
         """Rows with what lists show of them and filters ask for, and the groups of each step."""
-        alarms = run_alarms(self.view)
-        cards = [as_plain(sample_card(row, alarms.worn_by(row))) for row in self.rows]
+        listed = as_plain(cards(self.view, self.rows))
         at = {row.id: number for number, row in enumerate(self.rows)}
         steps = {step: as_plain(samples(self.view, step, AskedSamples())) for step in self.steps().steps}
         for answer in steps.values():
@@ -102,7 +101,7 @@ class SiteOf:
         columns, arrived = _columns(self.view, self.rows)
         some: dict[str, Any] = next(iter(steps.values()), {})
         return {
-            "cards": {name: [card[name] for card in cards] for name in (cards[0] if cards else ())},
+            "cards": {name: [card[name] for card in listed] for name in (listed[0] if listed else ())},
             "columns": columns,
             "arrived": arrived,
             "flags": sorted({*some.get("severities", ()), *_tags(columns, "flags")}),

@@ -18,11 +18,10 @@ from rollout_traces.inspector.pages.figures import (
     axis_range,
     drawn_by,
     reward_ranges,
-    sample_card,
     worn_listed,
 )
 from rollout_traces.inspector.pages.group import shared_length
-from rollout_traces.inspector.pages.incidents import run_alarms
+from rollout_traces.inspector.pages.incidents import cards, run_alarms
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import SplitView
 from rollout_traces.model.text import words
@@ -106,15 +105,11 @@ def compare(
             "one under Rollouts (x), open another and compare."
         )
     records = [store.record(trace_id) for trace_id in ids]
-    cards = []
-    if chosen is not None:
-        alarms = run_alarms(view)
-        cards = [sample_card(row, alarms.worn_by(row)) for row in chosen.traces]
     return CompareAnswer(
         sides=[_side(view, *each) for each in zip(ids, records, strict=True)],
         shared=shared_prefix(*records),
         deltas=deltas(*(record.metadata for record in records)),
-        candidates=cards,
+        candidates=[] if chosen is None else cards(view, chosen.traces),
         **drawn_by(view),
     )
 

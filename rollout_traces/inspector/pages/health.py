@@ -20,9 +20,8 @@ from rollout_traces.inspector.pages.figures import (
     drawn_by,
     finite,
     population_of,
-    sample_card,
 )
-from rollout_traces.inspector.pages.incidents import run_alarms
+from rollout_traces.inspector.pages.incidents import cards, run_alarms
 from rollout_traces.inspector.pages.measures import BY, FLAGGED, MEASURES, StepMeasure, flagged_share
 from rollout_traces.inspector.payload import SEVERITIES
 from rollout_traces.inspector.workspace import SplitView
@@ -201,11 +200,10 @@ def examples(view: SplitView, step: int, name: str, what: str = "measure") -> Ex
     )
     groups = view.store.groups(view.run, view.split, step)
     unknown = groups.n_rollouts is None or (what == "flags" and needs_text(name))
-    alarms = run_alarms(view)
     return ExamplesAnswer(
         where=where,
         order=order,
-        samples=[sample_card(row, alarms.worn_by(row)) for row in page.rows],
+        samples=cards(view, page.rows),
         n_matched=page.total,
         n_rows=None if unknown else _in_ledger(view, step, where),
         **drawn_by(view),

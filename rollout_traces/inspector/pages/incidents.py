@@ -22,6 +22,7 @@ from rollout_traces.alarms.worn import Rise, Usual, Worn, risen_at, rises, usual
 from rollout_traces.errors import StoreError
 from rollout_traces.flags import parameters_of_run
 from rollout_traces.inspector.access import who_asks
+from rollout_traces.inspector.pages.figures import Card, sample_card
 from rollout_traces.inspector.pages.labels import TAKES_NONE
 from rollout_traces.inspector.workspace import SplitView
 from rollout_traces.model.private_files import make_folder, open_file
@@ -112,6 +113,16 @@ def run_alarms(view: SplitView) -> RunAlarms:
         return RunAlarms(usual, rises(scope, usual))
 
     return view.remembered(("alarms", view.run, view.split), read, alone=True)
+
+
+def cards(view: SplitView, rows: Iterable[TraceRow], sorted_by: str | None = None) -> list[Card]:
+    """Rollouts as lists show them, with the flags that they wear.
+
+    Args:
+        sorted_by: the column that the list is sorted by first.
+    """
+    alarms = run_alarms(view)
+    return [sample_card(row, alarms.worn_by(row), sorted_by) for row in rows]
 
 
 def run_incidents(view: SplitView) -> list[Incident]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.asking import FromRuns
+from rollout_traces.inspector.pages.figures import MOST_READ, PAGE_ROWS
 from rollout_traces.inspector.workspace import ProjectView, taken
 from rollout_traces.model.live_lines import STAGES
 from rollout_traces.model.text import duration, quoted
@@ -22,8 +23,6 @@ MOST_ENDED = 50
 """Ended rollouts that are shown, the newest ones."""
 LIVE_COLUMN = "extra/live"
 """The column of stored rollouts that says which rollout in flight each was."""
-MOST_LANDED = 10_000
-"""Stored rollouts that are looked through, of the newest steps."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ class LiveRolloutAnswer(FromRuns):
     n_gone: int
 
 
-def live(view: ProjectView, run: str = "", limit: int = 100) -> LiveAnswer:
+def live(view: ProjectView, run: str = "", limit: int = PAGE_ROWS) -> LiveAnswer:
     """Lists what a run samples now; the run that was begun last where none is named.
 
     Raises:
@@ -160,7 +159,7 @@ def landed_of(store: Store, look: LiveLook) -> dict[str, str | None]:
     if not runs or LIVE_COLUMN not in {column.name for column in store.columns("all")}:
         return {}
     found = store.rollouts(
-        f"{LIVE_COLUMN} is not null", [LIVE_COLUMN, "id"], runs, limit=MOST_LANDED, order_by="-step"
+        f"{LIVE_COLUMN} is not null", [LIVE_COLUMN, "id"], runs, limit=MOST_READ, order_by="-step"
     )
     return dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
 

@@ -27,7 +27,7 @@ from rollout_traces.inspector.pages.figures import (
     sample_card,
     split_series,
 )
-from rollout_traces.inspector.pages.incidents import RunAlarms, run_alarms
+from rollout_traces.inspector.pages.incidents import RunAlarms, cards, run_alarms
 from rollout_traces.inspector.pages.labels import labels
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import ProjectView, SplitView
@@ -164,8 +164,8 @@ def samples(view: SplitView, step: int, asked: AskedSamples) -> SamplesAnswer:
         )
         first = parse_sort(asked.sort)[0].term if asked.sort else None
         column = first.name if isinstance(first, Name) else None
-        cards = [sample_card(row, alarms.worn_by(row), column) for row in page.rows]
-        listed: dict[str, Any] = {"samples": cards, "n_matched": page.total, "next": page.next}
+        found = cards(view, page.rows, column)
+        listed: dict[str, Any] = {"samples": found, "n_matched": page.total, "next": page.next}
     else:
         wanted = _matching(view, step, asked)
         shown = [_group(group, wanted, alarms) for group in groups.groups]
