@@ -111,7 +111,7 @@ class TestAnswers:
     def test_figures_of_many_steps_are_those_around_the_diagnosis(
         self, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr("rollout_traces.inspector.pages.figures.MOST_ROWS", 6)
+        monkeypatch.setattr("rollout_traces.inspector.pages.figures.MOST_DRAWN", 6)
         place = {"project": "story", "run": "off"}
         step = told(run_report, workspace, place)["diagnoses"][0]["step"]
         for query in told(diagnosis_figures, workspace, place)["queries"]:
