@@ -133,6 +133,16 @@ class TestHowAColumnIsSpread:
         visit.get("toggle-spreads").click()
         expect(visit.page.locator("[data-spread]")).to_have_count(0)
 
+    def test_a_window_without_room_for_the_spreads_shows_them_when_asked(self, visit):
+        visit.page.set_viewport_size({"width": 800, "height": 900})
+        visit.open(tab="explore", project="demo", run="run-a")
+        toggle = visit.get("toggle-spreads")
+        expect(toggle).to_have_attribute("aria-pressed", "false")
+        expect(visit.page.locator("[data-spread]")).to_have_count(0)
+        toggle.click()
+        expect(toggle).to_have_attribute("aria-pressed", "true")
+        expect(visit.page.locator("[data-spread='reward'] [data-testid='histogram']")).to_be_visible()
+
     def test_a_column_that_is_added_is_in_sight(self, visit):
         """Seen once: an added column lay behind the panel."""
         visit.open(tab="explore", project="demo", run="run-a", split="rollout")

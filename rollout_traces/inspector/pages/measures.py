@@ -106,7 +106,7 @@ MEASURES = (
     ),
     StepMeasure(
         "mismatch/k3",
-        "Trainer against sampler, k3 per token",
+        "Mismatch of a token, k3",
         "mean over sampled tokens of e^d − d − 1, d = prox minus rollout logprob",
         "mismatch_k3 is not null",
         "-mismatch_k3",
