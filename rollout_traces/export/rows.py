@@ -63,26 +63,21 @@ def empty_folder(folder: Path | str) -> Path:
 
 def matched(store: Store, query: ExportQuery) -> int:
     """Counts the rows that match, whatever the limit."""
-    return store.count(
-        query.run, text=query.text, split=query.split, where=query.where, steps=query.steps, rows=query.rows
-    )
+    return store.count(**_which(query))
+
+
+def _which(query: ExportQuery) -> dict[str, Any]:
+    """The arguments of a store that say which rows match."""
+    return {name: getattr(query, name) for name in ("run", "split", "where", "text", "steps", "rows")}
 
 
 def found(store: Store, query: ExportQuery) -> Iterator[TraceRow]:
     """The rows of a query, up to its limit, read page by page."""
     left, after = query.limit, None
+    order = query.order_by or "run, step, group, sample"
     while left is None or left > 0:
-        page = store.query(
-            query.run,
-            query.split,
-            query.where,
-            query.text,
-            query.order_by or "run, step, group, sample",
-            PAGE if left is None else min(PAGE, left),
-            after,
-            query.steps,
-            query.rows,
-        )
+        most = PAGE if left is None else min(PAGE, left)
+        page = store.query(**_which(query), order_by=order, limit=most, after=after)
         yield from page.rows
         left = None if left is None else left - len(page.rows)
         after = page.next
