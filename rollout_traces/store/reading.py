@@ -44,6 +44,8 @@ _THINKING = "think>"
 SIGNED = 4000
 """Characters of a tool's result that its error signature is looked for in."""
 
+PIECE = 512
+"""Characters looked at together for CJK: most pieces of most texts are plain ASCII."""
 _HAN = re.compile(
     "([\u2e80-\u2fff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003134f])"
 )
@@ -176,8 +178,10 @@ def message_texts(message: Mapping[str, Any]) -> list[str]:
 
 def spaced(text: str) -> bytes:
     """Text with every CJK character and every sign of code standing alone, a token each, as UTF-8."""
-    apart = text if text.isascii() else _HAN.sub(r" \1 ", text)
-    written = apart.encode("utf-8", "replace")
+    if not text.isascii():
+        pieces = (text[at : at + PIECE] for at in range(0, len(text), PIECE))
+        text = "".join(piece if piece.isascii() else _HAN.sub(r" \1 ", piece) for piece in pieces)
+    written = text.encode("utf-8", "replace")
     for sign, alone in _ALONE:
         if sign in written:
             written = written.replace(sign, alone)
