@@ -26,7 +26,7 @@ def ask(shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     def asked(function: Function, **sent: Any) -> Any:
         place = {"project": PROJECT, "run": RUN, "split": "rollout"}
-        return told(function, workspace, {name: str(value) for name, value in (place | sent).items()})
+        return told(function, workspace, place | sent)
 
     yield asked
     workspace.close()

@@ -25,7 +25,6 @@ class TestAStep:
             (0.0, True),
             (None, False),
         ]
-        assert [card["values"]["uid"] if "values" in card else card["id"] for card in mixed["samples"]]
         assert (len(mixed["samples"]), len(tied["samples"]), found["n_matched"]) == (2, 1, 3)
         assert (found["step"], found["scope"], found["note"], found["next"]) == (1, "step", None, None)
         assert mixed["prompt"] == "What is 6 times 7?" and tied["zero_advantage"]
@@ -82,5 +81,10 @@ class TestTokens:
 
 
 def test_logged_numbers_come_with_how_far_the_run_was(ask):
-    found = ask(metrics, names="train/loss")
-    assert "train/loss" in str(found)
+    found = ask(metrics, names=["train/loss"])
+    assert found["shown"] == ["train/loss"] and found["series"]["train/loss"]["steps"] == [0, 1, 2]
+    assert found["progress"] == {
+        "steps": [0, 1, 2],
+        "rollouts": [8.0, 16.0, 24.0],
+        "tokens": [320.0, 640.0, 960.0],
+    }
