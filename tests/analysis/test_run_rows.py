@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from rollout_traces.analysis.run_rows import (
@@ -68,6 +72,24 @@ class TestPlaces:
             selected_probability=[0.25, None, 0.5, None],
         )
         assert read(given).weight.tolist() == [4.0, 1.0, 0.0, 0.0]
+
+    def test_those_that_come_while_it_reads_are_left_out(self):
+        relations = table(four(reward=[0.0, 1.0, 2.0, 3.0]))
+        sql = relations.sql
+
+        def growing(query: str, params: Sequence[Any] = ()) -> pa.Table:
+            found = sql(query, params)
+            if " as kept" in query:
+                sql("insert into rollouts by name select * replace (9 as step) from rollouts where step = 0")
+            return found
+
+        relations.sql = growing
+        rows = read_rows(RunScope(relations, "run", "rollout"))
+        assert measured(rows)[("reward", None)] == [0.0, 1.0, 2.0, 3.0]
+
+    def test_of_a_run_without_rollouts_there_are_none(self):
+        rows = read_rows(RunScope(table(four(reward=[0.0, 1.0, 2.0, 3.0])), "other", "rollout"))
+        assert len(rows.at) == len(rows.steps) == 0 and rows.measures == []
 
     def test_a_filter_narrows_them(self):
         assert read(four(reward=[0.0, 1.0, 2.0, 3.0]), within=(1, 1)).at.tolist() == [0, 0]

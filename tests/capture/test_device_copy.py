@@ -202,6 +202,30 @@ class TestADeviceWithoutRoom:
         assert copier._n_out == 0
 
 
+class Recording(PretendCopier):
+    """A copier that remembers the sizes that were asked for."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def host_buffer(self, n_bytes):
+        self.sizes.append(n_bytes)
+        return super().host_buffer(n_bytes)
+
+
+def test_the_buffer_ends_with_the_last_tensor():
+    copier = Recording()
+    on_device = lambda tensor: tensor.as_subclass(OnDevice)  # noqa: E731
+    arrays = {
+        key: value for key, value in make_arrays(B=4, T=9).items() if key not in ("rewards", "group_ids")
+    }
+    staged = Staged([RolloutBatch(**move(arrays, on_device))], copier)
+    last = staged._slots[-1]
+    assert copier.sizes == [last.at + last.n_bytes] and last.n_bytes != staged._slots[-2].n_bytes
+    stops = [slot.at + slot.n_bytes for slot in staged._slots]
+    assert all(stop <= slot.at for stop, slot in zip(stops, staged._slots[1:], strict=False))
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 class TestCuda:

@@ -102,6 +102,11 @@ class TestTies:
         found = of_ledger(make_ledger(reward=[1, 1, 0, 1], advantage=[0.5, 0.5, 0, 1e-9], group=PAIRS))
         assert found["group/tie_share"] == 0.5 and found["group/zero_advantage_share"] == 0.5
 
+    @pytest.mark.parametrize(("largest", "share"), [(1e-8, 1.0), (1.1e-8, 0.0)])
+    def test_an_advantage_of_rounding_is_none(self, largest, share):
+        ledger = make_ledger(reward=[1, 0], advantage=[-largest, 0.0], group=[0, 0])
+        assert of_ledger(ledger)["group/zero_advantage_share"] == share
+
     def test_token_advantages_that_cancel_are_not_zero(self):
         batch = sampled_rows([1, 2], [3, 4], tracks={"advantages": [1, -1, 0, 0]})
         assert of_batch(batch)["group/zero_advantage_share"] == 0.0

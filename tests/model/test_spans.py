@@ -70,6 +70,21 @@ class TestChecking:
         assert not refused and set(found) == {"kind", "start", "end", "name", "engine"}
         assert len(found["name"]) == spans.SHORT and found["engine"].encode()
 
+    @pytest.mark.parametrize(
+        ("at", "kept"),
+        [
+            (0, True),
+            (spans.LARGEST - 1, True),
+            (spans.LARGEST, False),
+            (-1, False),
+            (True, False),
+            (1.0, False),
+        ],
+    )
+    def test_a_turn_or_a_version_is_a_whole_number_within_bounds(self, at, kept):
+        (found,), refused = checked([span(turn=at, version=at)])
+        assert not refused and ("turn" in found, "version" in found) == (kept, kept)
+
 
 class TestSums:
     def test_they_are_by_kind_with_the_first_start(self):

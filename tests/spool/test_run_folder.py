@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import stat
 from pathlib import Path
@@ -15,6 +16,7 @@ from rollout_traces.spool.folder import SpoolWriter
 from rollout_traces.spool.record import Record, encode
 from rollout_traces.spool.run_folder import (
     MANIFEST_VERSION,
+    SAMPLES,
     RunFolder,
     RunManifest,
     load_tokenizer,
@@ -202,6 +204,8 @@ class TestTokenizers:
         assert save_tokenizer(tokenizer, tmp_path / "t") is True
         again = load_tokenizer(tmp_path / "t")
         assert again.encode("What is it?") == tokenizer.encode("What is it?")
+        texts = json.loads((tmp_path / "t" / "fingerprint.json").read_text())["texts"]
+        assert SAMPLES <= len(texts) <= 2 * SAMPLES and len(set(texts)) > SAMPLES / 2
         assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in (tmp_path / "t").iterdir())
 
     def test_a_plain_one_too(self, tmp_path):

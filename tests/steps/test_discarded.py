@@ -42,6 +42,13 @@ def test_what_was_not_decoded_has_no_preview_and_no_made_up_counts():
     assert record.prompt_preview is None and record.n_messages is None and record.n_assistant_turns == 1
 
 
+def test_without_a_users_turn_the_preview_is_what_the_policy_was_given():
+    batch, ledger = step_of([4], ["canceled"])
+    transcript = make_transcript([("system", "Be brief."), ("assistant", "Yes.")])
+    (record,) = filtered_trajectories(batch, ledger, {0: transcript})
+    assert "Be brief." in record.prompt_preview and "Yes." not in record.prompt_preview
+
+
 def test_a_step_is_summed_up():
     lengths = [10, 20, 30, 40, 50, 60, 5]
     batch, ledger = step_of(lengths, ["too_long"] * 5 + ["max_async", None])
