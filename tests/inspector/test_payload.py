@@ -11,11 +11,14 @@ import pytest
 
 from rollout_traces.decode.messages import transcript_of_messages
 from rollout_traces.inspector.payload import (
+    MARK,
     packed,
+    placed,
     rollout_payload,
     tokens_payload,
     transcript_payload,
     utf16_positions,
+    written_turns,
 )
 from rollout_traces.inspector.payload import unpacked as read_back
 from rollout_traces.ledger.columns import Ledger
@@ -226,3 +229,55 @@ class TestWithoutTokens:
             extra={"ids_from": "re-encoded"},
         )
         assert "may differ" in rollout_payload("id", record)["warnings"][0]
+
+
+class TestImages:
+    PAD = "<|vision_start|><|image_pad|><|image_pad|><|vision_end|>"
+
+    def drawn(self, stored: object, *texts: tuple[str, str]) -> dict:
+        turns = written_turns([{"role": role, "content": text} for role, text in texts])
+        return placed({**turns, "warnings": ["before"]}, {"images": stored})
+
+    def test_stand_in_the_turns_that_hold_their_tokens(self):
+        found = self.drawn(
+            [{}, {"left_out": "too large"}], ("user", f"a {self.PAD} b"), ("tool", f"{self.PAD}")
+        )
+        assert found["images"] == [{"left_out": None}, {"left_out": "too large"}]
+        assert [(turn["content"], turn["images"]) for turn in found["turns"]] == [
+            (f"a {MARK} b", [0]),
+            (MARK, [1]),
+        ]
+        assert found["warnings"] == ["before"]
+
+    def test_without_a_place_are_the_first_users_and_that_is_warned_about(self):
+        found = self.drawn([{}, {}, "odd"], ("system", "s"), ("user", f"one {self.PAD}"), ("user", "two"))
+        assert [turn.get("images") for turn in found["turns"]] == [None, [0, 1, 2], None]
+        assert found["images"][2] == {"left_out": "its entry cannot be read."}
+        assert found["warnings"][1].startswith("3 images were logged and 1 places for one are in its text")
+
+    def test_places_without_an_image_stay_text(self):
+        found = self.drawn([{}], ("user", f"{self.PAD} and {self.PAD}"))
+        assert found["turns"][0]["images"] == [0] and found["turns"][0]["content"] == f"{MARK} and {self.PAD}"
+        assert len(found["warnings"]) == 2
+
+    def test_a_mark_of_the_text_is_none(self):
+        found = self.drawn([{}], ("user", f"{MARK}{self.PAD}"))
+        assert found["turns"][0]["content"] == f"\ufffd{MARK}"
+
+    @pytest.mark.parametrize("stored", [None, [], "x", {"a": 1}])
+    def test_a_rollout_without_any_is_as_it_was(self, stored):
+        assert "images" not in self.drawn(stored, ("user", self.PAD))
+
+    def test_places_are_counted_in_the_conversation_where_there_is_no_text(self):
+        found = placed(
+            {"turns": [{"role": "user", "content": self.PAD}], "raw": "", "warnings": []}, {"images": [{}]}
+        )
+        assert found["turns"][0]["images"] == [0] and found["warnings"] == []
+
+
+def test_a_conversation_is_cut_by_utf16_units():
+    found = written_turns(
+        [{"role": "user", "content": "a\U0001f389"}, "odd", {"role": "assistant", "content": "b"}]
+    )
+    assert found["raw"] == "a\U0001f389b"
+    assert [(turn["char_start"], turn["char_stop"]) for turn in found["turns"]] == [(0, 3), (3, 4)]

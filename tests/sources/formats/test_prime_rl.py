@@ -95,6 +95,23 @@ def test_what_the_newest_update_does_not_reach_stays_as_it_was_told_before(tmp_p
     assert set(row.tracks["prox_logprobs"]) == {None, -0.5}
 
 
+def test_a_mask_that_is_told_of_some_tokens_alone_leaves_the_others_in_the_loss(tmp_path):
+    run = unsealed(tmp_path)
+    trace_id = updates("trainer")[0]["trace_id"]
+    [before] = [row for row in rows_of(STREAM) if row.sample_id == trace_id]
+    at = list(before.response_mask).index(1)
+    path = run / TRACES / "annotations/trainer/00000.jsonl"
+    lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    for update in lines:
+        for branch in update["branches"] if update["trace_id"] == trace_id else ():
+            branch["is_masked"] = [True if n == at else None for n in range(len(before.input_ids))]
+    path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    (run / TRACES / "annotations/trainer.index.jsonl").unlink()
+    [row] = [row for row in rows_of(run) if row.sample_id == trace_id]
+    weights = row.tracks["loss_weights"]
+    assert weights[at] == 0.0 and set(weights[:at] + weights[at + 1 :]) == {1.0}
+
+
 def test_a_run_that_goes_on_gives_what_both_producers_spoke_of(tmp_path):
     problems = Problems()
     run = unsealed(tmp_path)
