@@ -9,7 +9,7 @@ import pytest
 
 from rollout_traces.model.packed_batch import PackedBatch, StepKey
 from rollout_traces.sink.stored import StoredRow
-from rollout_traces.steps.judge import LOSS_HISTOGRAM, Judge, Judgement
+from rollout_traces.steps.judge import LOSS_HISTOGRAM, Judge, Judgement, choose_rows
 from rollout_traces.steps.open_step import ClosedStep
 from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.row_reader import RowReader
@@ -191,3 +191,33 @@ def test_the_summary_carries_a_histogram_of_the_loss_tokens():
     )
     assert found.summary is not None
     assert LOSS_HISTOGRAM in read_details(found.summary)
+
+
+class TestTheChoice:
+    def chosen(self, stored: StoredStep | None = None, counters: Counter[str] | None = None, **options):
+        step = ClosedStep.of(KEY, [hand_over("x", [1.0, 0.0, 0.5, 0.25], [0, 0, 1, 1])], None)
+        made = StepOptions(metric_keys=("full",), **{"max_rollout_traces_per_step": 2, **options})
+        counters = Counter() if counters is None else counters
+        return choose_rows(step, step.rows, made, stored or StoredStep(), {}, counters)
+
+    def test_is_as_many_as_are_wanted(self):
+        assert len(self.chosen()) == 2 and len(self.chosen(max_rollout_traces_per_step=9)) == 4
+        assert self.chosen(max_rollout_traces_per_step=0) == []
+
+    def test_of_a_summarised_step_is_what_was_stored(self):
+        kept = {
+            "x-2": StoredRow("x-2", "random", 0.5),
+            "x-0": StoredRow("x-0", "best", None),
+            "y-0": StoredRow("y-0", "best", None),
+        }
+        stored = StoredStep(chosen=kept, is_summarised=True)
+        found = self.chosen(stored)
+        assert [(item.row, item.selected_by) for item in found] == [(0, "best"), (2, "random")]
+
+    def test_a_policy_that_fails_is_counted_and_the_first_rows_are_taken(self):
+        def fails(ledger, cap, rng):
+            raise ValueError("no")
+
+        counters: Counter[str] = Counter()
+        found = self.chosen(counters=counters, selection=fails)
+        assert [item.row for item in found] == [0, 1] and counters["selection_errors"] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
 
 import numpy as np
@@ -11,7 +12,8 @@ from rollout_traces.capture.host_copy import capture
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.spans import read_packed
 from rollout_traces.steps.redact import HIDDEN, Redaction
-from rollout_traces.steps.row_reader import RowReader
+from rollout_traces.steps.row_reader import RowReader, details_of, extra_metadata, images_of
+from tests.builders import make_packed_batch
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 
 GOOD = {"kind": "generate", "start": 10.0, "end": 12.5, "turn": 0, "engine": "e0", "version": 3}
@@ -82,3 +84,103 @@ class TestSpans:
         ]
         assert rows[3]["timings"] is None
         assert "timings" not in store.ledger().columns
+
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01" + b"\0" * 9).decode()
+"""The beginning of an image of one pixel."""
+
+
+def with_images(*images):
+    return make_packed_batch([[1, 2]], [[0, 1]], row_lists={"images": [list(images)]})
+
+
+class TestImages:
+    def test_are_read_from_bytes_and_from_files(self, tmp_path):
+        path = tmp_path / "a.png"
+        path.write_bytes(base64.b64decode(PNG))
+        counters: Counter[str] = Counter()
+        found = images_of(with_images({"data": PNG}, {"path": str(path)}), 0, counters)
+        assert [(image.suffix, image.left_out) for image in found] == [("png", "")] * 2 and not counters
+        assert found[0].data == found[1].data == path.read_bytes()
+
+    def test_that_cannot_be_read_are_left_out_with_a_sentence_and_counted(self, tmp_path, caplog):
+        counters: Counter[str] = Counter()
+        odd = (
+            7,
+            {"left_out": "too large"},
+            {"path": str(tmp_path / "no.png")},
+            {"data": "!"},
+            {},
+            {"data": "AAAA"},
+        )
+        found = images_of(with_images({"data": PNG}, *odd), 0, counters)
+        assert not found[0].left_out and all(image.left_out and not image.data for image in found[1:])
+        assert found[1].left_out == "seen int. Expected a path or bytes." and found[2].left_out == "too large"
+        assert counters == {"images_left_out": 6}
+        assert "image 2 of 0123456789ab-0 was left out: seen int" in caplog.text
+
+    def test_that_a_hook_names_anything_for_are_hidden(self, tmp_path):
+        counters: Counter[str] = Counter()
+        asked = []
+
+        def hook(message):
+            asked.append((message["role"], message["content"]))
+            return ["secret"] if "secret" in message["content"] else []
+
+        found = images_of(with_images({"data": PNG}, {"path": "secret.png", "data": PNG}), 0, counters, hook)
+        assert asked == [("image", ""), ("image", "secret.png")]
+        assert [image.left_out for image in found] == ["", "hidden by the run's redact hook."]
+        assert counters == {"images_redacted": 1, "images_left_out": 1}
+
+    def test_that_a_hook_fails_for_are_hidden_too(self):
+        def fails(message):
+            raise ValueError("no")
+
+        counters: Counter[str] = Counter()
+        (found,) = images_of(with_images({"data": PNG}), 0, counters, fails)
+        assert not found.data and counters == {"redact_errors": 1, "images_left_out": 1}
+
+    def test_of_a_row_without_any_are_none(self):
+        assert images_of(make_packed_batch([[1]], [[1]]), 0, Counter()) == ()
+
+
+class TestWhatALedgerLacks:
+    def test_is_told_of_a_row_with_tokens(self):
+        lists = {
+            "extras": [{"ids_from": "re-encoded", "n": 1, "deep": [1]}],
+            "parsed_answers": ["x" * 201],
+            "ground_truths": [4],
+        }
+        batch = make_packed_batch([[1, 2, 3]], [[0, 1, 1]], row_lists=lists, train_version=7)
+        assert extra_metadata(batch, 4, 0) == {
+            "n_tokens": 3,
+            "ids_from": "re-encoded",
+            "group_size": 4,
+            "train_version": 7,
+            "response_mask_from": "given",
+            "population": 1,
+            "parsed_answer": "x" * 200 + "…",
+            "ground_truth": 4,
+            "extra/n": 1,
+        }
+        assert (
+            extra_metadata(make_packed_batch([[1]], [[1]], row_lists={"parsed_answers": ["x" * 200]}), 1, 0)[
+                "parsed_answer"
+            ]
+            == "x" * 200
+        )
+
+    def test_of_a_row_that_came_without_tokens_is_unobserved(self):
+        batch = make_packed_batch([[]], [[]], has_tokens=np.array([False]), row_lists={"extras": [7]})
+        told = extra_metadata(batch, 1, 0)
+        assert (told["n_tokens"], told["ids_from"], told["response_mask_from"]) == (None, "unobserved", None)
+
+    def test_that_only_a_reader_of_the_trace_needs_is_its_details(self):
+        lists = {
+            "ground_truths": ["x" * 500],
+            "engine_ids": ["e0"],
+            "sample_ids": [None],
+            "timings": [{"a": 1.0}],
+        }
+        batch = make_packed_batch([[1]], [[1]], row_lists=lists)
+        assert details_of(batch, 0) == {"timings": {"a": 1.0}, "ground_truth": "x" * 500, "engine_id": "e0"}
