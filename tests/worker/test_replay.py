@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections import Counter
 
 import pytest
@@ -184,3 +185,11 @@ def test_a_line_that_the_disk_cut_off_takes_none_that_follows_along(tmp_path, mo
             log.record(Close(KEY, ("b1",), "announced", 0))
     log.record(Close(KEY, ("b1",), "announced", 0))
     assert CloseLog(path).of_part("b1") == Close(KEY, ("b1",), "announced", 0)
+
+
+def test_the_file_of_closes_is_this_users_alone(tmp_path):
+    file = tmp_path / "closes.jsonl"
+    CloseLog(file).record(Close(STEP, ("a",), "announced", 2))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    close = CloseLog(file).of_part("a")
+    assert close == Close(STEP, ("a",), "announced", 2) and CloseLog(file).of_part("b") is None
