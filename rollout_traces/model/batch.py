@@ -466,6 +466,6 @@ def keys_left_out(data: Mapping[str, Any]) -> dict[str, str | None]:
     return {key: None if known in data else known for key, known in nearest.items()}
 
 
-@lru_cache(maxsize=1024)
+@lru_cache
 def _nearest(key: str) -> str | None:
     return next(iter(get_close_matches(key, sorted(FIELD_NAMES), n=1, cutoff=0.6)), None)

@@ -24,27 +24,30 @@ from typing import IO, TYPE_CHECKING, Any
 
 from rollout_traces.errors import FileRefused
 from rollout_traces.model.lean_process import leave_pandas_out
+from rollout_traces.model.units import GB, MB
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_MEMORY = 192 << 20
+MOST_MEMORY = 192 * MB
 """Bytes that decoding a file may take beside `PER_BYTE` for every byte that it has."""
 PER_BYTE = 4
-MOST_PIECE = 64 << 20
+MOST_PIECE = 64 * MB
 """Bytes of the rows that are handed over together; of one row at least."""
 MOST_ROWS = 1024
 """Rows decoded together."""
-STATED_PIECE = 8 << 20
+STATED_PIECE = 8 * MB
 """Bytes of rows decoded together, as the footer tells their size."""
-MOST_FOOTER = 32 << 20
+MOST_FOOTER = 32 * MB
 """Bytes of a footer."""
 MOST_RATIO = 200
 """Sizes of a file above which, where its footer says that it unpacks to as much, it is taken for a bomb."""
-FREE = 64 << 20
+FREE = 64 * MB
 """Bytes that a file may unpack to whatever its size is."""
 _LENGTH = struct.Struct("<q")
 _MAGIC = b"PAR1"
+_TAIL = struct.Struct("<I4s")
+"""The bytes of the footer, and the magic again, at a file's end."""
 
 
 def check_footer(path: Path) -> None:
@@ -56,13 +59,14 @@ def check_footer(path: Path) -> None:
     """
     size = path.stat().st_size
     with path.open("rb") as file:
-        head = file.read(4)
-        file.seek(max(size - 8, 0))
-        tail = file.read(8)
-    if size < 12 or head != _MAGIC or tail[4:] != _MAGIC:
+        head = file.read(len(_MAGIC))
+        file.seek(max(size - _TAIL.size, 0))
+        tail = file.read(_TAIL.size)
+    most = size - len(head) - len(tail)
+    if most < 0 or not head == _MAGIC == tail[-len(_MAGIC) :]:
         raise FileRefused(f"{path}: is no whole parquet file; its writer may still be at it.")
-    n_footer = int.from_bytes(tail[:4], "little")
-    if n_footer > min(size - 12, MOST_FOOTER):
+    n_footer, _ = _TAIL.unpack(tail)
+    if n_footer > min(most, MOST_FOOTER):
         raise FileRefused(
             f"{path}: says that its footer has {n_footer:,} bytes, of {size:,} in all. Expected at most {MOST_FOOTER:,}."
         )
@@ -180,7 +184,7 @@ class _Child:
             self.end()
             raise FileRefused(
                 f"{path}: decoding its {path.stat().st_size:,} bytes ended its process, as what takes more than "
-                f"{_allowed(path) >> 20} MB does; it is taken for a bomb or for damaged."
+                f"{_allowed(path) // MB} MB does; it is taken for a bomb or for damaged."
             )
         (length,) = _LENGTH.unpack(head)
         if length < 0:
@@ -246,7 +250,7 @@ def main() -> None:
         try:
             _decode(path, asked["columns"], asked["rows"], asked["at"], out)
         except MemoryError:
-            said = f"takes more than {_allowed(path) >> 20} MB to decode, of {path.stat().st_size:,} bytes: taken for a bomb."
+            said = f"takes more than {_allowed(path) // MB} MB to decode, of {path.stat().st_size:,} bytes: taken for a bomb."
         except FileRefused as error:
             said = str(error).removeprefix(f"{path}: ")
         except Exception as error:  # noqa: BLE001  whatever a damaged file makes the library raise; it is said
@@ -272,9 +276,7 @@ def _decode(
     pa.set_io_thread_count(1)
     pa.set_memory_pool(pa.system_memory_pool())
     bound_memory(_allowed(path))
-    with pq.ParquetFile(
-        path, thrift_string_size_limit=MOST_FOOTER, thrift_container_size_limit=1 << 20
-    ) as file:
+    with pq.ParquetFile(path, thrift_string_size_limit=MOST_FOOTER, thrift_container_size_limit=MB) as file:
         stated = sum(file.metadata.row_group(g).total_byte_size for g in range(file.num_row_groups))
         size = path.stat().st_size
         if stated > max(FREE, MOST_RATIO * size):
@@ -340,9 +342,9 @@ def bound_memory(more: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, hard))
 
 
-MOST_DECODED = 1 << 30
+MOST_DECODED = GB
 """Bytes that the values of one JSON text may take in memory."""
-SMALL = 4 << 20
+SMALL = 4 * MB
 """Bytes of JSON whose values are not counted: they cannot take a quarter of that."""
 
 
@@ -361,7 +363,7 @@ def check_values(raw: bytes) -> None:
     most = len(raw) + 232 * raw.count(b"{") + 64 * raw.count(b"[") + 40 * raw.count(b",")
     if most > MOST_DECODED:
         raise ValueError(
-            f"{len(raw):,} bytes that would take up to {most >> 20:,} MB; expected at most {MOST_DECODED >> 20:,}"
+            f"{len(raw):,} bytes that would take up to {most // MB:,} MB; expected at most {MOST_DECODED // MB:,}"
         )
 
 

@@ -9,10 +9,11 @@ import time
 from collections import Counter
 
 from rollout_traces.errors import text_of
+from rollout_traces.model.units import MINUTE
 
 log = logging.getLogger("rollout_traces")
 
-WARN_EVERY = 60.0
+WARN_EVERY = MINUTE
 """Seconds between two warnings of one kind; what happened between them is counted."""
 KIND_LENGTH = 40
 """Characters at a warning's beginning that show its kind, beside its counter: they name the key."""

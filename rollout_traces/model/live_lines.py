@@ -19,12 +19,14 @@ from typing import Any
 
 import orjson
 
+from rollout_traces.model.spans import LATEST
 from rollout_traces.model.text import encodable
+from rollout_traces.model.units import KB, MB
 
 LIVE_FOLDER = "rollout-live"
 """Beside the projects."""
 SUFFIX = ".jsonl"
-MAX_BYTES = 10 << 20
+MAX_BYTES = 10 * MB
 """Bytes of the live files of a run."""
 STAGES = ("queued", "booting", "sampling", "tool", "scoring", "done", "aborted")
 ENDED = ("done", "aborted")
@@ -32,7 +34,7 @@ MAX_TEXT = 200
 """Characters of a prompt's beginning and of the last words."""
 MAX_NAME = 100
 """Characters of an id, a detail, a source, a group."""
-MAX_LINE = 1 << 14
+MAX_LINE = 16 * KB
 """Bytes of a line; a longer one is none of ours."""
 STAGES_KEPT = 200
 """Stages of one rollout that are remembered, the newest ones."""
@@ -244,4 +246,4 @@ def _time(value: Any) -> float | None:
     """A time that can be compared; None for anything else."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
-    return float(value) if math.isfinite(value) and 0 <= value < 1e11 else None
+    return float(value) if math.isfinite(value) and 0 <= value < LATEST else None

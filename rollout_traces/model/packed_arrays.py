@@ -6,6 +6,7 @@ Arrays are stored as byte planes, all first bytes before all second ones, which 
 from __future__ import annotations
 
 import base64
+import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,12 +16,13 @@ import numpy as np
 import orjson
 
 from rollout_traces.errors import StoreError
-from rollout_traces.model.text import words
+from rollout_traces.model.text import MOST, words
+from rollout_traces.model.units import GB, MB
 
 SCHEMA_VERSION = 1
-MAX_UNPACKED = 2**30
+MAX_UNPACKED = GB
 """Bytes that packed data may expand to; stored data may have been made up by anyone."""
-ALWAYS_UNPACKED = 2**26
+ALWAYS_UNPACKED = 64 * MB
 """Bytes that packed data may expand to whatever its own size."""
 MOST_PER_BYTE = 256
 """Bytes beyond ALWAYS_UNPACKED that each packed byte may expand to; zlib itself goes up to 1,032."""
@@ -31,11 +33,14 @@ MADE_UP = (
     MemoryError,
     RecursionError,
     StopIteration,
+    struct.error,
     TypeError,
     ValueError,
     zlib.error,
 )
 """Errors that reading bytes can raise which are not what they claim to be."""
+_LENGTH = struct.Struct("<I")
+"""The bytes of the head, before it."""
 _ORDERS = "<>|"
 """The signs by which numpy writes the order of bytes; `np.dtype` reads what begins with another sign as something else."""
 _DTYPES = frozenset(words("u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8"))
@@ -64,7 +69,7 @@ def pack(head: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
     entries = [{"name": name, "dtype": a.dtype.str, "n": len(a)} for name, a in arrays.items()]
     text = orjson.dumps({"schema": SCHEMA_VERSION, **head, "arrays": entries})
     planes = (_planes(array) for array in arrays.values())
-    return zlib.compress(b"".join((len(text).to_bytes(4, "little"), text, *planes)), 6)
+    return zlib.compress(b"".join((_LENGTH.pack(len(text)), text, *planes)))
 
 
 def unpack(data: bytes, what: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -81,9 +86,10 @@ def unpack(data: bytes, what: str) -> tuple[dict[str, Any], dict[str, np.ndarray
     """
     with damage_said(what):
         raw = _decompressed(data)
-        at = 4 + int.from_bytes(raw[:4], "little")
-        head = dict(orjson.loads(raw[4:at]))
-        if check_count(head["schema"], 2**31) != SCHEMA_VERSION:
+        (n_head,) = _LENGTH.unpack_from(raw)
+        at = _LENGTH.size + n_head
+        head = dict(orjson.loads(raw[_LENGTH.size : at]))
+        if check_count(head["schema"], np.iinfo(np.int32).max) != SCHEMA_VERSION:
             raise StoreError(
                 f"{what}: schema {head['schema']}. Expected {SCHEMA_VERSION}: another version of rollout-traces wrote it."
             )
@@ -91,7 +97,7 @@ def unpack(data: bytes, what: str) -> tuple[dict[str, Any], dict[str, np.ndarray
         for entry in head.pop("arrays"):
             name, dtype, n = entry["name"], entry["dtype"], entry["n"]
             if not isinstance(name, str) or dtype[0] not in _ORDERS or dtype[1:] not in _DTYPES:
-                raise ValueError(f"array {str(name)[:40]!r} of {str(dtype)[:20]!r}")
+                raise ValueError(f"array {str(name)[:MOST]!r} of {str(dtype)[:MOST]!r}")
             size = np.dtype(dtype).itemsize * check_count(n, len(raw))
             arrays[name] = _from_planes(raw[at : at + size], np.dtype(dtype), n)
             at += size
@@ -112,7 +118,7 @@ def unpack_text(text: str, what: str) -> tuple[dict[str, Any], dict[str, np.ndar
 def check_count(value: Any, most: int) -> int:
     """Gives a number back that is a count; raises ValueError on any other value, and on one above a limit."""
     if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"seen {str(value)[:40]}, expected 0 to {most}")
+        raise ValueError(f"seen {str(value)[:MOST]}, expected 0 to {most}")
     return value
 
 

@@ -18,7 +18,7 @@ MIB, GIB = 1 << 20, 1 << 30
 """Bytes."""
 EXACT_WHOLE = 2**53
 """Whole numbers up to which a float holds every one."""
-INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+INT64_MIN, INT64_MAX = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 """The whole numbers that a database can hold."""
 INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 """Texts for infinite numbers where JSON is, which has none: as Trackio writes them. Null is unknown."""

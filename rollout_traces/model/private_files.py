@@ -21,8 +21,8 @@ from pathlib import Path
 from rollout_traces.errors import StoreError
 from rollout_traces.model.text import words
 
-FOLDER_MODE = 0o700
-FILE_MODE = 0o600
+FOLDER_MODE = stat.S_IRWXU
+FILE_MODE = stat.S_IRUSR | stat.S_IWUSR
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -63,7 +63,7 @@ def take_folder(folder: Path, top: Path) -> None:
             found = os.fstat(fd)
             if found.st_uid != os.geteuid():
                 raise StoreError(_sentence(path, _why_foreign(found)))
-            if found.st_mode & 0o077:
+            if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 os.fchmod(fd, FOLDER_MODE)
         finally:
             os.close(fd)

@@ -16,7 +16,8 @@ from typing import Any
 
 import orjson
 
-from rollout_traces.model.text import encodable
+from rollout_traces.model.text import MOST, encodable
+from rollout_traces.model.units import LARGEST_EXACT, MS
 
 KINDS = ("queue", "prefill", "generate", "tool", "score")
 """The kinds of a span; where spans are packed, a kind's place here stands for it."""
@@ -28,11 +29,10 @@ FEWEST_OF_A_ROW = 16
 """Spans of a rollout that a ledger holds however many rollouts there are."""
 LATEST = 1e11
 """Seconds since the epoch above which a time was given in milliseconds."""
-LARGEST = 2**53
-"""Whole numbers below which a page reads every one exactly."""
 SHORT = 100
 """Characters of an engine's, tool's or reward function's name."""
-NUMBERS = ("kind", "at", "ms", "turn", "version")
+OPTIONAL = ("turn", "version")
+NUMBERS = ("kind", "at", "ms", *OPTIONAL)
 """Numbers of a packed span: its kind's place in `KINDS`, milliseconds behind the first, its milliseconds, ..."""
 TEXTS = ("name", "engine", "error")
 """Texts of a packed span, places in `texts`."""
@@ -101,11 +101,11 @@ def _refusal(value: Any) -> str:
     if not isinstance(value, Mapping):
         return f"seen {type(value).__name__}, expected a mapping with kind, start and end"
     if value.get("kind") not in KINDS:
-        return f"kind: seen {str(value.get('kind'))[:40]!r}, expected one of {', '.join(KINDS)}"
+        return f"kind: seen {str(value.get('kind'))[:MOST]!r}, expected one of {', '.join(KINDS)}"
     for key in ("start", "end"):
         at = value.get(key)
         if isinstance(at, bool) or not isinstance(at, (int, float)) or not math.isfinite(at):
-            return f"{key}: seen {str(at)[:40]!r}, expected seconds since the epoch"
+            return f"{key}: seen {str(at)[:MOST]!r}, expected seconds since the epoch"
         if abs(at) >= LATEST:
             return f"{key}: seen {at:.6g}, expected seconds since the epoch, not milliseconds"
     if value["end"] < value["start"]:
@@ -115,9 +115,9 @@ def _refusal(value: Any) -> str:
 
 def _canonical(value: Mapping[str, Any]) -> Span:
     span: Span = {"kind": value["kind"], "start": float(value["start"]), "end": float(value["end"])}
-    for key in ("turn", "version"):
+    for key in OPTIONAL:
         at = value.get(key)
-        if isinstance(at, int) and not isinstance(at, bool) and 0 <= at < LARGEST:
+        if isinstance(at, int) and not isinstance(at, bool) and 0 <= at < LARGEST_EXACT:
             span[key] = at
     for key in ("name", "engine", "error"):
         if value.get(key) is not None:
@@ -175,9 +175,9 @@ def packed(spans: Sequence[Span], most: int) -> str | None:
     texts: dict[str, int] = {}
     columns: dict[str, list[int]] = {
         "kind": [KINDS.index(span["kind"]) for span in held],
-        "at": [round((span["start"] - start) * 1000) for span in held],
-        "ms": [round((span["end"] - span["start"]) * 1000) for span in held],
-        **{key: [span.get(key, UNKNOWN) for span in held] for key in NUMBERS[3:]},
+        "at": [round((span["start"] - start) * MS) for span in held],
+        "ms": [round((span["end"] - span["start"]) * MS) for span in held],
+        **{key: [span.get(key, UNKNOWN) for span in held] for key in OPTIONAL},
         **{
             key: [texts.setdefault(span[key], len(texts)) if key in span else UNKNOWN for span in held]
             for key in TEXTS
@@ -222,7 +222,7 @@ def unpacked(text: str | None) -> Packed:
 
 
 def _is_good(read: Packed) -> bool:
-    lows = {"at": -LARGEST, "kind": 0, "ms": 0}
+    lows = {"at": -LARGEST_EXACT, "kind": 0, "ms": 0}
     highs = {"kind": len(KINDS), **dict.fromkeys(TEXTS, len(read.texts))}
     return (
         math.isfinite(read.start)
@@ -232,7 +232,7 @@ def _is_good(read: Packed) -> bool:
             len(column) == read.n_held
             and set(map(type, column)) == {int}
             and min(column) >= lows.get(key, UNKNOWN)
-            and max(column) < highs.get(key, LARGEST)
+            and max(column) < highs.get(key, LARGEST_EXACT)
             for key, column in read.columns.items()
         )
     )
@@ -243,10 +243,10 @@ def read_packed(text: str) -> list[Span]:
     read = unpacked(text)
     found: list[Span] = []
     for at in range(read.n_held):
-        begin = read.start + read.columns["at"][at] / 1000
+        begin = read.start + read.columns["at"][at] / MS
         span: Span = {"kind": KINDS[read.columns["kind"][at]], "start": begin}
-        span["end"] = begin + read.columns["ms"][at] / 1000
-        span |= {key: read.columns[key][at] for key in NUMBERS[3:] if read.columns[key][at] != UNKNOWN}
+        span["end"] = begin + read.columns["ms"][at] / MS
+        span |= {key: read.columns[key][at] for key in OPTIONAL if read.columns[key][at] != UNKNOWN}
         span |= {key: read.texts[read.columns[key][at]] for key in TEXTS if read.columns[key][at] != UNKNOWN}
         found.append(span)
     return found

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from rollout_traces.model.units import DAY, HOUR, MINUTE
+
 _SUSPECT = re.compile(r"[^\x20-\x7e\n\t]")
 
 
@@ -43,7 +45,7 @@ def _spelled(char: str) -> str:
     if unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp"):
         return char
     code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    return f"\\x{code:02x}" if char <= "\xff" else f"\\u{code:04x}"
 
 
 REPLACEMENT = "\ufffd"
@@ -78,7 +80,7 @@ _OTHER_QUOTES = str.maketrans(dict.fromkeys("“”„‟", '"'))
 
 def duration(seconds: float) -> str:
     """Writes how long something takes: seconds in three digits, from two minutes on minutes, then hours and days."""
-    for unit, name in ((86_400, "days"), (3600, "h"), (60, "min")):
+    for unit, name in ((DAY, "days"), (HOUR, "h"), (MINUTE, "min")):
         if abs(seconds) >= 2 * unit:
             return f"{f'{seconds / unit:,.1f}'.removesuffix('.0')} {name}"
     return f"{seconds:.3g} s"

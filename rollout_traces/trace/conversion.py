@@ -241,7 +241,9 @@ def status_text(known: Mapping[str, Any]) -> str:
 def _summary(metadata: Mapping[str, Any]) -> str:
     """The text of the root span: the outcome, one fact a line."""
     components = [
-        f"{key[10:]} {value:.4g}" for key, value in metadata.items() if key.startswith("component/")
+        f"{key.removeprefix('component/')} {value:.4g}"
+        for key, value in metadata.items()
+        if key.startswith("component/")
     ]
     lines = [
         status_text(metadata) + (f" ({', '.join(components)})" if components else ""),

@@ -8,7 +8,9 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MAX_BYTES = 16 << 20
+from rollout_traces.model.units import MB
+
+MAX_BYTES = 16 * MB
 """Bytes of one image."""
 MAX_PIXELS = 64_000_000
 """Pixels of one image: what a browser would unpack."""
@@ -79,34 +81,58 @@ def read_file(path: str) -> bytes:
         return file.read(MAX_BYTES + 1)
 
 
+_PNG = struct.Struct(">8sI4sII")
+"""The signature, length and kind of the first chunk, width, height."""
+_GIF = struct.Struct("<6sHH")
+"""The signature, width, height."""
+_SEGMENT = struct.Struct(">BBH")
+"""Of a JPEG: the mark, the kind of the segment, its length with these two bytes."""
+_MARK = 0xFF
+_FRAME = struct.Struct(">BHH")
+"""Bits of a sample, height, width."""
+_FRAMES = frozenset(range(0xC0, 0xD0)) - frozenset(b"\xc4\xc8\xcc")
+"""Kinds of segments that begin with a frame's size."""
+_WEBP = struct.Struct("<4sI4s4sI")
+"""`RIFF`, its length, `WEBP`, kind and length of the first chunk."""
+_CANVAS = struct.Struct("<4s3s3s")
+"""Of a chunk `VP8X`: flags, width and height, less one each."""
+_LOSSLESS = struct.Struct("<BI")
+"""Of a chunk `VP8L`: a mark, width and height, less one each, in so many bits as `_SIDE`."""
+_LOSSY = struct.Struct("<3s3sHH")
+"""Of a chunk `VP8 `: a tag, a mark, width and height, above whose bits stands a scale."""
+_SIDE = 14
+
+
 def _png(data: bytes) -> Sequence[int]:
-    return struct.unpack(">II", data[16:24])
+    return _PNG.unpack_from(data)[-2:]
 
 
 def _gif(data: bytes) -> Sequence[int]:
-    return struct.unpack("<HH", data[6:10])
+    return _GIF.unpack_from(data)[-2:]
 
 
 def _jpeg(data: bytes) -> Sequence[int]:
     at = 2
     while True:
-        if data[at] != 0xFF:
+        mark, kind, length = _SEGMENT.unpack_from(data, at)
+        if mark != _MARK:
             raise IndexError("no marker")
-        marker = data[at + 1]
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width = struct.unpack(">HH", data[at + 5 : at + 9])
+        if kind in _FRAMES:
+            _, height, width = _FRAME.unpack_from(data, at + _SEGMENT.size)
             return width, height
-        at += 2 + int(struct.unpack(">H", data[at + 2 : at + 4])[0]) if marker != 0xFF else 1
+        at += 2 + length if kind != _MARK else 1
 
 
 def _webp(data: bytes) -> Sequence[int]:
-    kind = data[8:16]
-    if kind == b"WEBPVP8X":
-        return int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
-    if kind == b"WEBPVP8L":
-        bits = struct.unpack("<I", data[21:25])[0]
-        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    if kind == b"WEBPVP8 ":
-        width, height = struct.unpack("<HH", data[26:30])
-        return width & 0x3FFF, height & 0x3FFF
+    *_, kind, _ = _WEBP.unpack_from(data)
+    most = (1 << _SIDE) - 1
+    if kind == b"VP8X":
+        _, *sides = _CANVAS.unpack_from(data, _WEBP.size)
+        return [int.from_bytes(side, "little") + 1 for side in sides]
+    if kind == b"VP8L":
+        _, bits = _LOSSLESS.unpack_from(data, _WEBP.size)
+        return (bits & most) + 1, (bits >> _SIDE & most) + 1
+    if kind == b"VP8 ":
+        *_, width, height = _LOSSY.unpack_from(data, _WEBP.size)
+        return width & most, height & most
     raise IndexError("no such chunk")

@@ -292,7 +292,7 @@ def _unpack_tokens(
                 f"{len(places)} places up to {places.max(initial=0)} of {n} tokens, {len(raw)} characters"
             )
     check_count(int(lengths.sum()), len(raw))  # each character belongs to one token
-    if wrong := [name for name in MASKS if len(arrays[name]) != (n + 7) // 8]:
+    if wrong := [name for name in MASKS if len(arrays[name]) != -(-n // 8)]:
         raise ValueError(f"{wrong[0]}: {len(arrays[wrong[0]])} bytes for {n} tokens")
     masks = {name: np.unpackbits(arrays[name], count=n).astype(bool) for name in MASKS}
     ids = _ids_of_pieces(raw, starts, stops, arrays["piece_ids"])
