@@ -10,11 +10,14 @@ from rollout_traces.flags.flag import Flag
 from rollout_traces.flags.inputs import Population
 from rollout_traces.flags.registry import make_flag, population_flag
 from rollout_traces.ledger.groups import known_rewards
-from rollout_traces.metrics.diversity import PAIRWISE_ROLLOUTS
+from rollout_traces.metrics.diversity import FIRST_TOKENS, PAIRWISE_ROLLOUTS
 from rollout_traces.metrics.groups import noise_amplified, tie_causes
 from rollout_traces.metrics.prefixes import trajectories
 from rollout_traces.metrics.view import StepView
 from rollout_traces.model.packed_batch import PackedBatch, hash_ids
+
+_NAMED = 4
+"""Equal completions that a sentence names."""
 
 
 @population_flag(
@@ -156,7 +159,7 @@ def duplicate_completions(
     *,
     distance: Annotated[float, "Jaccard distance of token bigrams that counts as nearly equal"] = 0.05,
     min_tokens: Annotated[int, "sampled tokens below which a completion is too short to tell"] = 16,
-    tokens: Annotated[int, "first sampled tokens that are compared"] = 512,
+    tokens: Annotated[int, "first sampled tokens that are compared"] = FIRST_TOKENS,
 ) -> dict[int, list[Flag]]:
     """Jaccard distance 1 - |A and B| / |A or B| of the sets of token bigrams of the first 512 sampled tokens.
 
@@ -182,7 +185,9 @@ def duplicate_completions(
         for index in np.flatnonzero(near.any(axis=1)).tolist():
             twins = rows[near[index]]
             how = "equal" if equal[index][near[index]].all() else "nearly equal"
-            names = ", ".join(map(str, samples[twins[:4]].tolist())) + (", …" if len(twins) > 4 else "")
+            names = ", ".join(map(str, samples[twins[:_NAMED]].tolist())) + (
+                ", …" if len(twins) > _NAMED else ""
+            )
             text = (
                 f"The completion is {how} to {len(twins)} of the {len(group) - 1} others of its group "
                 f"(samples {names})."

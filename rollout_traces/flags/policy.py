@@ -17,6 +17,9 @@ from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.text import quoted
 from rollout_traces.model.transcript import FLOAT_TRACKS
 
+_MEAN, _FEWEST = 1.05, 16
+"""Thresholds of `logprob_mismatch`, which two detectors find."""
+
 
 @population_flag(
     "stale",
@@ -107,8 +110,8 @@ def mixed_versions(population: Population) -> dict[int, list[Flag]]:
 def logprob_mismatch(
     population: Population,
     *,
-    mean_above: Annotated[float, "mean exp(|d|) from which it fires"] = 1.05,
-    min_tokens: Annotated[int, "sampled tokens at staleness 0 that a row needs"] = 16,
+    mean_above: Annotated[float, "mean exp(|d|) from which it fires"] = _MEAN,
+    min_tokens: Annotated[int, "sampled tokens at staleness 0 that a row needs"] = _FEWEST,
 ) -> dict[int, list[Flag]]:
     """Mean of e^|d| over the row's sampled tokens, d = prox minus rollout logprob clamped to +-20.
 
@@ -143,8 +146,8 @@ def logprob_mismatch(
 def logprob_mismatch_with_text(
     row: TracedRow,
     *,
-    mean_above: Annotated[float, "mean exp(|d|) from which it fires"] = 1.05,
-    min_tokens: Annotated[int, "sampled tokens at staleness 0 that a row needs"] = 16,
+    mean_above: Annotated[float, "mean exp(|d|) from which it fires"] = _MEAN,
+    min_tokens: Annotated[int, "sampled tokens at staleness 0 that a row needs"] = _FEWEST,
 ) -> Iterator[Flag]:
     """The same on a decoded row, which can show the worst tokens."""
     tokens = row.transcript.tokens

@@ -19,6 +19,13 @@ from rollout_traces.model.text import quoted
 from rollout_traces.model.transcript import Transcript, Turn
 
 _SHOWN = 60
+"""Characters of a text that a sentence shows."""
+_BESIDE = 8
+"""Characters beside what differs that are shown, or compared."""
+_ALIKE = 4
+"""Equal tokens at which two sequences have met again."""
+_REACH = 64
+"""Tokens behind the place where they part among which that is looked for."""
 _SENTINEL = re.compile(r"Zqq(\d+)qZ")
 _THOUGHT = re.compile(r"Xqq(\d+)qX")
 _SPEAKERS = ("system", "user", "assistant", "tool")
@@ -89,13 +96,12 @@ def retokenized(
 
 
 def _meeting(ids: np.ndarray, again: np.ndarray, start: int) -> tuple[int, int]:
-    """Finds where two token sequences that part at `start` first have four equal tokens again; else their ends."""
-    tail = 4
-    for reach in range(1, 64):
+    """Finds where two token sequences that part at `start` first have `_ALIKE` equal tokens again; else their ends."""
+    for reach in range(1, _REACH):
         for left in range(reach + 1):
             here, there = start + left, start + reach - left
-            if here + tail <= len(ids) and np.array_equal(
-                ids[here : here + tail], again[there : there + tail]
+            if here + _ALIKE <= len(ids) and np.array_equal(
+                ids[here : here + _ALIKE], again[there : there + _ALIKE]
             ):
                 return max(here, start + 1), there
     return len(ids), len(again)
@@ -150,7 +156,7 @@ def _render(tokenizer: Any, turns: Sequence[Turn]) -> str | None:
     return _render_shapes(tokenizer, str(template), tuple(map(_Shape.of, turns))) if template else None
 
 
-@lru_cache(maxsize=256)
+@lru_cache
 def _render_shapes(tokenizer: Any, template: str, shapes: tuple[_Shape, ...]) -> str | None:
     """The rollouts of a run have few shapes, and rendering takes longer than all other flags of a row.
 
@@ -227,7 +233,7 @@ def _other_scaffolding(
         actual, expected = _scaffolding(transcript, raw, index), template.between(index, called)
         if not actual or expected is None or _agree(turn, following, expected, actual):
             continue
-        near = expected[-len(actual) - 8 :] if turn.role == "assistant" else expected
+        near = expected[-len(actual) - _BESIDE :] if turn.role == "assistant" else expected
         text = (
             f"Between turns {index} and {index + 1} stands {_shown(actual)}, where the template writes "
             f"{_shown(near)}."
@@ -253,7 +259,7 @@ def _scaffolding(transcript: Transcript, raw: str, index: int) -> str:
 def _agree(turn: Turn, following: Turn, expected: str, actual: str) -> bool:
     if actual in expected or "assistant" not in (turn.role, following.role):
         return True
-    at = expected.find(actual[:8])
+    at = expected.find(actual[:_BESIDE])
     return following.role == "assistant" and at >= 0 and actual.startswith(expected[at:])
 
 
@@ -322,7 +328,7 @@ def header_drift(row: TracedRow) -> Iterator[Flag]:
             continue
         if turn.raw.startswith(header):
             continue
-        stands = turn.raw[len(bare) : len(header) + 8]
+        stands = turn.raw[len(bare) : len(header) + _BESIDE]
         text = f"After the assistant's header of turn {index} stands {quoted(stands)}, where the template writes {quoted(header[len(bare) :])}."
         yield make_flag(
             "header_drift", text, turn=index, start=turn.start, stop=_header_stop(row, turn, len(bare))
@@ -361,7 +367,7 @@ def _header_stop(row: TracedRow, turn: Turn, n_characters: int) -> int:
     return turn.start + max(int((starts < n_characters).sum()), 1)
 
 
-@lru_cache(maxsize=16)
+@lru_cache
 def _generation_prompt(tokenizer: Any, template: str) -> str:
     """Finds the text by which the template opens the assistant's turn; empty where it is not known.
 
@@ -373,7 +379,7 @@ def _generation_prompt(tokenizer: Any, template: str) -> str:
     return with_it[len(without) :] if without and with_it.startswith(without) else ""
 
 
-@lru_cache(maxsize=16)
+@lru_cache
 def _writes_bos(tokenizer: Any, template: str) -> bool:
     """Tells whether the template's rendering begins with the beginning token; arguments as above."""
     token = getattr(tokenizer, "bos_token", None)

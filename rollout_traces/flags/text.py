@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Collection, Iterator
+from functools import cache
 from typing import Annotated
 
 import numpy as np
@@ -14,10 +17,9 @@ from rollout_traces.flags.inputs import Population, TracedRow
 from rollout_traces.flags.registry import also_on_rows, make_flag, population_flag, row_flag
 from rollout_traces.ledger.text_facts import tool_failed
 from rollout_traces.metrics.loops import FILLED, LONGEST_PERIOD, WINDOW, Loop, longest_loops, repetitions
-from rollout_traces.model.text import quoted
+from rollout_traces.model.text import MOST, REPLACEMENT, quoted, words
 from rollout_traces.model.transcript import Transcript, Turn
 
-_REPLACEMENT = 0xFFFD
 _ENDS_ALIKE = 3
 """Longer sampled runs that have to end on one token for it to be taken for the end marker."""
 
@@ -115,9 +117,9 @@ def no_end_marker(
 def repetition(
     population: Population,
     *,
-    max_period: Annotated[int, "longest period looked for, tokens"] = 64,
-    window: Annotated[int, "last sampled tokens looked at"] = 256,
-    share: Annotated[float, "of the window that must repeat"] = 0.5,
+    max_period: Annotated[int, "longest period looked for, tokens"] = LONGEST_PERIOD,
+    window: Annotated[int, "last sampled tokens looked at"] = WINDOW,
+    share: Annotated[float, "of the window that must repeat"] = FILLED,
 ) -> dict[int, list[Flag]]:
     """The rollouts that the metric `repetition_share` counts, with the loop of their shortest period."""
     loops = repetitions(population.sampled, window=window, longest_period=max_period, filled=share)
@@ -213,7 +215,7 @@ def gibberish(
         if turn.role != "assistant" or not row.is_written_by_policy(turn) or turn.raw.isascii():
             continue
         points = code_points(turn.raw)
-        broken = points == _REPLACEMENT
+        broken = points == ord(REPLACEMENT)
         if broken.sum() >= min_characters and broken.mean() > replacement_share:
             text = f"{broken.sum()} of {len(points)} characters of the turn are broken (U+FFFD)."
             yield _at_characters("gibberish", text, transcript, index, broken)
@@ -261,7 +263,7 @@ def tool_error(row: TracedRow) -> Iterator[Flag]:
     """Tool turns that `text_facts.tool_failed` recognises."""
     for index, turn in enumerate(row.transcript.turns):
         if tool_failed(turn):
-            start = " ".join(turn.content.split())[:80]
+            start = " ".join(turn.content.split())[:MOST]
             tool = quoted(turn.name) if turn.name else "a tool"
             text = f"The result of {tool} says that it failed: {quoted(start)}."
             yield make_flag("tool_error", text, turn=index, start=turn.start, stop=turn.stop)
@@ -358,59 +360,18 @@ def _is_repetition(seen: Loop, n_sampled: int) -> bool:
     return seen.period <= LONGEST_PERIOD and at_the_end > FILLED * WINDOW
 
 
-_BLOCKS = (
-    (0x0041, "Latin"),
-    (0x005B, ""),
-    (0x0061, "Latin"),
-    (0x007B, ""),
-    (0x00C0, "Latin"),
-    (0x0250, ""),
-    (0x0400, "Cyrillic"),
-    (0x0530, "Armenian"),
-    (0x0590, "Hebrew"),
-    (0x0600, "Arabic"),
-    (0x0700, ""),
-    (0x0750, "Arabic"),
-    (0x0780, ""),
-    (0x08A0, "Arabic"),
-    (0x0900, "Indic"),
-    (0x0E00, "Thai"),
-    (0x0E80, "Lao"),
-    (0x0F00, "Tibetan"),
-    (0x1000, "Myanmar"),
-    (0x10A0, "Georgian"),
-    (0x1100, "Hangul"),
-    (0x1200, "Ethiopic"),
-    (0x13A0, ""),
-    (0x1780, "Khmer"),
-    (0x1800, "Mongolian"),
-    (0x18B0, ""),
-    (0x1E00, "Latin"),
-    (0x1F00, ""),
-    (0x3040, "Chinese or Japanese"),
-    (0x3100, ""),
-    (0x3130, "Hangul"),
-    (0x3190, ""),
-    (0x3400, "Chinese or Japanese"),
-    (0x4DC0, ""),
-    (0x4E00, "Chinese or Japanese"),
-    (0xA000, ""),
-    (0xAC00, "Hangul"),
-    (0xD7B0, ""),
-    (0xF900, "Chinese or Japanese"),
-    (0xFB00, ""),
-    (0xFB50, "Arabic"),
-    (0xFE00, ""),
-    (0xFE70, "Arabic"),
-    (0xFEFF, ""),
-    (0x20000, "Chinese or Japanese"),
-    (0x40000, ""),
-)
-"""First code point of each block and its writing system; Greek is left out, mathematics uses it."""
-
-_FIRST = np.asarray([first for first, _ in _BLOCKS])
-NAMES = ("", *sorted({name for _, name in _BLOCKS if name}))
-_CODES = np.asarray([0, *(NAMES.index(name) for _, name in _BLOCKS)], np.uint8)
+_HAN = "Chinese or Japanese"
+_INDIC = "DEVANAGARI BENGALI GURMUKHI GUJARATI ORIYA TAMIL TELUGU KANNADA MALAYALAM SINHALA"
+_SCRIPTS = {
+    **{
+        name.upper(): name for name in words("Latin Cyrillic Armenian Hebrew Arabic Thai Lao Tibetan Myanmar")
+    },
+    **{name.upper(): name for name in words("Georgian Hangul Ethiopic Khmer Mongolian")},
+    **dict.fromkeys(words("CJK HIRAGANA KATAKANA"), _HAN),
+    **dict.fromkeys(words(_INDIC), "Indic"),
+}
+"""The first word of a character's Unicode name -> its writing system; Greek is left out, mathematics uses it."""
+NAMES = ("", *sorted(set(_SCRIPTS.values())))
 
 
 def code_points(text: str) -> np.ndarray:
@@ -420,12 +381,20 @@ def code_points(text: str) -> np.ndarray:
 
 def script_codes(points: np.ndarray) -> np.ndarray:
     """uint8 [n]: index into `NAMES` of each character's writing system, 0 for anything but letters."""
-    return _CODES[np.searchsorted(_FIRST, points, side="right")]
+    different, places = np.unique(points, return_inverse=True)
+    return np.asarray([_script_code(point) for point in different.tolist()], np.uint8)[places]
 
 
-_WITHOUT_SPACES = ("Chinese or Japanese", "Hangul", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan")
+@cache
+def _script_code(point: int) -> int:
+    first = re.split("[ -]", unicodedata.name(chr(point), ""))[0]
+    return NAMES.index(_SCRIPTS.get(first, ""))
+
+
+_WITHOUT_SPACES = (_HAN, "Hangul", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan")
 _BESIDE_LATIN = np.isin(NAMES, _WITHOUT_SPACES)
-_LATIN, _HANGUL, _HAN = (NAMES.index(name) for name in ("Latin", "Hangul", "Chinese or Japanese"))
+_LATIN = NAMES.index("Latin")
+_BESIDE_HANGUL = (NAMES.index("Hangul"), NAMES.index(_HAN))
 
 
 def script_changes(codes: np.ndarray) -> np.ndarray:
@@ -439,5 +408,5 @@ def script_changes(codes: np.ndarray) -> np.ndarray:
     one, two = codes[:-1], codes[1:]
     changes = (one > 0) & (two > 0) & (one != two)
     changes &= ~((one == _LATIN) & _BESIDE_LATIN[two]) & ~((two == _LATIN) & _BESIDE_LATIN[one])
-    changes &= ~(np.isin(one, (_HANGUL, _HAN)) & np.isin(two, (_HANGUL, _HAN)))
+    changes &= ~(np.isin(one, _BESIDE_HANGUL) & np.isin(two, _BESIDE_HANGUL))
     return np.concatenate([np.zeros(min(len(codes), 1), bool), changes])

@@ -12,6 +12,12 @@ import numpy as np
 from rollout_traces.ledger.columns import Ledger
 
 SPREAD = ("mean", "std", "min", "max")
+TINY = 1e-12
+"""What differs from 0 by rounding alone is below it."""
+KEY_LENGTH = 48
+"""Characters of a name from the data that a key holds."""
+_DIGITS = 2
+"""Bytes of a name's hash that distinguish its part of a key, two digits each."""
 QUANTILES = (0, 5, 25, 50, 75, 95, 100)
 _TEXTS = {"source": "source", "stop reason": "stop_reason", "discard reason": "discard_reason"}
 _PREFIXES = {"reward component": "component/", "sample metric": "sample/"}
@@ -68,8 +74,8 @@ def share(key: str, where: np.ndarray, among: np.ndarray | None = None) -> dict[
 
 
 def key_part(name: object) -> str:
-    """A name from the data as one part of a key: no slash, no space, 48 characters at most."""
-    return re.sub(r"[^\w.@^+=-]+", "_", str(name)).strip("_")[:48] or "unnamed"
+    """A name from the data as one part of a key: no slash, no space, `KEY_LENGTH` characters at most."""
+    return re.sub(r"[^\w.@^+=-]+", "_", str(name)).strip("_")[:KEY_LENGTH] or "unnamed"
 
 
 def key_parts(names: Iterable[object]) -> dict[str, str]:
@@ -86,10 +92,12 @@ def key_parts(names: Iterable[object]) -> dict[str, str]:
     shared = Counter(parts.values())
 
     def digits(name: str) -> str:
-        return hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=2).hexdigest()
+        return hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=_DIGITS).hexdigest()
 
     return {
-        name: part if shared[part] == 1 or part == name else f"{part[:43]}_{digits(name)}"
+        name: part
+        if shared[part] == 1 or part == name
+        else f"{part[: KEY_LENGTH - 1 - 2 * _DIGITS]}_{digits(name)}"
         for name, part in parts.items()
     }
 

@@ -160,7 +160,7 @@ def compression(view: StepView) -> dict[str, float]:
         first = int(segments.starts[row])
         at = positions[first : first + min(int(segments.counts[row]), FIRST_TOKENS)]
         raw = view.tokens.input_ids[at].astype("<i4").tobytes()
-        ratios.append(len(raw) / len(zlib.compress(raw, 6)))
+        ratios.append(len(raw) / len(zlib.compress(raw)))
     return mean_of("diversity/compression_ratio", np.asarray(ratios))
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from rollout_traces.ledger.groups import TIE_TOLERANCE, GroupIndex, equal_ends, tied_groups
-from rollout_traces.metrics.aggregate import describe, finite_of, key_parts, mean_of, share
+from rollout_traces.metrics.aggregate import TINY, describe, finite_of, key_parts, mean_of, share
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
 
@@ -247,7 +247,7 @@ def pooled_correlation(view: StepView, values: np.ndarray) -> tuple[float, float
     if not (dx.any() and dy.any()):
         return None
     r = float(np.clip((dx @ dy) / np.sqrt((dx @ dx) * (dy @ dy)), -1, 1))
-    return r, math.atanh(max(-1 + 1e-12, min(1 - 1e-12, r))) * math.sqrt(freedom)
+    return r, math.atanh(max(TINY - 1, min(1 - TINY, r))) * math.sqrt(freedom)
 
 
 def _deviations(groups: GroupIndex, values: np.ndarray) -> np.ndarray:
@@ -340,12 +340,6 @@ def group_scalars(view: StepView) -> dict[str, float]:
     for name, part in key_parts(view.group_scalars).items():
         result |= describe(f"group/{part}", np.asarray(view.group_scalars[name], np.float64))
     return result
-
-
-def distribution_entropy(q: np.ndarray) -> float:
-    """-sum q ln q in nats, with q at least 1e-12; what callers log of a group's weights (MaxEnt-GRPO)."""
-    floor = np.maximum(np.asarray(q, np.float64), 1e-12)
-    return float(-np.sum(floor * np.log(floor)))
 
 
 def _ks(largest: int) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rollout_traces.ledger.tokens import LOG_RATIO_LIMIT, MaskedTokens, Segments, pick
-from rollout_traces.metrics.aggregate import finite_of, known, mean_of
+from rollout_traces.metrics.aggregate import TINY, finite_of, known, mean_of
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
 
@@ -215,7 +215,7 @@ def mismatch_probabilities(view: StepView) -> dict[str, float]:
         "mismatch/prob_abs_diff_std": float(apart.std()),
         "mismatch/perplexity_ratio": float(np.exp(-means[np.isfinite(means)]).mean()),
     }
-    if spread > 1e-12:
+    if spread > TINY:
         result |= known("mismatch/prob_correlation", np.mean((p - p.mean()) * (q - q.mean())) / spread)
     return result
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from rollout_traces.ledger.tokens import clipped, k3, log_ratio, pick, update_shares
-from rollout_traces.metrics.aggregate import describe, finite_of, known, mean_of, renamed, share
+from rollout_traces.metrics.aggregate import TINY, describe, finite_of, known, mean_of, renamed, share
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
 
+HEAVIEST = 3
+"""Rollouts of `update/top3_share`."""
 LARGE = 2.0
 """The weight that truncated importance sampling commonly caps at."""
 _WEIGHTS = ("logprobs", "prox_logprobs")
@@ -78,7 +80,7 @@ def explained_variance(view: StepView) -> dict[str, float]:
     both = np.stack([_returns(view), view.in_loss["values"]]).astype(np.float64)
     G, V = both[:, np.isfinite(both).all(axis=0)]
     spread = float(G.var()) if len(G) else 0.0
-    return known("values/explained_variance", 1 - float((G - V).var()) / spread) if spread > 1e-12 else {}
+    return known("values/explained_variance", 1 - float((G - V).var()) / spread) if spread > TINY else {}
 
 
 def _returns(view: StepView) -> np.ndarray:
@@ -235,7 +237,10 @@ def update(view: StepView) -> dict[str, float]:
     if not total > 0:
         return {}
     shares = np.sort(shares / total)
-    return {"update/top3_share": float(shares[-3:].sum()), "update/ess_rows": float(1 / np.sum(shares**2))}
+    return {
+        "update/top3_share": float(shares[-HEAVIEST:].sum()),
+        "update/ess_rows": float(1 / np.sum(shares**2)),
+    }
 
 
 def _weights(view: StepView) -> np.ndarray:

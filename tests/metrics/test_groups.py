@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rollout_traces.metrics.groups import distribution_entropy, gini
+from rollout_traces.metrics.groups import gini
 from rollout_traces.settings.run_settings import Range, RunSettings
 from tests.builders import make_packed_batch
 from tests.metrics.builders import make_ledger, of_batch, of_ledger, sampled_rows
@@ -212,9 +212,6 @@ class TestGroupScalars:
     def test_the_callers_own_values_pass_through(self):
         found = of_ledger(make_ledger(reward=[1, 0]), group_scalars={"q_entropy": [0.5, 1.5]})
         assert found["group/q_entropy/mean"] == 1.0 and found["group/q_entropy/max"] == 1.5
-
-    def test_the_entropy_of_a_distribution(self):
-        assert distribution_entropy(np.asarray([0.5, 0.5, 0.0])) == pytest.approx(math.log(2), abs=1e-9)
 
 
 class TestUpdate:
