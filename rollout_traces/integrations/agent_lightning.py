@@ -10,15 +10,16 @@ validation keeps no batch: rollouts are read from its daemon, where it computes 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rollout_traces.integrations import verl_observer
-from rollout_traces.integrations.base import arguments_of, contained, wrap_once
+from rollout_traces.integrations.base import Arguments, contained, inside, watched, wrap_once
 from rollout_traces.integrations.verl_observer import VerlObserver, observe, validating
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
@@ -117,7 +118,7 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
     observer = observe(_AgentLightningObserver, NAME, trainer, logger, options)
     if isinstance(observer, _AgentLightningObserver):
         _watch_modules()
-        trainer._train_step = observer.around_step(trainer._train_step)
+        trainer._train_step = inside(trainer._train_step, observer.training)
 
 
 class _AgentLightningObserver(VerlObserver):
@@ -125,20 +126,16 @@ class _AgentLightningObserver(VerlObserver):
 
     everything: Any = None
 
-    def around_step(self, train_step: Callable[..., Any]) -> Callable[..., Any]:
-        """Marks the trainer whose step is running, and closes the step."""
-
-        @functools.wraps(train_step)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            token = _training.set(self)
-            try:
-                return train_step(*args, **kwargs)
-            finally:
-                _training.reset(token)
-                self.everything = None
-                contained(NAME)(self.hook.close_step)(self.step, "rollout")
-
-        return wrapped
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Marks the trainer whose step runs inside, and closes the step."""
+        token = _training.set(self)
+        try:
+            yield
+        finally:
+            _training.reset(token)
+            self.everything = None
+            contained(NAME)(self.hook.close_step)(self.step, "rollout")
 
     def on_metrics(self, data: Any) -> None:
         """Keeps all rows at the first call of a step, and hands them over at the second."""
@@ -160,28 +157,20 @@ class _AgentLightningObserver(VerlObserver):
 def _watch_modules() -> None:
     from agentlightning.verl import daemon, trainer
 
-    wrap_once(trainer, "compute_data_metrics", _seen_in_training)
-    wrap_once(daemon.AgentModeDaemon, "get_test_metrics", _seen_in_validation)
+    wrap_once(trainer, "compute_data_metrics", partial(watched, NAME, before=_seen_in_training))
+    wrap_once(daemon.AgentModeDaemon, "get_test_metrics", partial(watched, NAME, before=_seen_in_validation))
 
 
-def _seen_in_training(compute: Callable[..., Any]) -> Callable[..., Any]:
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        observer = _training.get()
-        if observer is not None:
-            contained(NAME)(observer.on_metrics)(arguments_of(compute, args, kwargs).get("batch"))
-        return compute(*args, **kwargs)
-
-    return wrapped
+def _seen_in_training(given: Arguments) -> None:
+    observer = _training.get()
+    if observer is not None:
+        observer.on_metrics(given.get("batch"))
 
 
-def _seen_in_validation(get_metrics: Callable[..., Any]) -> Callable[..., Any]:
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        observer = validating(NAME)
-        if isinstance(observer, _AgentLightningObserver):
-            contained(NAME)(observer.on_validation)(self)
-        return get_metrics(self, *args, **kwargs)
-
-    return wrapped
+def _seen_in_validation(given: Arguments) -> None:
+    observer = validating(NAME)
+    if isinstance(observer, _AgentLightningObserver):
+        observer.on_validation(given["self"])
 
 
 def _discard_reasons(processed: Processed) -> list[str | None] | None:

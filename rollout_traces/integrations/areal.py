@@ -10,7 +10,6 @@ is, and how its handles are resolved: `stats.trajectories`.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import secrets
 import sys
@@ -24,18 +23,15 @@ from rollout_traces.capture.join import RolloutHandle
 from rollout_traces.integrations import areal_followed
 from rollout_traces.integrations.base import (
     Arguments,
-    arguments_of,
     attach_when_built,
-    binds,
     contained,
     has_hook_points,
     integration_named,
-    warn_if_unsupported,
+    watched,
     wrap_once,
 )
 from rollout_traces.integrations.followed import announce
-from rollout_traces.integrations.hook_logger import HookLogger
-from rollout_traces.integrations.settings import HookSettings
+from rollout_traces.integrations.hook_logger import HookLogger, attach_once
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import ListElement, RolloutBatch
 from rollout_traces.settings.environment import kind_of, read_environment
@@ -109,17 +105,10 @@ def attach(
         **options: arguments of that `RolloutLogger`. Environment variables `ROLLOUT_TRACES_...` win over
             them, they over the config's `stats_logger.trackio`.
     """
-    integration = integration_named("areal")
-    warn_if_unsupported(integration)
-    observer = getattr(trainer, "_rollout_traces", None)
-    if observer is not None:
-        observer.hook.give(logger, HookSettings.from_environment().over(options))
-    elif binds(integration, trainer):
-        observer = _ArealObserver(trainer, logger, options)
-        if observer.hook.is_on:
-            _hook(trainer, observer)
-            trainer._rollout_traces = observer
-            contained("areal")(areal_followed.install)()
+    observer, is_new = attach_once("areal", trainer, logger, options, _ArealObserver)
+    if is_new:
+        _hook(trainer, observer)
+        contained("areal")(areal_followed.install)()
     if (
         observer is not None
         and observer.hook.is_on
@@ -130,11 +119,13 @@ def attach(
 
 def _hook(trainer: Any, observer: _ArealObserver) -> None:
     actor, stats_logger = trainer.actor, trainer.stats_logger
-    actor.prepare_batch = observer.after_prepare(actor.prepare_batch)
+    actor.prepare_batch = watched(
+        "areal", actor.prepare_batch, observer.before_sampling, observer.on_rollouts
+    )
     if getattr(trainer, "eval_rollout", None) is not None:
-        trainer.eval_rollout.wait = observer.after(trainer.eval_rollout.wait, observer.on_evaluation)
-    stats_logger.commit = observer.around_commit(stats_logger.commit)
-    stats_logger.close = observer.before_close(stats_logger.close)
+        trainer.eval_rollout.wait = watched("areal", trainer.eval_rollout.wait, after=observer.on_evaluation)
+    stats_logger.commit = watched("areal", stats_logger.commit, observer.before_commit, observer.on_commit)
+    stats_logger.close = watched("areal", stats_logger.close, observer.before_close)
     if hasattr(stats_logger, "log_rollout_traces"):
         stats_logger.log_rollout_traces = _logged_here
 
@@ -144,12 +135,9 @@ def install() -> None:
 
     One that is built is attached to then, and, where a subclass leaves the constructor out, when it trains.
     """
-    if not has_hook_points(integration_named("areal"), "areal.trainer.rl_trainer"):
-        return
-    from areal.trainer.rl_trainer import PPOTrainer
-
-    attach_when_built(PPOTrainer, "areal", attach)
-    wrap_once(PPOTrainer, "train", _attached_before)
+    trainer = attach_when_built("areal", "areal.trainer.rl_trainer", "PPOTrainer", attach)
+    if trainer is not None:
+        wrap_once(trainer, "train", _attached_before)
 
 
 def _attached_before(train: Callable[..., Any]) -> Callable[..., Any]:
@@ -237,24 +225,27 @@ class _ArealObserver:
         handed: the latest training rollouts.
         open_steps: steps and splits whose rollouts were logged since AReaL's last commit.
         steps: where AReaL is.
+        earliest: the first step that the commit that is running can be logged at.
         template: the workflow's chat template and its arguments; None until one was seen.
     """
 
-    def __init__(self, trainer: Any, logger: RolloutLogger | None, given: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str, trainer: Any, logger: RolloutLogger | None, given: Mapping[str, Any]
+    ) -> None:
         trackio = getattr(trainer.config.stats_logger, "trackio", None)
         from_config = {
             name: value
             for name, (_, default) in CONFIG_FIELDS.items()
-            if (value := getattr(trackio, name, default)) != default
+            if (value := getattr(trackio, name, default)) not in (None, default)
         }
-        options = HookSettings.from_environment().over({**from_config, **given})
         self.trainer = trainer
-        self.hook = HookLogger("areal", logger, options, self._said_by_trainer)
+        self.hook = HookLogger(name, logger, {**from_config, **given}, self._said_by_trainer)
         self.shares_run = trackio is not None and trackio.mode != "disabled"
         self.joins = False
         self.handed: _Handed | None = None
         self.open_steps: set[tuple[int, str]] = set()
         self.steps = _Steps.of(trainer)
+        self.earliest = 0
         self.template: dict[str, Any] | None = None
 
     def join_advantages(self) -> None:
@@ -262,65 +253,37 @@ class _ArealObserver:
         if not self.joins:
             self.joins = True
             actor = self.trainer.actor
-            actor.compute_advantages = self.after(actor.compute_advantages, self.on_advantages)
+            actor.compute_advantages = watched("areal", actor.compute_advantages, after=self.on_advantages)
 
-    def after(self, function: Callable[..., Any], look: Callable[[Any], None]) -> Callable[..., Any]:
-        """Calls `look` with what a method of the trainer returns, which is handed on untouched."""
+    def before_sampling(self, given: Arguments) -> None:
+        """Lets what is sampled be seen in flight, once the logger can be made: its template is the workflow's."""
+        workflow = given.get("workflow")
+        if self.template is None and isinstance(workflow, str) and not _is_imported(workflow):
+            return
+        self._learn_template(given)
+        if self._writes():
+            announce(self.hook.ready_for_live())
 
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            result = function(*args, **kwargs)
-            contained("areal")(look)(result)
-            return result
-
-        return wrapped
-
-    def after_prepare(self, prepare_batch: Callable[..., Any]) -> Callable[..., Any]:
-        """Sees the batch, and the workflow that rendered its prompts."""
-
-        @functools.wraps(prepare_batch)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            given = arguments_of(prepare_batch, args, kwargs)
-            contained("areal")(self._before_sampling)(given)
-            result = prepare_batch(*args, **kwargs)
-            contained("areal")(self._learn_template)(given)
-            contained("areal")(self.on_rollouts)(result)
-            return result
-
-        return wrapped
-
-    def around_commit(self, commit: Callable[..., Any]) -> Callable[..., Any]:
-        """Counts the steps, and logs the scalars where AReaL's own Trackio is switched off."""
-
-        @functools.wraps(commit)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            before = contained("areal")(self.steps.after_last)(self.trainer) or 0
-            result = commit(*args, **kwargs)
-            contained("areal")(self.on_commit)(arguments_of(commit, args, kwargs), before)
-            return result
-
-        return wrapped
-
-    def before_close(self, close: Callable[..., Any]) -> Callable[..., Any]:
-        """Stores what is left before AReaL closes its Trackio run."""
-
-        @functools.wraps(close)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            self.hook.close()
-            return close(*args, **kwargs)
-
-        return wrapped
-
-    def on_rollouts(self, batch: Any) -> None:
-        """Hands training rollouts over."""
+    def on_rollouts(self, given: Arguments, batch: Any) -> None:
+        """Hands training rollouts over, with the template of the workflow that rendered their prompts."""
+        contained("areal")(self._learn_template)(given)
         self.handed = None
         self.handed = self._hand_over(batch, "rollout")
 
-    def on_evaluation(self, batch: Any) -> None:
+    def on_evaluation(self, given: Arguments, batch: Any) -> None:
         """Hands evaluation rollouts over; AReaL itself throws them away."""
         self._hand_over(batch, "eval-rollout")
 
-    def on_advantages(self, batch: Any) -> None:
+    def before_commit(self, given: Arguments) -> None:
+        """Notes the first step that this commit can be logged at."""
+        self.earliest = 0
+        self.earliest = self.steps.after_last(self.trainer)
+
+    def before_close(self, given: Arguments) -> None:
+        """Stores what is left before AReaL closes its Trackio run."""
+        self.hook.close()
+
+    def on_advantages(self, given: Arguments, batch: Any) -> None:
         """Joins what `compute_advantages` made: its frame is rolled left by one token."""
         if self.handed is None or not self._writes():
             return
@@ -336,13 +299,13 @@ class _ArealObserver:
         }
         self.handed.handle.join(**columns)
 
-    def on_commit(self, given: Arguments, earliest: int) -> None:
+    def on_commit(self, given: Arguments, result: Any) -> None:
         """Goes to the next step, and logs the scalars where AReaL's own Trackio is switched off."""
         step = int(given["global_step"])
         self.steps.expected = step + 1
         while self.open_steps:
             self.hook.close_step(*self.open_steps.pop())
-        self._log_scalars(given["data"], max(step, earliest))
+        self._log_scalars(given["data"], max(step, self.earliest))
 
     def _hand_over(self, batch: Any, split: str) -> _Handed | None:
         """Hands a batch over; a dict that cannot be understood is warned about and does not take its siblings."""
@@ -368,15 +331,6 @@ class _ArealObserver:
     def _version_trained(self, split: str) -> int:
         """The policy version that rollouts are compared with; AReaL sets the new one before it evaluates."""
         return self.steps.expected + (split == "eval-rollout")
-
-    def _before_sampling(self, given: Arguments) -> None:
-        """Lets what is sampled be seen in flight, once the logger can be made: its template is the workflow's."""
-        workflow = given.get("workflow")
-        if self.template is None and isinstance(workflow, str) and not _is_imported(workflow):
-            return
-        self._learn_template(given)
-        if self._writes():
-            announce(self.hook.ready_for_live())
 
     def _learn_template(self, given: Arguments) -> None:
         if self.template is None:

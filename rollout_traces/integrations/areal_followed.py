@@ -12,6 +12,7 @@ import hashlib
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,10 +169,8 @@ def _describe(span: Span, engine: Any, request: Any, response: Any) -> None:
 
 def _scored(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     async def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        followed = current.get()
-        if followed is None:
-            return await call(self, *args, **kwargs)
-        with followed.scoring(getattr(self.reward_fn, "__name__", None)):
+        followed, name = current.get(), getattr(self.reward_fn, "__name__", None)
+        with nullcontext() if followed is None else followed.scoring(name):
             return await call(self, *args, **kwargs)
 
     return wrapped

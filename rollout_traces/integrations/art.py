@@ -13,6 +13,7 @@ from typing import Any
 
 from rollout_traces.errors import BatchError
 from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.plain_values import columns_of
 
 
 def batches_from(native: Iterable[Any], /) -> list[RolloutBatch]:
@@ -51,10 +52,7 @@ def batches_from(native: Iterable[Any], /) -> list[RolloutBatch]:
             versions=_versions(results),
             advantages=[float(result.advantage) for result in results],
             rewards=[float(result.trajectory.reward) for result in results],
-            sample_metrics={
-                str(name): [_number(row.get(name)) for row in metrics]
-                for name in dict.fromkeys(name for row in metrics for name in row)
-            },
+            sample_metrics={name: list(map(_number, values)) for name, values in columns_of(metrics).items()},
             group_ids=[result.prompt_id for result in results],
             episode_ids=[trajectories[id(result.trajectory)] for result in results],
         )

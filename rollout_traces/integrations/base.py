@@ -12,9 +12,11 @@ import importlib
 import inspect
 import logging
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import metadata
@@ -229,14 +231,21 @@ def contained(name: str) -> Callable[[Callable[..., T]], Callable[..., T | None]
     return decorate
 
 
-def attach_when_built(trainer_class: Any, name: str, attach: Callable[[Any], Any]) -> None:
+def attach_when_built(name: str, module: str, trainer: str, attach: Callable[[Any], Any]) -> Any | None:
     """Makes every trainer of a class that is built from now on be attached to; a class is wrapped once.
 
     Args:
-        trainer_class: the trainer's class, whose constructor is wrapped.
         name: the integration's name.
+        module: the trainer's module, which is imported already.
+        trainer: the name of its class there, whose constructor is wrapped.
         attach: called with the built trainer; its errors stay out of training.
+
+    Returns:
+        The class; None, and a warning, where the module lacks what a hook needs.
     """
+    if not has_hook_points(integration_named(name), module):
+        return None
+    trainer_class = getattr(sys.modules[module], trainer)
 
     def around(build: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -246,6 +255,55 @@ def attach_when_built(trainer_class: Any, name: str, attach: Callable[[Any], Any
         return wrapped
 
     wrap_once(trainer_class, "__init__", around)
+    return trainer_class
+
+
+def watched(
+    name: str,
+    function: Callable[..., Any],
+    before: Callable[[Arguments], Any] | None = None,
+    after: Callable[[Arguments, Any], Any] | None = None,
+) -> Callable[..., Any]:
+    """A trainer's function whose calls are looked at; what the looks raise stays out of training, results are untouched.
+
+    Args:
+        name: the integration's name.
+        before: is given the arguments of a call before it.
+        after: is given them behind it, and what the call returned.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        given = arguments_of(function, args, kwargs)
+        if before is not None:
+            contained(name)(before)(given)
+        result = function(*args, **kwargs)
+        if after is not None:
+            contained(name)(after)(given, result)
+        return result
+
+    return wrapped
+
+
+def inside(
+    function: Callable[..., Any], context: Callable[[], AbstractContextManager[Any]]
+) -> Callable[..., Any]:
+    """A function that runs inside a context; one that is awaited, where it is."""
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            with context():
+                return await function(*args, **kwargs)
+
+        return awaited
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with context():
+            return function(*args, **kwargs)
+
+    return called
 
 
 def wrap_once(owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -318,17 +376,7 @@ def binds(integration: Integration, trainer: Any) -> bool:
     Nothing may be replaced on a trainer before this says yes.
     """
     lacking = [path for path in integration.trainer_points if not _has(trainer, path)]
-    if lacking:
-        _note_problem(integration.name, f"{type(trainer).__name__} has no {' and no '.join(lacking)}.")
-    if lacking and _first_time(f"{integration} {lacking}"):
-        log.warning(
-            "rollout-traces: %s: %s has no %s, where rollouts would be seen. No rollouts are logged; training goes on. "
-            "Tested with %s.",
-            integration,
-            type(trainer).__name__,
-            " and no ".join(lacking),
-            integration.supported,
-        )
+    _say_lacking(integration, type(trainer).__name__, lacking)
     return not lacking
 
 
@@ -337,17 +385,25 @@ def has_hook_points(integration: Integration, module: str) -> bool:
     moved = [
         point for point in integration.hook_points if point.startswith(f"{module}:") and not _exists(point)
     ]
-    if moved:
-        _note_problem(integration.name, f"{integration} has no {' and no '.join(moved)}.")
-    if moved and _first_time(f"{integration} {moved}"):
+    _say_lacking(integration, "", moved)
+    return not moved
+
+
+def _say_lacking(integration: Integration, trainer: str, lacking: Sequence[str]) -> None:
+    """Says once what a trainer's class, or its package, does not have."""
+    if not lacking:
+        return
+    listed = " and no ".join(lacking)
+    _note_problem(integration.name, f"{trainer or integration} has no {listed}.")
+    if _first_time(f"{integration} {listed}"):
         log.warning(
-            "rollout-traces: %s has no %s, where rollouts would be seen. No rollouts are logged; training goes on. "
+            "rollout-traces: %s%s has no %s, where rollouts would be seen. No rollouts are logged; training goes on. "
             "Tested with %s.",
             integration,
-            " and no ".join(moved),
+            trainer and f": {trainer}",
+            listed,
             integration.supported,
         )
-    return not moved
 
 
 def integration_named(name: str) -> Integration:

@@ -12,7 +12,8 @@ from rollout_traces.capture.join import RolloutHandle
 from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import ConfigError, text_of
 from rollout_traces.integrations import run_report
-from rollout_traces.integrations.base import contained
+from rollout_traces.integrations.base import binds, contained, integration_named, warn_if_unsupported
+from rollout_traces.integrations.settings import HookSettings
 from rollout_traces.logger.live import NOT_LIVE, LiveRollout
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
@@ -190,3 +191,37 @@ class HookLogger:
             contained(self._integration)(self.logger.finish if self._owned else self.logger.flush)()
             if self._owned:
                 self.logger = None
+
+
+def attach_once(
+    name: str,
+    trainer: Any,
+    logger: RolloutLogger | None,
+    options: Mapping[str, Any],
+    make: Callable[[str, Any, RolloutLogger | None, Mapping[str, Any]], Any],
+) -> tuple[Any, bool]:
+    """A trainer's observer, whose `hook` is a `HookLogger`; one that is there is given what a script says.
+
+    Args:
+        name: the integration's name.
+        trainer: a built trainer, which keeps its observer.
+        logger: where to log; None: one is made when the first rollouts come.
+        options: arguments of that `RolloutLogger`; environment variables win over them.
+        make: makes an observer, of all these.
+
+    Returns:
+        The observer, None where the trainer lacks what a hook needs; and whether it is to be hooked in now.
+    """
+    integration = integration_named(name)
+    warn_if_unsupported(integration)
+    wanted = HookSettings.from_environment().over(options)
+    known = getattr(trainer, "_rollout_traces", None)
+    if known is not None:
+        known.hook.give(logger, wanted)
+        return known, False
+    if not binds(integration, trainer):
+        return None, False
+    made = make(name, trainer, logger, wanted)
+    if made.hook.is_on:
+        trainer._rollout_traces = made
+    return made, made.hook.is_on

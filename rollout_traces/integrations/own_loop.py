@@ -8,12 +8,11 @@ def sample(step, prompts): ...      # returns what `RolloutLogger.log_rollouts` 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from rollout_traces.errors import BatchError
-from rollout_traces.integrations.base import arguments_of, contained
+from rollout_traces.integrations.base import Arguments, watched
 from rollout_traces.logger.rollout_logger import RolloutLogger
 
 T = TypeVar("T")
@@ -37,7 +36,8 @@ def logs_rollouts(
     """
 
     def decorate(function: Callable[..., T]) -> Callable[..., T]:
-        def log(result: Any, values: Mapping[str, Any]) -> None:
+        def log(given: Arguments, result: Any) -> None:
+            values = given.values
             if step is None and "step" not in values:
                 raise BatchError(
                     f"{function.__qualname__}: no argument 'step'. Seen {', '.join(values) or 'none'}. Give "
@@ -46,12 +46,6 @@ def logs_rollouts(
             at = int(values["step"] if step is None else step(values))
             logger.log_rollouts(result if batches is None else batches(result), step=at, split=split)
 
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> T:
-            result = function(*args, **kwargs)
-            contained("logs_rollouts")(log)(result, arguments_of(function, args, kwargs).values)
-            return result
-
-        return wrapped
+        return watched("logs_rollouts", function, after=log)
 
     return decorate

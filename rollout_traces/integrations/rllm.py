@@ -13,6 +13,7 @@ from typing import Any
 
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.model_calls import ModelCall, batch_of_rows, merge_calls
+from rollout_traces.model.plain_values import columns_of
 
 
 def batches_from(native: Sequence[Any], /) -> list[RolloutBatch]:
@@ -49,11 +50,10 @@ def batches_from(native: Sequence[Any], /) -> list[RolloutBatch]:
             metrics += [{k: float(v) for k, v in own.items() if isinstance(v, (int, float))}] * len(merged)
     if not rows:
         return []
-    names = dict.fromkeys(name for row in metrics for name in row)
     return [
         batch_of_rows(
             rows,
-            sample_metrics={name: [row.get(name) for row in metrics] for name in names},
+            sample_metrics=columns_of(metrics),
             rewards=rewards,
             group_ids=groups,
             episode_ids=episodes,

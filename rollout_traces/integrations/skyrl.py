@@ -13,6 +13,7 @@ from typing import Any
 
 from rollout_traces.errors import BatchError
 from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.plain_values import columns_of
 
 
 def batches_from(native: Mapping[str, Any], /, *, uids: Sequence[Any] | None = None) -> list[RolloutBatch]:
@@ -72,11 +73,8 @@ def _metrics(rows: Sequence[Mapping[str, Any]] | None, n_rows: int) -> dict[str,
     """Numbers that an environment measured, NaN where it did not."""
     if rows is None or len(rows) != n_rows:
         return {}
-    names = dict.fromkeys(str(name) for row in rows for name, value in row.items() if _is_number(value))
-    return {
-        name: [float(row[name]) if _is_number(row.get(name)) else float("nan") for row in rows]
-        for name in names
-    }
+    numbers = [{name: float(value) for name, value in row.items() if _is_number(value)} for row in rows]
+    return columns_of(numbers, float("nan"))
 
 
 def _is_number(value: Any) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 
 from rollout_traces.errors import BatchError
 from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.plain_values import columns_of
 
 STOP_REASONS = {"completed": "stop", "truncated": "length", "aborted": "abort"}
 
@@ -41,38 +42,31 @@ def batches_from(native: Sequence[Any], /, *, reward_key: str | None = None) -> 
     samples = list(native)
     if not samples:
         return []
-    lengths = [len(sample.tokens) for sample in samples]
-    for sample, n in zip(samples, lengths, strict=True):
-        if not 0 <= int(sample.response_length) <= n:
+    for sample in samples:
+        if not 0 <= int(sample.response_length) <= len(sample.tokens):
             raise BatchError(
                 f"slime: sample {getattr(sample, 'index', None)}: response_length is {sample.response_length}. "
-                f"Expected 0 to the {n} of its tokens."
+                f"Expected 0 to the {len(sample.tokens)} of its tokens."
             )
-    shape = (len(samples), max(lengths))
-    arrays: dict[str, Any] = {
-        "input_ids": np.zeros(shape, np.int64),
-        "attention_mask": np.zeros(shape, bool),
-        "loss_mask": np.zeros(shape, bool),
-        "response_mask": np.zeros(shape, bool),
-    }
-    if any(getattr(sample, "rollout_log_probs", None) is not None for sample in samples):
-        arrays["logprobs"] = np.ma.masked_array(np.full(shape, np.nan, np.float32), mask=True)
-    for row, (sample, n) in enumerate(zip(samples, lengths, strict=True)):
-        start = n - int(sample.response_length)
-        arrays["input_ids"][row, :n] = sample.tokens
-        arrays["attention_mask"][row, :n] = True
-        mask = _of_response(sample, "loss_mask", default=[1] * (n - start))
-        removed = getattr(sample, "remove_sample", False)
-        arrays["loss_mask"][row, start:n] = (np.asarray(mask) > 0) & (not removed)
-        arrays["response_mask"][row, start:n] = np.asarray(mask) > 0
-        logprobs = _of_response(sample, "rollout_log_probs", default=None)
-        if logprobs is not None:
-            arrays["logprobs"][row, start:n] = logprobs
+    lengths = [int(sample.response_length) for sample in samples]
+    starts = [len(sample.tokens) - n for sample, n in zip(samples, lengths, strict=True)]
+    sampled = [
+        np.asarray(_of_response(sample, "loss_mask", default=[1] * n)) > 0
+        for sample, n in zip(samples, lengths, strict=True)
+    ]
+    logprobs = [_of_response(sample, "rollout_log_probs", default=None) for sample in samples]
     rewards = _rewards(samples, reward_key)
     return [
-        RolloutBatch(
-            **arrays,
-            versions=_versions(samples, arrays["response_mask"]),
+        RolloutBatch.from_prompt_response(
+            [sample.tokens[:start] for sample, start in zip(samples, starts, strict=True)],
+            [sample.tokens[start:] for sample, start in zip(samples, starts, strict=True)],
+            loss_mask=[
+                mask & (not getattr(sample, "remove_sample", False))
+                for sample, mask in zip(samples, sampled, strict=True)
+            ],
+            response_mask=sampled,
+            logprobs=None if all(values is None for values in logprobs) else logprobs,
+            versions=_versions(samples, sampled),
             rewards=rewards.totals,
             reward_components=rewards.components,
             extras=_extras(samples, rewards.texts),
@@ -115,8 +109,7 @@ class _Rewards:
 def _rewards(samples: Sequence[Any], reward_key: str | None) -> _Rewards:
     rewards = [getattr(sample, "reward", None) for sample in samples]
     named = [reward if isinstance(reward, Mapping) else {} for reward in rewards]
-    names = list(dict.fromkeys(str(name) for reward in named for name in reward))
-    numbers = {name: [_number(reward.get(name)) for reward in named] for name in names}
+    numbers = {name: list(map(_number, values)) for name, values in columns_of(named).items()}
     texts = [
         {
             str(name): str(value)
@@ -145,11 +138,13 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _versions(samples: Sequence[Any], response_mask: np.ndarray) -> np.ndarray | None:
+def _versions(samples: Sequence[Any], sampled: Sequence[np.ndarray]) -> list[np.ndarray] | None:
     """The version of a sample's tokens; -1 where it names several or none, since slime does not say at which token."""
     named = [set(map(str, getattr(sample, "weight_versions", None) or ())) for sample in samples]
     known = [int(one) if len(row) == 1 and (one := next(iter(row))).isdigit() else -1 for row in named]
-    return np.where(response_mask, np.asarray(known)[:, None], -1) if max(known) >= 0 else None
+    if max(known) < 0:
+        return None
+    return [np.where(mask, version, -1) for mask, version in zip(sampled, known, strict=True)]
 
 
 def _extras(samples: Sequence[Any], texts: list[dict[str, str]] | None) -> list[dict[str, Any]] | None:

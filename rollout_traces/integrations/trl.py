@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +26,8 @@ from rollout_traces.integrations.base import (
     arguments_of,
     attach_when_built,
     contained,
-    has_hook_points,
-    integration_named,
+    inside,
+    watched,
 )
 from rollout_traces.integrations.followed import Followed, prompt_text
 from rollout_traces.integrations.trl_batch import (
@@ -59,10 +60,7 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
 
 def install() -> None:
     """Makes every `GRPOTrainer` built from now on log, as `rollout-traces run` does."""
-    if has_hook_points(integration_named("trl"), "trl.trainer.grpo_trainer"):
-        from trl.trainer.grpo_trainer import GRPOTrainer
-
-        attach_when_built(GRPOTrainer, "trl", attach)
+    attach_when_built("trl", "trl.trainer.grpo_trainer", "GRPOTrainer", attach)
 
 
 def install_recompiled() -> None:
@@ -73,10 +71,7 @@ def install_recompiled() -> None:
 
 def install_rloo() -> None:
     """Makes every `RLOOTrainer` built from now on log."""
-    if has_hook_points(integration_named("trl"), "trl.trainer.rloo_trainer"):
-        from trl.trainer.rloo_trainer import RLOOTrainer
-
-        attach_when_built(RLOOTrainer, "trl", attach)
+    attach_when_built("trl", "trl.trainer.rloo_trainer", "RLOOTrainer", attach)
 
 
 @dataclass(frozen=True)
@@ -131,36 +126,46 @@ class _TrlObserver(TrlCallback):
         """Wraps sampling, scoring, and the call around both."""
         trainer = self.trainer
         if hasattr(trainer, "_generate"):
-            trainer._generate = self.remember_lengths(trainer._generate)
+            generate = inside(trainer._generate, self.rows.calling_tools)
+            trainer._generate = watched("trl", generate, after=self.on_generated)
         if hasattr(trainer, "_generate_single_turn"):
             trainer._generate_single_turn = self.rows.around_sampling(trainer._generate_single_turn)
-        trainer._calculate_rewards = self.remember_rewards(trainer._calculate_rewards)
+        calculate = inside(trainer._calculate_rewards, self.scoring)
+        trainer._calculate_rewards = watched("trl", calculate, after=self.on_rewards)
         trainer._generate_and_score_completions = self.hand_over(trainer._generate_and_score_completions)
 
-    def remember_lengths(self, generate: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps `_generate`, whose lists still distinguish a truncated completion from a masked one."""
+    def on_generated(self, given: Arguments, result: Sequence[Any]) -> None:
+        """Sees what `_generate` returned, whose lists still distinguish a truncated completion from a masked one."""
+        self.generated = []
+        ends = _end_ids(self.trainer)
+        masks = result[2] if _are_masks(result[2]) else [[1] * len(ids) for ids in result[1]]
+        self.generated = [
+            _Generated(len(ids), "stop" if len(ids) and ids[-1] in ends else "length", mask)
+            for ids, mask in zip(result[1], masks, strict=True)
+        ]
 
-        @functools.wraps(generate)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with self.rows.calling_tools():
-                result = generate(*args, **kwargs)
-            self.generated = contained("trl")(self._lengths)(result) or []
-            return result
+    @contextmanager
+    def scoring(self) -> Iterator[None]:
+        """Follows the reward functions that are called inside."""
+        with self.rows.scoring(contained("trl")(_unique)(self.trainer.reward_func_names) or []):
+            yield
 
-        return wrapped
-
-    def remember_rewards(self, calculate: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps `_calculate_rewards`, which has every row's rewards by function, prompts and completions."""
-
-        @functools.wraps(calculate)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            names = contained("trl")(_unique)(self.trainer.reward_func_names) or []
-            with self.rows.scoring(names):
-                rewards = calculate(*args, **kwargs)
-            self.rewarded = contained("trl")(self._rewarded)(arguments_of(calculate, args, kwargs), rewards)
-            return rewards
-
-        return wrapped
+    def on_rewards(self, given: Arguments, rewards: Any) -> None:
+        """Sees what `_calculate_rewards` has: every row's rewards by function, prompts and completions."""
+        self.rewarded = None
+        prompts, completions = given["prompts"], given["completions"]
+        n, rank = len(prompts), self.trainer.accelerator.process_index
+        self.rewarded = _Rewarded(
+            names=_unique(self.trainer.reward_func_names),
+            rewards_B_F=rewards[rank * n : (rank + 1) * n].detach().float().cpu().numpy(),
+            prompts=list(prompts),
+            completions=list(completions),
+            extras={
+                name: list(values)
+                for name, values in getattr(self.trainer, "_pending_extra_logs", {}).items()
+                if len(values) == n
+            },
+        )
 
     def hand_over(self, score: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps `_generate_and_score_completions`."""
@@ -185,29 +190,6 @@ class _TrlObserver(TrlCallback):
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Closes the evaluation, which TRL logs at the step it is at."""
         contained("trl")(self.hook.close_step)(int(state.global_step), "eval-rollout")
-
-    def _lengths(self, result: Sequence[Any]) -> list[_Generated]:
-        ends = _end_ids(self.trainer)
-        masks = result[2] if _are_masks(result[2]) else [[1] * len(ids) for ids in result[1]]
-        return [
-            _Generated(len(ids), "stop" if len(ids) and ids[-1] in ends else "length", mask)
-            for ids, mask in zip(result[1], masks, strict=True)
-        ]
-
-    def _rewarded(self, given: Arguments, rewards: Any) -> _Rewarded:
-        prompts, completions = given["prompts"], given["completions"]
-        n, rank = len(prompts), self.trainer.accelerator.process_index
-        return _Rewarded(
-            names=_unique(self.trainer.reward_func_names),
-            rewards_B_F=rewards[rank * n : (rank + 1) * n].detach().float().cpu().numpy(),
-            prompts=list(prompts),
-            completions=list(completions),
-            extras={
-                name: list(values)
-                for name, values in getattr(self.trainer, "_pending_extra_logs", {}).items()
-                if len(values) == n
-            },
-        )
 
     def _begin(self, given: Arguments) -> None:
         """Begins a rollout in flight for each row; where TRL has environments, they are reset first."""

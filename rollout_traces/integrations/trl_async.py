@@ -19,15 +19,11 @@ from typing import Any
 import numpy as np
 from transformers import TrainerCallback
 
-from rollout_traces.integrations.base import (
-    attach_when_built,
-    contained,
-    has_hook_points,
-    integration_named,
-)
+from rollout_traces.integrations.base import Arguments, attach_when_built, contained, watched
 from rollout_traces.integrations.trl_batch import TrlCallback, attach_callback
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.plain_values import columns_of
 
 NAME = "trl_async"
 MODULE = "trl.experimental.async_grpo.async_grpo_trainer"
@@ -105,10 +101,7 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
 
 def install() -> None:
     """Makes every `AsyncGRPOTrainer` built from now on log."""
-    if has_hook_points(integration_named(NAME), MODULE):
-        from trl.experimental.async_grpo.async_grpo_trainer import AsyncGRPOTrainer
-
-        attach_when_built(AsyncGRPOTrainer, NAME, attach)
+    attach_when_built(NAME, MODULE, "AsyncGRPOTrainer", attach)
 
 
 class _TrlAsyncObserver(TrlCallback):
@@ -127,7 +120,7 @@ class _TrlAsyncObserver(TrlCallback):
     def watch(self) -> None:
         """Wraps the making of the loader, and the step of a micro-batch."""
         self.trainer.get_train_dataloader = self.around_loader(self.trainer.get_train_dataloader)
-        self.trainer.training_step = self.before_training(self.trainer.training_step)
+        self.trainer.training_step = watched(NAME, self.trainer.training_step, self.before_training)
 
     def around_loader(self, get_loader: Callable[..., Any]) -> Callable[..., Any]:
         """Watches the queue of the data set and the collator of the loader as they are made."""
@@ -149,15 +142,10 @@ class _TrlAsyncObserver(TrlCallback):
 
         return wrapped
 
-    def before_training(self, training_step: Callable[..., Any]) -> Callable[..., Any]:
+    def before_training(self, given: Arguments) -> None:
         """Hands over the samples of the micro-batch that is trained on next."""
-
-        @functools.wraps(training_step)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            contained(NAME)(self._on_micro_batch)()
-            return training_step(*args, **kwargs)
-
-        return wrapped
+        if self.packed:
+            self._log(self.packed.popleft(), None)
 
     def seen(self, sample: Any, dataset: Any) -> None:
         """Notes a sample that left the queue; one that the data set will drop is logged as discarded."""
@@ -190,10 +178,6 @@ class _TrlAsyncObserver(TrlCallback):
                 for sample in row.samples
             ]
         )
-
-    def _on_micro_batch(self) -> None:
-        if self.packed:
-            self._log(self.packed.popleft(), None)
 
     def _log(self, samples: Sequence[Any], discard_reason: str | None) -> None:
         taken = Taken(samples, int(self.trainer.model_version), discard_reason)
@@ -228,5 +212,5 @@ class _WatchedQueue:
 
 def _columns(named: Sequence[Mapping[str, Any]], prefix: str) -> dict[str, list[float | None]]:
     """Numbers below a prefix, one a sample; a sample that lacks one has None."""
-    names = dict.fromkeys(key for metrics in named for key in metrics if key.startswith(prefix))
-    return {name.removeprefix(prefix): [metrics.get(name) for metrics in named] for name in names}
+    columns = columns_of(named)
+    return {name.removeprefix(prefix): values for name, values in columns.items() if name.startswith(prefix)}

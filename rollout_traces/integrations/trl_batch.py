@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial
 from typing import Any
 
 from transformers import TrainerCallback
 
 from rollout_traces.errors import BatchError
-from rollout_traces.integrations.base import binds, contained, integration_named, warn_if_unsupported
-from rollout_traces.integrations.hook_logger import HookLogger
-from rollout_traces.integrations.settings import HookSettings
+from rollout_traces.integrations.base import contained, inside
+from rollout_traces.integrations.hook_logger import HookLogger, attach_once
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.spans import Span
@@ -172,9 +172,7 @@ class TrlCallback(TrainerCallback):
         self.name = name
         self.trainer = trainer
         wanted = {"max_rollout_traces_per_step": DEFAULT_CAP, **options}
-        self.hook = HookLogger(
-            name, logger, HookSettings.from_environment().over(wanted), self._said_by_trainer
-        )
+        self.hook = HookLogger(name, logger, wanted, self._said_by_trainer)
 
     def watch(self) -> None:
         """Wraps the methods of the trainer by which its rollouts are seen."""
@@ -213,37 +211,26 @@ def attach_callback(
     Returns:
         The callback; it is already added, unless nothing was asked for or the trainer lacks what a hook needs.
     """
-    integration = integration_named(name)
-    warn_if_unsupported(integration)
-    known = getattr(trainer, "_rollout_traces", None)
-    if known is not None:
-        known.hook.give(logger, HookSettings.from_environment().over(options))
-        return known
-    made = kind(name, trainer, logger, options)
-    if made.hook.is_on and binds(integration, trainer):
-        trainer._rollout_traces = made
-        made.watch()
-        trainer.log = at_global_step(trainer, trainer.log)
-        trainer.callback_handler.callbacks.insert(0, made)
-    return made
+    callback, is_new = attach_once(name, trainer, logger, options, kind)
+    if is_new:
+        callback.watch()
+        trainer.log = inside(trainer.log, partial(at_global_step, trainer))
+        trainer.callback_handler.callbacks.insert(0, callback)
+    return callback or kind(name, trainer, logger, options)
 
 
 _logging: ContextVar[int | None] = ContextVar("rollout_traces_trl_logging", default=None)
 """Global step of the trainer whose `log` is running."""
 
 
-def at_global_step(trainer: Any, log: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a trainer's `log`, whose completions table would take a step of Trackio's own counting."""
-
-    @wraps(log)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        token = _logging.set(int(trainer.state.global_step))
-        try:
-            return log(*args, **kwargs)
-        finally:
-            _logging.reset(token)
-
-    return wrapped
+@contextmanager
+def at_global_step(trainer: Any) -> Iterator[None]:
+    """A trainer's `log` runs inside, whose completions table would take a step of Trackio's own counting."""
+    token = _logging.set(int(trainer.state.global_step))
+    try:
+        yield
+    finally:
+        _logging.reset(token)
 
 
 def align_steps(trainer: Any) -> None:

@@ -9,9 +9,10 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from rollout_traces.integrations.base import Arguments, arguments_of, contained
+from rollout_traces.integrations.base import Arguments, arguments_of, contained, inside
 from rollout_traces.integrations.followed import Followed
 from rollout_traces.model.spans import Span, Spans
 
@@ -97,7 +98,7 @@ class TrlRows:
         if not isinstance(tools, list) or len(tools) != len(self.rows):
             return None
         return [
-            {tool: _tool(function, tool, row) for tool, function in of_row.items()}
+            {tool: inside(function, partial(row.tool, tool)) for tool, function in of_row.items()}
             for of_row, row in zip(tools, self.rows, strict=True)
         ]
 
@@ -140,7 +141,7 @@ class TrlRows:
         """A reward function that is timed; all rows share its span."""
         if not inspect.isroutine(function):  # a model, or an object of which TRL may ask more
             return function
-        return _around(function, lambda: self._scoring(name))
+        return inside(function, partial(self._scoring, name))
 
     @contextmanager
     def _scoring(self, name: str) -> Iterator[None]:
@@ -153,29 +154,6 @@ class TrlRows:
         finally:
             for row in self.rows:
                 row.note(dict(clock.noted[0]))
-
-
-def _tool(function: Any, name: str, row: Followed) -> Any:
-    return _around(function, lambda: row.tool(name))
-
-
-def _around(function: Callable[..., Any], inside: Callable[[], Any]) -> Callable[..., Any]:
-    """A function that runs inside a context; one that is awaited, where it is."""
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def awaited(*args: Any, **kwargs: Any) -> Any:
-            with inside():
-                return await function(*args, **kwargs)
-
-        return awaited
-
-    @functools.wraps(function)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        with inside():
-            return function(*args, **kwargs)
-
-    return called
 
 
 def _are_ids(result: Any) -> bool:

@@ -9,18 +9,12 @@ that stands for no folder, so that the same call comes here and writes nothing.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollout_traces.integrations import agent_lightning
-from rollout_traces.integrations.base import (
-    Arguments,
-    attach_when_built,
-    contained,
-    has_hook_points,
-    integration_named,
-    wrap_once,
-)
+from rollout_traces.integrations.base import Arguments, attach_when_built, contained, wrap_once
 from rollout_traces.integrations.verl_observer import (
     ScoredDataProto,
     VerlObserver,
@@ -30,6 +24,7 @@ from rollout_traces.integrations.verl_observer import (
 )
 from rollout_traces.logger.rollout_logger import RolloutLogger
 
+MODULE = "verl.trainer.ppo.ray_trainer"
 __all__ = ["ScoredDataProto", "attach", "batches_from", "install"]
 
 
@@ -53,12 +48,8 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
 
 def install() -> None:
     """Makes every `RayPPOTrainer` built from now on log."""
-    if not has_hook_points(integration_named("verl"), "verl.trainer.ppo.ray_trainer"):
-        return
-    from verl.trainer.ppo import ray_trainer
-
-    wrap_once(ray_trainer, "extract_reward", _seen_in_validation)
-    attach_when_built(ray_trainer.RayPPOTrainer, "verl", attach)
+    if attach_when_built("verl", MODULE, "RayPPOTrainer", attach) is not None:
+        wrap_once(sys.modules[MODULE], "extract_reward", _seen_in_validation)
 
 
 class _VerlObserver(VerlObserver):

@@ -98,9 +98,7 @@ def _describe(span: Span, output: Any) -> None:
 def _called(call: Callable[..., Any]) -> Callable[..., Any]:
     async def wrapped(self: Any, tool_call: Any, *args: Any, **kwargs: Any) -> Any:
         followed = current.get()
-        if followed is None:
-            return await call(self, tool_call, *args, **kwargs)
-        with followed.tool(str(getattr(tool_call, "name", ""))):
+        with nullcontext() if followed is None else followed.tool(str(getattr(tool_call, "name", ""))):
             return await call(self, tool_call, *args, **kwargs)
 
     return wrapped

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,17 +12,9 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.errors import BatchError
-from rollout_traces.integrations.base import (
-    Arguments,
-    arguments_of,
-    binds,
-    contained,
-    integration_named,
-    warn_if_unsupported,
-)
+from rollout_traces.integrations.base import Arguments, arguments_of, contained, inside
 from rollout_traces.integrations.followed import announce
-from rollout_traces.integrations.hook_logger import HookLogger
-from rollout_traces.integrations.settings import HookSettings
+from rollout_traces.integrations.hook_logger import HookLogger, attach_once
 from rollout_traces.integrations.verl_followed import NOTED, noted_columns
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
@@ -87,33 +80,25 @@ class VerlObserver:
 
         return wrapped
 
-    def around_validation(self, validate: Callable[..., Any]) -> Callable[..., Any]:
-        """Marks the trainer that validates, and closes the evaluation."""
+    @contextmanager
+    def validating(self) -> Iterator[None]:
+        """Marks the trainer that validates inside, and closes the evaluation."""
+        token = _validating.set(self)
+        try:
+            yield
+        finally:
+            _validating.reset(token)
+            contained(self.name)(self.hook.close_step)(self.step, "eval-rollout")
 
-        @functools.wraps(validate)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            token = _validating.set(self)
-            try:
-                return validate(*args, **kwargs)
-            finally:
-                _validating.reset(token)
-                contained(self.name)(self.hook.close_step)(self.step, "eval-rollout")
-
-        return wrapped
-
-    def around_fit(self, fit: Callable[..., Any]) -> Callable[..., Any]:
-        """Stores what is left when training ends, however it ends."""
-
-        @functools.wraps(fit)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            self.hook.start_training()
-            contained(self.name)(self.announce)()
-            try:
-                return fit(*args, **kwargs)
-            finally:
-                self.hook.close()
-
-        return wrapped
+    @contextmanager
+    def fitting(self) -> Iterator[None]:
+        """The training runs inside: what is left is stored when it ends, however it ends."""
+        self.hook.start_training()
+        contained(self.name)(self.announce)()
+        try:
+            yield
+        finally:
+            self.hook.close()
 
     def _hand_over(self, given: Arguments) -> None:
         self.on_rollouts(given)
@@ -138,20 +123,11 @@ def observe(
     Returns:
         The observer; None where the trainer had one already, lacks what a hook needs, or nothing was asked for.
     """
-    integration = integration_named(name)
-    warn_if_unsupported(integration)
-    settings = HookSettings.from_environment().over(options)
-    if getattr(trainer, "_rollout_traces", None) is not None:
-        trainer._rollout_traces.hook.give(logger, settings)
+    made, is_new = attach_once(name, trainer, logger, options, observer)
+    if not is_new:
         return None
-    if not binds(integration, trainer):
-        return None
-    made = observer(name, trainer, logger, settings)
-    if not made.hook.is_on:
-        return None
-    trainer._rollout_traces = made
-    trainer._validate = made.around_validation(trainer._validate)
-    trainer.fit = made.around_fit(trainer.fit)
+    trainer._validate = inside(trainer._validate, made.validating)
+    trainer.fit = inside(trainer.fit, made.fitting)
     return made
 
 

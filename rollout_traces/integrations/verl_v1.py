@@ -9,6 +9,7 @@ not, the folder is set to a name that means "no dump".
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +17,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.errors import BatchError
-from rollout_traces.integrations.base import (
-    Arguments,
-    arguments_of,
-    attach_when_built,
-    contained,
-    has_hook_points,
-    integration_named,
-)
+from rollout_traces.integrations.base import Arguments, arguments_of, attach_when_built, contained
 from rollout_traces.integrations.verl_followed import NOTED, noted_columns
 from rollout_traces.integrations.verl_observer import (
     VerlObserver,
@@ -35,6 +29,7 @@ from rollout_traces.integrations.verl_observer import (
 )
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.plain_values import columns_of
 
 MODULE = "verl.trainer.ppo.v1.trainer_base"
 RESPONSE_FIELDS = {
@@ -88,7 +83,7 @@ def batches_from(fetched: Fetched, /) -> list[RolloutBatch]:
     sampled = [np.asarray(row) > 0 for row in rows["loss_mask"]] if "loss_mask" in rows else masks
     tracks = {ours: rows[theirs] for theirs, ours in RESPONSE_FIELDS.items() if theirs in rows}
     extras = [item if isinstance(item, Mapping) else {} for item in rows.get("extra_fields", [])]
-    numbers, words = split_extras(_columns([item.get("reward_extra_info") or {} for item in extras]))
+    numbers, words = split_extras(columns_of([item.get("reward_extra_info") or {} for item in extras]))
     if "num_turns" in rows:
         numbers["num_turns"] = np.asarray([float(value) for value in rows["num_turns"]])
     noted = noted_columns([item.get(NOTED) for item in extras])
@@ -130,13 +125,11 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
 
 def install() -> None:
     """Makes every trainer of `verl.trainer.ppo.v1` built from now on log."""
-    if not has_hook_points(integration_named("verl_v1"), MODULE):
+    if attach_when_built("verl_v1", MODULE, "PPOTrainer", attach) is None:
         return
-    from verl.trainer.ppo.v1 import trainer_base
-
+    trainer_base: Any = sys.modules[MODULE]
     if not isinstance(trainer_base.tq, _QueueSeenInValidation):
         trainer_base.tq = _QueueSeenInValidation(trainer_base.tq)
-    attach_when_built(trainer_base.PPOTrainer, "verl_v1", attach)
 
 
 class _QueueSeenInValidation:
@@ -199,11 +192,6 @@ def _rows(values: Any) -> list[Any]:
             for row in values.detach().cpu().unbind()
         ]
     return list(values.tolist() if hasattr(values, "tolist") else values)
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _versions(tags: Sequence[Mapping[str, Any]], sampled: Sequence[np.ndarray]) -> list[np.ndarray] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,16 @@ def finite_or_text(value: Any) -> Any:
     if type(value) is float:
         return value if math.isfinite(value) else _not_finite(value)
     return [finite_or_text(item) for item in value] if type(value) is list else value
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]], unknown: Any = None) -> dict[str, list[Any]]:
+    """Mappings of B rows as columns [B] by name.
+
+    Args:
+        unknown: stands where a row does not have a name that another one has.
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {str(name): [row.get(name, unknown) for row in rows] for name in names}
 
 
 def cut(text: str) -> str:

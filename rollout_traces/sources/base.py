@@ -5,15 +5,18 @@ from __future__ import annotations
 import abc
 import contextlib
 import re
+import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rollout_traces.model.plain_values import INFINITE
+from rollout_traces.model.text import MOST
+from rollout_traces.model.units import KB, LARGEST_EXACT, MB
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.lines import first_object, head_objects, head_of, json_lines
 from rollout_traces.sources.problems import Problems
@@ -21,14 +24,16 @@ from rollout_traces.sources.rows import RolloutRow, number
 
 TRAIN = "rollout"
 EVAL = "eval-rollout"
-HEAD = 1 << 18
+SQLITE = b"SQLite format 3\0"
+"""The first bytes of a SQLite file."""
+HEAD = 256 * KB
 """Bytes of a file that recognition looks at."""
 FIRST_RECORDS = 64
 """Records that say which keys a file has."""
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:,]', re.DOTALL)
-_MOST = 2**53
-"""Whole numbers above this are none: no step, no version comes near, and no float holds them."""
+PATIENCE = 10
+"""Seconds that a SQLite file is waited for while its writer has it."""
 _EVAL_WORD = re.compile(
     r"(?:^|[_\-./])(?:eval|evals|val|valid|validation|test)(?:[_\-./]|\d|$)", re.IGNORECASE
 )
@@ -60,6 +65,17 @@ class Head:
         """Names of the folders above the file, the nearest first, and of the file itself first of all."""
         return (self.path.name, *(parent.name for parent in self.path.parents))
 
+    def above(self, *names: str) -> Path:
+        """The folder of the file, or the one above those that say what lies in them and not which run it is of.
+
+        Args:
+            names: a pattern for the whole name of each such folder, the nearest first; one that does not fit is none.
+        """
+        folder = self.path.parent
+        for name in names:
+            folder = folder.parent if re.fullmatch(name, folder.name) else folder
+        return folder
+
     def has(self, *keys: str) -> bool:
         """True when the first object has all of these keys."""
         return self.keys.issuperset(keys)
@@ -82,14 +98,14 @@ class Claim:
         step: the step that all of its rollouts are of; None where its records say.
         split: the split that all of its rollouts are of.
         lacks: what the file does not have, one phrase each: shown before and after an import.
-        order: sorts the files of one step.
+        order: sorts the files of one step; their names do where it is empty.
         run: what its first rollout's run is called, where the file says so; else the root's name.
     """
 
     root: Path
     step: int | None = None
     split: str = TRAIN
-    lacks: tuple[str, ...] = ()
+    lacks: Sequence[str] = ()
     order: str = ""
     run: str | None = None
 
@@ -104,7 +120,7 @@ class ReadOptions:
     """
 
     trust_pickle: bool = False
-    max_bytes: int = 256 << 20
+    max_bytes: int = 256 * MB
 
 
 @dataclass(frozen=True)
@@ -206,7 +222,7 @@ class Fields:
         value = None if key is None else self.read_number(key, self.record[key])
         if key is None or value is None:
             return None
-        if value != value or abs(value) > _MOST or value != int(value):
+        if value != value or abs(value) > LARGEST_EXACT or value != int(value):
             self._refuse(key, self.record[key], "a whole number")
             return None
         return int(value)
@@ -244,7 +260,7 @@ class Fields:
         return next((key for key in keys if self.record.get(key) is not None), None)
 
     def _refuse(self, key: str, value: Any, expected: str) -> None:
-        text = f"{key}: seen {repr(value)[:80]}. Expected {expected}; it is unknown."
+        text = f"{key}: seen {repr(value)[:MOST]}. Expected {expected}; it is unknown."
         self.note("values_not_understood", text)
 
 
@@ -295,6 +311,16 @@ def were_written_within(paths: Iterable[Path], seconds: float) -> bool:
             if time.time() - path.stat().st_mtime < seconds:
                 return True
     return False
+
+
+def read_only(path: Path, how: str = "mode=ro") -> contextlib.closing[sqlite3.Connection]:
+    """A SQLite file, to be read and closed again.
+
+    Args:
+        how: parameters of its address.
+    """
+    address = f"{path.resolve().as_uri()}?{how}"
+    return contextlib.closing(sqlite3.connect(address, uri=True, timeout=PATIENCE))
 
 
 def top_keys(raw: bytes) -> list[str]:

@@ -8,16 +8,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.logger.attempts import attempts_of, now
 from rollout_traces.logger.rollout_logger import RolloutLogger
+from rollout_traces.model.units import HOUR, MINUTE
 from rollout_traces.sources.base import ReadOptions
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.re_encode import ReEncoder
-from rollout_traces.sources.run_import import FileImport, RunImport, rows_given
+from rollout_traces.sources.run_import import FileImport, ImportedRun, RunImport, rows_given
 from rollout_traces.sources.scan import FoundRun, scan
 from rollout_traces.sources.state import FileState, ImportState, only_import_of
 from rollout_traces.sources.trackio_traces import PREFIX, project_path, rows_of_project
@@ -59,41 +61,6 @@ class ImportOptions:
 
 
 @dataclass
-class ImportedRun:
-    """One run's part of the report of an import.
-
-    Attributes:
-        name: its name in Trackio.
-        origin: where its rollouts came from.
-        formats: files of each format, by title.
-        lacks: what its files do not have.
-        files: files read.
-        files_known: files passed over because they were imported before.
-        rows: rollouts imported.
-        rows_known: rollouts passed over because they were imported before.
-        rows_without_tokens: those without token ids.
-        rows_not_decoded: those whose token ids are not stored, since no tokenizer was given.
-        rows_re_encoded: those whose ids were made from their text.
-        steps: steps and splits closed.
-        stored: whether all of it was stored; else it waits on disk, and `rollout-traces recover` stores it.
-    """
-
-    name: str
-    origin: str
-    formats: dict[str, int] = field(default_factory=dict)
-    lacks: tuple[str, ...] = ()
-    files: int = 0
-    files_known: int = 0
-    rows: int = 0
-    rows_known: int = 0
-    rows_without_tokens: int = 0
-    rows_not_decoded: int = 0
-    rows_re_encoded: int = 0
-    steps: int = 0
-    stored: bool = True
-
-
-@dataclass
 class ImportReport:
     """The report of an import.
 
@@ -119,7 +86,7 @@ def import_rollouts(
     progress: Progress | None = None,
     follow: bool = False,
     poll_s: float = 5.0,
-    quiet_s: float = 60.0,
+    quiet_s: float = MINUTE,
     **options: Any,
 ) -> ImportReport:
     """Imports rollouts of other tools into a Trackio project.
@@ -182,14 +149,14 @@ def _import_paths(
             found = scan(paths, Problems(), asked.file_format)
     for run in found:
         name = _name_of(run, asked, len(found))
-        already = done
-
-        def advance(n: int, already: int = already) -> None:
-            if progress is not None:
-                progress(already + n, total)
-
+        advance = partial(_advance, progress, done, total)
         _import_run(run, name, paths, asked, report, advance, follow)
         done += run.size
+
+
+def _advance(progress: Progress | None, already: int, total: int, n: int) -> None:
+    if progress is not None:
+        progress(already + n, total)
 
 
 def _name_of(run: FoundRun, asked: ImportOptions, n_runs: int) -> str:
@@ -374,7 +341,7 @@ class _Loggers:
         logger, self._logger = self._logger, None
         if logger is None:
             return
-        patience = time.monotonic() + 3600
+        patience = time.monotonic() + HOUR
         before = -1
         while not logger.flush(30.0) and time.monotonic() < patience:
             stored = logger.counters["rollouts_stored"]

@@ -20,14 +20,13 @@ from typing import IO, Any, NamedTuple, cast
 
 import orjson
 
-from rollout_traces.model.bounded_reading import check_values
+from rollout_traces.model.bounded_reading import MOST_RATIO, check_values
+from rollout_traces.model.units import KB, MB
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.zstd_frames import open_zstd
 
-MAX_LINE = 128 << 20
+MAX_LINE = 128 * MB
 """Bytes of a line above which it is passed over."""
-MAX_RATIO = 200
-"""A compressed file that grows to more than this many times its size is taken for a bomb."""
 
 
 class Line(NamedTuple):
@@ -123,13 +122,13 @@ def _objects(file: IO[bytes], path: Path, problems: Problems) -> Iterator[Line]:
 
 def _most_of(path: Path) -> float:
     """Bytes that a file may unpack to; of one that is not packed, any."""
-    return path.stat().st_size * MAX_RATIO + MAX_LINE if path.suffix in PACKED else math.inf
+    return path.stat().st_size * MOST_RATIO + MAX_LINE if path.suffix in PACKED else math.inf
 
 
 def _is_bomb(path: Path, n_bytes: int, problems: Problems, line: int) -> bool:
     if n_bytes <= _most_of(path):
         return False
-    text = f"grows to more than {MAX_RATIO} times its size: taken for a bomb, not read further."
+    text = f"grows to more than {MOST_RATIO} times its size: taken for a bomb, not read further."
     problems.add(path, "bombs", text, line)
     return True
 
@@ -171,7 +170,7 @@ def loads(raw: bytes) -> Any:
             raise ValueError("nested too deeply") from error
 
 
-def head_of(path: Path, size: int = 1 << 16) -> bytes:
+def head_of(path: Path, size: int = 64 * KB) -> bytes:
     """The first bytes of a file, unpacked where it is packed, as far as they can be read."""
     data = b""
     with contextlib.suppress(OSError, EOFError, zlib.error), opened(path) as file:
@@ -216,7 +215,7 @@ def opened(path: Path) -> IO[bytes]:
 def _skip_line(file: IO[bytes], most: float) -> int:
     """Reads to the line's end, or until it has more than `most` bytes, and gives how many these were."""
     skipped = 0
-    while skipped <= most and (chunk := file.readline(1 << 20)):
+    while skipped <= most and (chunk := file.readline(CHUNK)):
         skipped += len(chunk)
         if chunk.endswith(b"\n"):
             break
@@ -225,7 +224,7 @@ def _skip_line(file: IO[bytes], most: float) -> int:
 
 _MARK = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*("|\\?\Z)|[{}\[\]]', re.DOTALL)
 _LOOKS_CUT = re.compile(rb'\{\s*("(?:[^"\\]|\\.)*"\s*:.*[,{\[])?\s*', re.DOTALL)
-CHUNK = 1 << 20
+CHUNK = MB
 
 
 class TooLong(Exception):

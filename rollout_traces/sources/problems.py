@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rollout_traces.model.text import MOST
+
 NOT_UNDERSTOOD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Errors of reading a record whose values are not of the kinds that its writer writes."""
 MAX_KEPT = 200
@@ -91,7 +93,7 @@ class Problems:
         listed = given if isinstance(given, list) else [] if given is None else [given]
         for each in listed:
             if not isinstance(each, Mapping):
-                text = f"{name}: seen {repr(each)[:80]}. Expected objects; it is left out."
+                text = f"{name}: seen {repr(each)[:MOST]}. Expected objects; it is left out."
                 self.add(path, "values_not_understood", text, line)
         return [each for each in listed if isinstance(each, Mapping)]
 

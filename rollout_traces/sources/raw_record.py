@@ -6,7 +6,6 @@ imported into the same project.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sqlite3
 import zipfile
@@ -19,12 +18,13 @@ import orjson
 
 from rollout_traces.errors import FileRefused, StoreError
 from rollout_traces.model.bounded_reading import read
+from rollout_traces.model.text import MOST
+from rollout_traces.sources.base import SQLITE, read_only
 from rollout_traces.sources.formats.inspect_eval import unpacked
 from rollout_traces.sources.lines import MAX_LINE, TooLong, head_of, is_no_lines, objects, opened
 from rollout_traces.sources.state import imported_files
 
 _PLACE = re.compile(r"(.+):([1-9][0-9]{0,17})", re.DOTALL)
-_SQLITE = b"SQLite format 3\0"
 _OF_PROGRAMS = (".pt", ".pkl", ".pickle")
 
 
@@ -43,7 +43,7 @@ def raw_record(folder: Path, project: str, origin: str) -> bytes:
     """
     place = _PLACE.fullmatch(origin)
     if place is None:
-        raise StoreError(f"origin: seen {origin[:200]!r}. Expected a file and a record, file:12.")
+        raise StoreError(f"origin: seen {origin[:MOST]!r}. Expected a file and a record, file:12.")
     name, number = place[1], int(place[2])
     known = imported_files(folder, project)
     if name not in known:
@@ -77,13 +77,11 @@ def raw_record(folder: Path, project: str, origin: str) -> bytes:
 def _records(path: Path, number: int) -> Iterator[bytes]:
     """The record of a number, where there is one; the kind of file is known by its first bytes."""
     with path.open("rb") as file:
-        begins = file.read(len(_SQLITE))
+        begins = file.read(len(SQLITE))
     if begins.startswith(b"PAR1"):
         yield from (_as_json(row) for row in read(path, at=[number - 1]).to_pylist())
-    elif begins == _SQLITE:
-        with contextlib.closing(
-            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=10)
-        ) as store:
+    elif begins == SQLITE:
+        with read_only(path) as store:
             store.row_factory = sqlite3.Row
             found = store.execute("SELECT * FROM wire_rows WHERE cursor = ?", (number,)).fetchall()
             yield from (_as_json(dict(row)) for row in found)

@@ -14,13 +14,15 @@ import orjson
 
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.model_calls import MergedRow, ModelCall
-from rollout_traces.model.plain_values import INFINITE
+from rollout_traces.model.plain_values import INFINITE, columns_of
 from rollout_traces.model.spans import Span
 from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
 from rollout_traces.sources.chat import messages_of_marked_text
 from rollout_traces.sources.problems import Problems
 
 _DECIMAL = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+NO_TOKENS = ("token ids", "loss mask", "logprobs")
+"""What a dump of text alone does not have."""
 RE_ENCODED = "re-encoded"
 """The value of `extras["ids_from"]` of ids that were made from text and may differ from those trained on."""
 
@@ -232,45 +234,30 @@ def batch_of(rows: Sequence[RolloutRow], *, decodes_tokens: bool) -> RolloutBatc
     Raises:
         ValueError: a token id is no whole number.
     """
-    lengths = [0 if row.input_ids is None else len(row.input_ids) for row in rows]
-    shape = (len(rows), max(lengths, default=0))
-    ids = np.zeros(shape, np.int64)
-    attention = np.zeros(shape, bool)
-    loss = np.zeros(shape, bool)
-    response = np.zeros(shape, bool)
-    for b, (row, n) in enumerate(zip(rows, lengths, strict=True)):
-        if not n:
-            continue
-        ids[b, :n] = _token_ids(row.input_ids)
-        attention[b, :n] = True
-        sampled = row.response_mask if row.response_mask is not None else row.loss_mask
-        trained = row.loss_mask if row.loss_mask is not None else row.response_mask
-        if sampled is not None and trained is not None:
-            response[b, :n] = np.asarray(sampled) != 0
-            loss[b, :n] = np.asarray(trained) != 0
+    ids: list[Any] = [[] if row.input_ids is None else _token_ids(row.input_ids) for row in rows]
     given: dict[str, Any] = {
-        "input_ids": ids,
-        "attention_mask": attention,
-        "loss_mask": loss,
-        "response_mask": response if any(row.response_mask is not None for row in rows) else None,
-        **_tracks(rows, lengths, shape),
+        name: [getattr(row, attribute) for row in rows] for name, attribute in _COLUMNS.items()
     }
-    given |= {name: _floats(rows, attribute) for name, attribute in _ROW_FLOATS.items()}
-    if given.get("advantages") is None:
-        given["advantages"] = _floats(rows, "advantage")
-    given["reward_components"] = _named(rows, "components")
-    given["sample_metrics"] = _named(rows, "metrics")
-    given |= {name: _list(rows, attribute) for name, attribute in _ROW_LISTS.items()}
-    given["messages"] = _listed(
-        [_messages_of(row, n, decodes_tokens) for row, n in zip(rows, lengths, strict=True)]
-    )
-    given["prompt_keys"] = _listed([row.key_of_prompt() for row in rows])
-    given["group_ids"] = _groups(rows, given["prompt_keys"])
-    given["extras"] = _listed([row.extras or None for row in rows])
-    given["ledger_rows"] = _listed([row.ledger_row or None for row in rows])
-    given["known_columns"] = _listed([row.known_columns or None for row in rows])
-    given["train_version"] = next((r.train_version for r in rows if r.train_version is not None), None)
-    return RolloutBatch(**{name: value for name, value in given.items() if value is not None})
+    given |= {
+        "extras": [row.extras or None for row in rows],
+        "ledger_rows": [row.ledger_row or None for row in rows],
+        "known_columns": [row.known_columns or None for row in rows],
+        "reward_components": columns_of([row.components for row in rows]),
+        "sample_metrics": columns_of([row.metrics for row in rows]),
+        "messages": [_messages_of(row, len(n), decodes_tokens) for row, n in zip(rows, ids, strict=True)],
+        "prompt_keys": [row.key_of_prompt() for row in rows],
+        "train_version": next((r.train_version for r in rows if r.train_version is not None), None),
+        **_tracks(rows),
+    }
+    given["group_ids"] = [
+        row.group if row.group is not None else -1 if key is None else f"prompt {key}"
+        for row, key in zip(rows, given["prompt_keys"], strict=True)
+    ]
+    if any(row.response_mask is not None for row in rows):
+        given["response_mask"] = [_mask(row.response_mask, row.loss_mask) for row in rows]
+    known = {name: value for name, value in given.items() if not _is_unknown(value)}
+    known["loss_mask"] = [_mask(row.loss_mask, row.response_mask) for row in rows]
+    return RolloutBatch.from_prompt_response([[]] * len(rows), ids, **known)
 
 
 def _token_ids(given: Any) -> np.ndarray:
@@ -281,8 +268,10 @@ def _token_ids(given: Any) -> np.ndarray:
     return ids
 
 
-_ROW_FLOATS = {"rewards": "reward", "raw_rewards": "raw_reward"}
-_ROW_LISTS = {
+_COLUMNS = {
+    "advantages": "advantage",
+    "rewards": "reward",
+    "raw_rewards": "raw_reward",
     "episode_ids": "episode",
     "parents": "parent",
     "origins": "origin",
@@ -298,6 +287,7 @@ _ROW_LISTS = {
     "tools": "tools",
     "timings": "timings",
 }
+"""Columns of a batch -> fields of its rows."""
 
 
 def _messages_of(row: RolloutRow, n_tokens: int, decodes_tokens: bool) -> list[dict[str, Any]] | None:
@@ -306,53 +296,30 @@ def _messages_of(row: RolloutRow, n_tokens: int, decodes_tokens: bool) -> list[d
     return row.messages if row.messages_are_given else None
 
 
-def _tracks(rows: Sequence[RolloutRow], lengths: Sequence[int], shape: tuple[int, int]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in dict.fromkeys(name for row in rows for name in row.tracks):
-        if name in INT_TRACKS:
-            track: np.ndarray = np.full(shape, -1, np.int64)
-        elif name in FLOAT_TRACKS:
-            track = np.ma.masked_all(shape, np.float64)
-        else:
-            continue
-        for b, (row, n) in enumerate(zip(rows, lengths, strict=True)):
-            values = row.tracks.get(name)
-            if values is not None and n:
-                track[b, :n] = np.asarray(
-                    [np.nan if value is None else value for value in values]
-                    if isinstance(values, list)
-                    else values,
-                    track.dtype,
-                )
-        found[name] = track
-    return found
+def _is_unknown(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(each is None for each in value))
 
 
-def _floats(rows: Sequence[RolloutRow], attribute: str) -> Any:
-    values = [getattr(row, attribute) for row in rows]
-    return None if all(value is None for value in values) else values
+def _mask(own: Sequence[Any] | None, other: Sequence[Any] | None) -> np.ndarray | None:
+    """A row's mask, of which another one stands in."""
+    given = own if own is not None else other
+    return None if given is None else np.asarray(given) != 0
 
 
-def _named(rows: Sequence[RolloutRow], attribute: str) -> dict[str, list[float | None]]:
-    names = dict.fromkeys(name for row in rows for name in getattr(row, attribute))
-    return {name: [getattr(row, attribute).get(name) for row in rows] for name in names}
+def _tracks(rows: Sequence[RolloutRow]) -> dict[str, list[Any]]:
+    """Values of tokens by canonical name, a row's or None; unknown ones of a row are NaN."""
+    names = dict.fromkeys(name for row in rows for name in row.tracks if name in (*INT_TRACKS, *FLOAT_TRACKS))
+    return {
+        name: [
+            None if row.input_ids is None or (values := row.tracks.get(name)) is None else _numbers(values)
+            for row in rows
+        ]
+        for name in names
+    }
 
 
-def _list(rows: Sequence[RolloutRow], attribute: str) -> list[Any] | None:
-    return _listed([getattr(row, attribute) for row in rows])
-
-
-def _listed(values: list[Any]) -> list[Any] | None:
-    return None if all(value is None for value in values) else values
-
-
-def _groups(rows: Sequence[RolloutRow], prompt_keys: Sequence[str | None] | None) -> list[Any]:
-    """The dump's groups, else one a prompt; -1 where neither is known, which the ledger finds by the tokens."""
-    found = []
-    for b, row in enumerate(rows):
-        key = None if prompt_keys is None else prompt_keys[b]
-        found.append(row.group if row.group is not None else f"prompt {key}" if key is not None else -1)
-    return found
+def _numbers(values: Any) -> Any:
+    return [np.nan if v is None else v for v in values] if isinstance(values, list) else values
 
 
 def _hash(data: bytes) -> str:

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rollout_traces.errors import BatchError
 from rollout_traces.logger.attempts import attempts_of
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import SPLITS, RolloutBatch
+from rollout_traces.model.units import KB, MB, MINUTE
 from rollout_traces.sources.base import Fields, Found, ReadOptions
 from rollout_traces.sources.formats.chat_jsonl import rows_of
 from rollout_traces.sources.lines import PACKED, opened
@@ -23,7 +24,7 @@ from rollout_traces.sources.state import FileState, ImportState
 
 MAX_WAITING = 48
 """Hand-overs that may wait on disk before reading goes on."""
-_TAIL = 4096
+_TAIL = 4 * KB
 """Bytes before the end of what was read that tell whether a file was written anew."""
 
 
@@ -31,7 +32,7 @@ Key = tuple[int, str]
 """A step and a split."""
 MAX_ROWS = 512
 MAX_TOKENS = 4_000_000
-MAX_CHARACTERS = 32 << 20
+MAX_CHARACTERS = 32 * MB
 
 
 @dataclass
@@ -113,12 +114,39 @@ class StepQueue:
             self._hand_over(key, waiting.rows)
 
 
-class Outcome(Protocol):
-    """Counters of an import of a run."""
+@dataclass
+class ImportedRun:
+    """One run's part of the report of an import.
 
-    rows: int
-    rows_without_tokens: int
-    steps: int
+    Attributes:
+        name: its name in Trackio.
+        origin: where its rollouts came from.
+        formats: files of each format, by title.
+        lacks: what its files do not have.
+        files: files read.
+        files_known: files passed over because they were imported before.
+        rows: rollouts imported.
+        rows_known: rollouts passed over because they were imported before.
+        rows_without_tokens: those without token ids.
+        rows_not_decoded: those whose token ids are not stored, since no tokenizer was given.
+        rows_re_encoded: those whose ids were made from their text.
+        steps: steps and splits closed.
+        stored: whether all of it was stored; else it waits on disk, and `rollout-traces recover` stores it.
+    """
+
+    name: str
+    origin: str
+    formats: dict[str, int] = field(default_factory=dict)
+    lacks: tuple[str, ...] = ()
+    files: int = 0
+    files_known: int = 0
+    rows: int = 0
+    rows_known: int = 0
+    rows_without_tokens: int = 0
+    rows_not_decoded: int = 0
+    rows_re_encoded: int = 0
+    steps: int = 0
+    stored: bool = True
 
 
 class RunImport:
@@ -132,7 +160,7 @@ class RunImport:
     """
 
     def __init__(
-        self, logger: RolloutLogger, encoder: ReEncoder | None, outcome: Outcome, problems: Problems
+        self, logger: RolloutLogger, encoder: ReEncoder | None, outcome: ImportedRun, problems: Problems
     ) -> None:
         self.logger = logger
         self._encoder = encoder
@@ -185,7 +213,7 @@ class RunImport:
         self.logger.close_step(*key)
         self._outcome.steps += 1
         if not self._is_known_to_trackio:  # until then a second import would begin another run of this name
-            self._is_known_to_trackio = self.logger.flush(60.0)
+            self._is_known_to_trackio = self.logger.flush(MINUTE)
 
     def _wait_for_room(self) -> None:
         while self.logger.counters["spooled"] > MAX_WAITING:
@@ -273,19 +301,20 @@ class FileImport:
             current = self._take_up(row.run or self._name)
             row.origin = f"{place}:{row.line or row_number}"
             identity, repeats = identity_of(row)
-            read = self._state.add_repeats if behind and repeats else None
-            if read is None and not self._state.is_new(current[0], identity, row.step, repeats=repeats):
+            is_new = (
+                self._state.add_repeats(current[0], identity, row.step)
+                if behind and repeats
+                else self._state.is_new(current[0], identity, row.step, repeats=repeats)
+            )
+            if not is_new:
                 self.known += 1
+            elif (row.step, row.split) in current[1].queue.open_keys:
+                current[1].add(row, found.format.behind)
             else:
-                if read is not None:
-                    read(current[0], identity, row.step)
-                if (row.step, row.split) not in current[1].queue.open_keys:
-                    self._state.open_step(current[0], row.step, row.split)
-                    current[1].add(row, found.format.behind)
-                    progress = FileState(-1, 0, stop, number, _tail(found, stop), last_step)
-                    self._state.keep({found.path: progress}, current[0], current[1].queue.open_keys)
-                else:
-                    current[1].add(row, found.format.behind)
+                self._state.open_step(current[0], row.step, row.split)
+                current[1].add(row, found.format.behind)
+                progress = FileState(-1, 0, stop, number, _tail(found, stop), last_step)
+                self._state.keep({found.path: progress}, current[0], current[1].queue.open_keys)
             last_step = row.step if last_step is None else max(last_step, row.step)
             stop, number = row_stop, row_number
             if n % 64 == 0:

@@ -163,7 +163,7 @@ def _may_be_read(path: Path, asked: Format) -> bool:
 def _forced(path: Path) -> Claim:
     """Makes a claim to a file that a format does not recognise and is to read."""
     step = number_in(r"(?:^|[_\-.])(?:step|iter|iteration)[_\-]?(\d+)", path.stem, path.parent.name)
-    return Claim(path.parent, step, split_of(path.name, path.parent.name), order=path.name)
+    return Claim(path.parent, step, split_of(path.name, path.parent.name))
 
 
 def recognise(

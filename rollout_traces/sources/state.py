@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollout_traces.errors import ConfigError
+from rollout_traces.model.private_files import FOLDER_MODE
+from rollout_traces.sources.base import PATIENCE, read_only
 from rollout_traces.spool.locks import FolderLock
 
 FOLDER = "rollout-imports"
@@ -63,10 +65,7 @@ class ImportState:
     """
 
     def __init__(self, folder: Path, project: str, run_id: str) -> None:
-        name = hashlib.sha256(f"{project}\0{run_id}".encode()).hexdigest()[:20]
-        path = folder / FOLDER / f"{name}.sqlite3"
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._connection = sqlite3.connect(path, timeout=30)
+        self._connection = sqlite3.connect(_place(folder, project, run_id, ".sqlite3"), timeout=PATIENCE)
         self._written = time.monotonic()
         self._connection.executescript(_TABLES)
         with self._connection:
@@ -161,6 +160,14 @@ class ImportState:
         self._connection.close()
 
 
+def _place(folder: Path, project: str, run: str, suffix: str) -> Path:
+    """A file of a run, in a folder that is made where it is missing."""
+    place = folder / FOLDER
+    place.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+    name = hashlib.sha256(f"{project}\0{run}".encode()).hexdigest()
+    return place / f"{name}{suffix}"
+
+
 def only_import_of(folder: Path, project: str, run: str) -> FolderLock:
     """A lock that one import at a time holds of a run, whatever process it is in.
 
@@ -171,10 +178,7 @@ def only_import_of(folder: Path, project: str, run: str) -> FolderLock:
     Raises:
         ConfigError: another import holds it.
     """
-    place = folder / FOLDER
-    place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    name = hashlib.sha256(f"{project}\0{run}".encode()).hexdigest()[:20]
-    lock = FolderLock(place / f"{name}.lock")
+    lock = FolderLock(_place(folder, project, run, ".lock"))
     if not lock.acquire():
         raise ConfigError(
             f"run {run!r} of {project!r}: another import writes to it now. Start this one when that one has ended."
@@ -190,11 +194,8 @@ def imported_files(folder: Path, project: str) -> frozenset[str]:
     """
     found: set[str] = set()
     for path in (folder / FOLDER).glob("*.sqlite3"):
-        address = f"{path.resolve().as_uri()}?mode=ro"
-        with (
-            contextlib.suppress(sqlite3.DatabaseError),  # damaged, or of an import that only began: no files
-            contextlib.closing(sqlite3.connect(address, uri=True, timeout=30)) as state,
-        ):
+        # damaged, or of an import that only began: no files
+        with contextlib.suppress(sqlite3.DatabaseError), read_only(path) as state:
             if state.execute("SELECT 1 FROM project WHERE name = ?", (project,)).fetchone():
                 found.update(name for (name,) in state.execute("SELECT path FROM files"))
     return frozenset(found)

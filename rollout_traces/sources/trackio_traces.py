@@ -18,7 +18,7 @@ from rollout_traces.decode.messages import transcript_of_messages
 from rollout_traces.errors import ConfigError
 from rollout_traces.ledger.text_facts import tool_failed
 from rollout_traces.settings.run_settings import file_stem
-from rollout_traces.sources.base import EVAL, TRAIN
+from rollout_traces.sources.base import EVAL, TRAIN, read_only
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.problems import Problems
@@ -384,19 +384,17 @@ def rows_of_project(path: Path, problems: Problems) -> Iterator[tuple[RolloutRow
     Yields:
         Each rollout with the name of its run, the table that it lies in, and its number there.
     """
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=10)
     try:
-        tables = {
-            name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        }
-        if "traces" in tables:
-            yield from _traces(connection, path, problems)
-        if "metrics" in tables:
-            yield from _tables(connection, path, problems)
+        with read_only(path) as connection:
+            tables = {
+                name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            }
+            if "traces" in tables:
+                yield from _traces(connection, path, problems)
+            if "metrics" in tables:
+                yield from _tables(connection, path, problems)
     except sqlite3.Error as error:
         problems.add(path, "unreadable_files", f"cannot be read ({error}).")
-    finally:
-        connection.close()
 
 
 def _traces(
@@ -436,7 +434,7 @@ def _tables(
         table = reader.table(at)
         if table is None:
             continue
-        repeated += table.repeated
+        repeated += table.first
         for row in table.rollouts():
             yield row, "metrics", at
     if repeated:

@@ -42,8 +42,7 @@ class LoggedTable:
         step: the step it was logged at, in Trackio's own counting.
         timestamp: when it was stored.
         split: `rollout` or `eval-rollout`.
-        first: the place of the first of `records` in the stored table.
-        repeated: rows left out, because they are those of an earlier table.
+        first: the place of the first of `records` in the stored table: those before it are rows of an earlier table.
         records: its rows.
         rewards: names of the columns that are rewards, in the trainer's order.
         weights: of each of `rewards`; empty where the run's configuration does not say.
@@ -56,7 +55,6 @@ class LoggedTable:
     timestamp: str
     split: str
     first: int = 0
-    repeated: int = 0
     records: Sequence[Mapping[str, Any]] = ()
     rewards: Sequence[str] = ()
     weights: Sequence[float] = ()
@@ -142,7 +140,6 @@ class TableReader:
             timestamp=timestamp or "",
             split=split,
             first=first,
-            repeated=first,
             records=stored[first:],
             rewards=rewards,
             weights=weights if len(weights) == len(rewards) else (),

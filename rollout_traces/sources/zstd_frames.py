@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from rollout_traces.errors import extra
+from rollout_traces.model.units import MB
 
-MOST_FRAME = 64 << 20
+MOST_FRAME = 64 * MB
 """Bytes that one frame may unpack to."""
 _FOOTER = struct.Struct("<IBI")
+_SKIPPED = struct.Struct("<II")
+"""The beginning of a frame that is skipped: its magic and its size."""
 _SEEKABLE = 0x8F92EAB1
 _HAS_CHECKSUMS = 0x80
 
@@ -46,11 +49,11 @@ def _frames(path: Path) -> list[tuple[int, int]] | None:
         n, descriptor, magic = _FOOTER.unpack(tail)
         entry = struct.Struct("<III" if descriptor & _HAS_CHECKSUMS else "<II")
         table = n * entry.size
-        if magic != _SEEKABLE or table + _FOOTER.size + 8 > size:
+        if magic != _SEEKABLE or table + _FOOTER.size + _SKIPPED.size > size:
             return None
         file.seek(size - _FOOTER.size - table)
         found = [(packed, unpacked) for packed, unpacked, *_ in entry.iter_unpack(file.read(table))]
-    if sum(packed for packed, _ in found) != size - table - _FOOTER.size - 8:
+    if sum(packed for packed, _ in found) != size - table - _FOOTER.size - _SKIPPED.size:
         raise OSError("its table of frames does not fit its size")
     return found
 

@@ -70,7 +70,7 @@ class LoggedTables:
             table = reader.table(number)
             if table is not None and number < _MOST_TABLES:
                 found += _rows(table).values()
-                repeated += table.repeated
+                repeated += table.first
             size += n_bytes
         yield up_to, found
         if repeated:

@@ -11,6 +11,7 @@ import torch
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import BatchError
 from rollout_traces.integrations import areal, openrlhf, rllm, slime, trl, verl_v1
+from rollout_traces.integrations.base import watched
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.stats import trajectories
 
@@ -89,7 +90,9 @@ class TestTrl:
         observer = trl._TrlObserver("trl", trainer, None, {})
         rewards_B_F = torch.stack([torch.arange(8.0), torch.arange(8.0) * 10], dim=1)
         texts = [f"p{rank}-{i}" for i in range(4)]
-        calculate = observer.remember_rewards(lambda inputs, prompts, completions, ids: rewards_B_F)
+        calculate = watched(
+            "trl", lambda inputs, prompts, completions, ids: rewards_B_F, after=observer.on_rewards
+        )
         calculate(None, texts, texts, None)
         return observer, [{"prompt": prompt, "answer": "4"} for prompt in texts]
 

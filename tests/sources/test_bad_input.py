@@ -49,13 +49,18 @@ class TestWhatAFileLacks:
         for name in ("dump.jsonl", "array.json"):
             claim = ChatJsonl().claim(Head(tmp_path / name))
             assert claim is not None
-            assert claim.lacks == ("token ids", "loss mask", "logprobs", "groups (equal prompts are one)")
+            assert tuple(claim.lacks) == (
+                "token ids",
+                "loss mask",
+                "logprobs",
+                "groups (equal prompts are one)",
+            )
 
     def test_is_not_known_of_a_first_record_that_is_longer_than_what_is_looked_at(self, tmp_path):
         long = {"prompt": "q", "response": "a" * HEAD, "reward": 1.0, "step": 3}
         (tmp_path / "dump.jsonl").write_text(json.dumps(long) + "\n")
         claim = ChatJsonl().claim(Head(tmp_path / "dump.jsonl"))
-        assert claim is not None and claim.lacks == ("token ids", "loss mask", "logprobs")
+        assert claim is not None and tuple(claim.lacks) == ("token ids", "loss mask", "logprobs")
 
 
 class TestLines:
@@ -110,7 +115,7 @@ class TestLines:
         assert len(rows_of(path, problems)) == 1
         assert problems.counts == {"bombs": 1, "overlong_lines": 1}
         read = int(re.search(r"a line of ([\d,]+) bytes", str(problems.kept[0]))[1].replace(",", ""))
-        assert read <= path.stat().st_size * line_module.MAX_RATIO + 10_000 + (2 << 20)
+        assert read <= path.stat().st_size * line_module.MOST_RATIO + 10_000 + (2 << 20)
 
     def test_a_line_of_another_tool_in_verls_file_is_no_rollout(self, tmp_path):
         path = verl_file(tmp_path, line(), '{"foo": 1}\n', line())

@@ -7,7 +7,7 @@ from typing import Any
 
 from rollout_traces.sources.base import Claim, Fields, Found, Head, LinesFormat, split_of
 from rollout_traces.sources.chat import text_of
-from rollout_traces.sources.rows import RolloutRow, numbers
+from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, numbers
 
 _STOPS = {"max_tokens": "length", "max_output_tokens": "length", "end_turn": "stop", "stop_sequence": "stop"}
 
@@ -24,15 +24,13 @@ class ApiLog(LinesFormat):
         ):
             return None
         lacks = (
-            "token ids",
-            "loss mask",
-            "logprobs",
+            *NO_TOKENS,
             "rewards",
             "groups (equal prompts are one)",
             "steps (all are step 0)",
         )
         split = split_of(head.path.name, head.path.parent.name)
-        return Claim(head.path.parent, None, split, lacks, head.path.name)
+        return Claim(head.path.parent, None, split, lacks)
 
     def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
         request = _mapping(fields.first("request", "params", "body"))

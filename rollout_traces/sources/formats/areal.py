@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollout_traces.sources.base import EVAL, TRAIN, Claim, Fields, Found, Head, LinesFormat
-from rollout_traces.sources.rows import RolloutRow
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, Fields, Found, Head, LinesFormat, number_in
+from rollout_traces.sources.rows import NO_TOKENS, RolloutRow
+
+_DIGITS = 12
+"""Digits of a task that its file is called after, at most: files of a step are in the order of their tasks."""
 
 
 class Areal(LinesFormat):
@@ -22,13 +25,11 @@ class Areal(LinesFormat):
     def claim(self, head: Head) -> Claim | None:
         if not head.has("task_id", "seqlen", "reward") or not head.keys & {"completion", "segments"}:
             return None
-        folder = head.path.parent
-        step = int(folder.name) if folder.name.lstrip("-").isdigit() else None
-        root = folder.parent if step is not None else folder
-        split = EVAL if root.name == EVAL or "eval" in root.name else TRAIN
-        root = root.parent if root.name in (TRAIN, EVAL) else root
-        lacks = ("token ids", "loss mask", "logprobs", "versions inside a rollout", "stop reasons")
-        return Claim(root, step, split, lacks, head.path.stem.zfill(12))
+        step = number_in(r"^(-?\d+)$", head.path.parent.name)
+        split = EVAL if "eval" in head.above(r"-?\d+").name else TRAIN
+        root = head.above(r"-?\d+", f"{TRAIN}|{EVAL}")
+        lacks = (*NO_TOKENS, "versions inside a rollout", "stop reasons")
+        return Claim(root, step, split, lacks, head.path.stem.zfill(_DIGITS))
 
     def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
         value = fields.record

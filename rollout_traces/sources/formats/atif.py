@@ -13,6 +13,7 @@ from rollout_traces.sources.formats.own_export import row_of
 from rollout_traces.sources.lines import loads, read_object
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import (
+    NO_TOKENS,
     RolloutRow,
     add_tokens,
     call_of,
@@ -40,24 +41,21 @@ class Atif(FileFormat):
         if not (head.path.parent / "reward.txt").exists() and not _result(head.path):
             lacks.append("rewards")
         if b'"completion_token_ids"' not in head.raw:
-            lacks += ["token ids", "loss mask", "logprobs"]
+            lacks += list(NO_TOKENS)
         folder = head.path.parent
-        root = folder.parent.parent if folder.name == "agent" else folder
         run = _OWN_RUN.search(head.raw)
         if run:
             return Claim(folder, None, EVAL, (), str(head.path), run[1].decode("utf-8", "replace"))
-        return Claim(root, 0, EVAL, tuple(lacks), str(head.path))
+        root = folder.parent.parent if folder.name == "agent" else folder
+        return Claim(root, 0, EVAL, lacks, str(head.path))
 
     def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
         trajectory = read_object(found.path, problems, options.max_bytes)
         own = None if trajectory is None else (trajectory.get("extra") or {}).get("rollout_traces")
         if trajectory is not None and isinstance(own, dict):
-            row = None
             with problems.refusing(found.path, None):
                 given = messages_of(_messages(trajectory["steps"]))
-                row = row_of({**own, "messages": given}, 1)
-            if row is not None:
-                yield row
+                yield row_of({**own, "messages": given}, 1)
         elif trajectory is not None:
             yield from _rows(trajectory, found, problems)
 

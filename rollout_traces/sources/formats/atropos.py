@@ -25,7 +25,7 @@ class Atropos(LinesFormat):
             return None
         lacks = ["steps (all are step 0)", "versions", "stop reasons"]
         lacks += ["logprobs"] if head.lacks("inference_logprobs") else []
-        return Claim(head.path.parent, None, TRAIN, tuple(lacks), head.path.name)
+        return Claim(head.path.parent, None, TRAIN, lacks)
 
     def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
         group = fields.record

@@ -11,7 +11,7 @@ from typing import Any
 from rollout_traces.model.text import words
 from rollout_traces.sources.base import Claim, Fields, Found, Head, LinesFormat, number_in, split_of
 from rollout_traces.sources.lines import is_json_by_name
-from rollout_traces.sources.rows import RolloutRow, numbers, scalars
+from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, numbers, scalars
 
 _CHATS = ("messages", "conversations", "conversation", "chat", "dialogue")
 _PROMPTS = ("prompt", "prompts", "question", "query", "instruction", "problem", "input", "prompt_text")
@@ -57,12 +57,12 @@ class ChatJsonl(LinesFormat):
         step = number_in(
             r"(?:^|[_\-.])(?:step|iter|iteration)[_\-]?(\d+)", head.path.stem, head.path.parent.name
         )
-        lacks = ["token ids", "loss mask", "logprobs"]
+        lacks = list(NO_TOKENS)
         lacks += ["rewards"] if head.lacks(*_REWARDS) else []
         lacks += ["groups (equal prompts are one)"] if head.lacks(*_GROUPS) else []
         lacks += ["steps (all are step 0)"] if step is None and head.lacks(*_STEPS) else []
         split = split_of(head.path.name, head.path.parent.name)
-        return Claim(head.path.parent, step, split, tuple(lacks), head.path.name)
+        return Claim(head.path.parent, step, split, lacks)
 
     def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
         _say_left_out(fields)

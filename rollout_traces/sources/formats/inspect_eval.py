@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import lzma
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from rollout_traces.errors import FileRefused
+from rollout_traces.model.units import MB
 from rollout_traces.sources.base import EVAL, Claim, FileFormat, Found, Head, ReadOptions
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.lines import loads, read_object
@@ -18,13 +19,15 @@ from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, scalars
 
 MAX_RATIO = 500
-"""A sample that unpacks to more than this many times its packed size, and to more than 16 MB, is a bomb."""
+SMALL = 16 * MB
+"""A sample that unpacks to more than this, and to more than so many times its packed size, is a bomb."""
 _DAMAGED = (zlib.error, lzma.LZMAError, struct.error, RuntimeError, ValueError)
 """Errors of reading an archive that is damaged, or asks for a password, beside its reader's own."""
 _NO_SAMPLES = "holds no samples: the evaluation failed before its first, or is still at it."
 _ZSTANDARD = 93
 """Zip's number of it."""
-_GRADES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
+GRADES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
+"""Inspect's grades of a scorer."""
 
 
 class InspectEval(FileFormat):
@@ -43,7 +46,7 @@ class InspectEval(FileFormat):
             "logprobs by token id",
             "the training step (an evaluation is step 0)",
         )
-        return Claim(head.path.with_suffix(""), 0, EVAL, lacks, head.path.name)
+        return Claim(head.path.with_suffix(""), 0, EVAL, lacks)
 
     def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
         if found.path.suffix == ".json":
@@ -63,11 +66,9 @@ class InspectEval(FileFormat):
                     problems.add(found.path, "logs_without_samples", _NO_SAMPLES)
                 for n, info in enumerate(sorted(names, key=lambda i: i.filename), 1):
                     sample = _sample(archive, info, found, problems, options, n)
-                    row = None
                     with problems.refusing(found.path, n, "the sample"):
-                        row = None if sample is None else _row(sample, header, n)
-                    if row is not None:
-                        yield row
+                        if sample is not None:
+                            yield _row(sample, header, n)
         except (zipfile.BadZipFile, NotImplementedError, OSError, *_DAMAGED) as error:
             text = f"is no whole archive ({error}); its writer may still be at it."
             problems.add(found.path, "unreadable_files", text)
@@ -114,7 +115,7 @@ def unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int = ReadOp
         BadZipFile: it unpacks to another size than it states.
     """
     stated = info.file_size
-    if stated > most or (stated > 16 << 20 and stated > MAX_RATIO * max(info.compress_size, 1)):
+    if stated > most or (stated > SMALL and stated > MAX_RATIO * max(info.compress_size, 1)):
         raise FileRefused(
             f"{info.filename} unpacks from {info.compress_size:,} to {stated:,} bytes: taken for a bomb"
         )
@@ -130,11 +131,11 @@ def unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int = ReadOp
         import pyarrow as pa
     except ImportError as error:
         raise NotImplementedError("zstandard needs pyarrow: pip install 'rollout-traces[reading]'") from error
-    with Path(str(archive.filename)).open("rb") as raw:
-        raw.seek(info.header_offset)
-        header = raw.read(30)
-        raw.seek(int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little"), 1)
-        packed = raw.read(info.compress_size)
+    stored = copy.copy(info)  # as if it were not packed: its bytes as they lie there
+    stored.compress_type, stored.file_size = zipfile.ZIP_STORED, info.compress_size
+    stored.CRC = None  # type: ignore[assignment]
+    with archive.open(stored) as file:
+        packed = file.read()
     with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
         data = stream.read(info.file_size + 1)
     if len(data) != info.file_size:
@@ -197,7 +198,7 @@ _STOPS = {"max_tokens": "length", "model_length": "length"}
 
 def _score(value: Any) -> float | None:
     if isinstance(value, str):
-        return _GRADES.get(value)
+        return GRADES.get(value)
     return float(value) if isinstance(value, (bool, int, float)) else None
 
 

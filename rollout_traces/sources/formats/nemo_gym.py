@@ -11,7 +11,15 @@ from typing import Any
 
 from rollout_traces.model.model_calls import merge_calls
 from rollout_traces.sources.base import Claim, Fields, Found, Head, LinesFormat, split_of
-from rollout_traces.sources.rows import RolloutRow, add_tokens, call_of, note_calls_left_out, numbers, scalars
+from rollout_traces.sources.rows import (
+    NO_TOKENS,
+    RolloutRow,
+    add_tokens,
+    call_of,
+    note_calls_left_out,
+    numbers,
+    scalars,
+)
 
 _REQUEST = "responses_create_params"
 _FAILURE = "_ng_failure_class"
@@ -31,8 +39,8 @@ class NemoGym(LinesFormat):
             return None
         lacks = ["the training step (a collection is step 0)", "advantages"]
         if not _IDS.search(head.raw) and not head.has(_FAILURE):
-            lacks = ["token ids", "loss mask", "logprobs", *lacks]
-        return Claim(head.path.parent, 0, split_of(head.path.name), tuple(lacks), head.path.name)
+            lacks = [*NO_TOKENS, *lacks]
+        return Claim(head.path.parent, 0, split_of(head.path.name), lacks)
 
     def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
         value = fields.record

@@ -11,7 +11,7 @@ from typing import Any
 
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, Fields, Found, Head, LinesFormat, number_in
 from rollout_traces.sources.chat import messages_of
-from rollout_traces.sources.rows import RolloutRow, number
+from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, number
 
 
 class NemoRl(LinesFormat):
@@ -30,9 +30,9 @@ class NemoRl(LinesFormat):
         step = train if train is not None else val
         lacks = ["groups (rows of equal prompts are one)", "policy versions", "stop reasons"]
         if train is None:
-            lacks = ["token ids", "loss mask", "logprobs", *lacks]
+            lacks = [*NO_TOKENS, *lacks]
         root = head.path.parent
-        return Claim(root, step if step is not None else 0, EVAL if val is not None else TRAIN, tuple(lacks))
+        return Claim(root, step if step is not None else 0, EVAL if val is not None else TRAIN, lacks)
 
     def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
         value = {key: _one(item) for key, item in fields.record.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rollout_traces.model.text import MOST
 from rollout_traces.sources.base import TRAIN, Claim, Fields, Found, Head, LinesFormat
 from rollout_traces.sources.rows import RolloutRow, numbers
 
@@ -20,7 +21,7 @@ class OpenInstruct(LinesFormat):
             return None
         name = head.path.name.partition("_rollouts_")[0]
         lacks = ("mask of tool output (all of the response counts as sampled)", "policy versions")
-        return Claim(head.path.parent / name, None, TRAIN, lacks, head.path.name)
+        return Claim(head.path.parent / name, None, TRAIN, lacks)
 
     def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
         value = fields.record
@@ -36,7 +37,7 @@ class OpenInstruct(LinesFormat):
         if isinstance(logprobs, list) and len(logprobs) == len(response):
             tracks["logprobs"] = [None] * len(prompt) + logprobs
         elif logprobs is not None:
-            seen = f"{len(logprobs)} values" if isinstance(logprobs, list) else repr(logprobs)[:80]
+            seen = f"{len(logprobs)} values" if isinstance(logprobs, list) else repr(logprobs)[:MOST]
             text = (
                 f"logprobs: seen {seen}. Expected {len(response)}, one a response token; they are left out."
             )

@@ -16,13 +16,13 @@ from rollout_traces.sources.lines import loads
 from rollout_traces.sources.problems import Problems, said_of
 from rollout_traces.sources.rows import RolloutRow, batch_of, number
 
+TOKENS_LEFT_OUT = ("token ids", "loss mask", "logprobs (export with --tokens)")
 _MARK = ("run_id", "run", "split", "step")
 _NUMERIC = tuple(
     column.name for column in COLUMNS if column.kind in ("float", "int") and "/" not in column.name
 )
 _STORED = (*_NUMERIC, "flags", "selected_by")
 """Columns that a copied row keeps as they were stored."""
-_PARTS = 256
 
 
 class OwnExport(LinesFormat):
@@ -43,12 +43,10 @@ class OwnExport(LinesFormat):
         else:
             columns = set(head.keys)
             run = str(head.record["run"]) if head.record is not None else None
-        lacks: tuple[str, ...] = (
-            () if "input_ids" in columns else ("token ids", "loss mask", "logprobs (export with --tokens)")
-        )
+        lacks = [] if "input_ids" in columns else list(TOKENS_LEFT_OUT)
         if "messages" not in columns:
-            lacks += ("conversations (export traces for those)",)
-        return Claim(head.path.parent, None, TRAIN, lacks, head.path.name, run)
+            lacks.append("conversations (export traces for those)")
+        return Claim(head.path.parent, None, TRAIN, lacks, run=run)
 
     def rows(
         self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
@@ -166,7 +164,7 @@ def parquet_rows(found: Found, problems: Problems) -> Iterator[dict[str, Any]]:
     """The rows of a parquet file; what of it cannot be read is noted."""
     try:
         with extra("reading", "reading parquet"):
-            for part in batches(found.path, rows=_PARTS):
+            for part in batches(found.path):
                 yield from part.to_pylist()
     except (FileRefused, OSError) as error:
         problems.add(found.path, "unreadable_files", said_of(found.path, error))

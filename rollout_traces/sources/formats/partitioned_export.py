@@ -9,9 +9,15 @@ from urllib.parse import unquote
 
 from rollout_traces.errors import StoreError
 from rollout_traces.sources.base import TRAIN, Claim, FileFormat, Found, Head, ReadOptions
-from rollout_traces.sources.formats.own_export import is_current, parquet_columns, parquet_rows, row_of
+from rollout_traces.sources.formats.own_export import (
+    TOKENS_LEFT_OUT,
+    is_current,
+    parquet_columns,
+    parquet_rows,
+    row_of,
+)
 from rollout_traces.sources.lines import loads
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.rows import RolloutRow
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
 
@@ -34,15 +40,11 @@ class PartitionedExport(FileFormat):
         columns = parquet_columns(head)
         if not {*columns, *above} >= _PLACE or "traced" not in columns:
             return None
-        lacks: tuple[str, ...] = (
-            () if "spans" in columns else ("token ids", "loss mask", "logprobs (export with --tokens)")
-        )
-        lacks += () if "messages" in columns else ("conversations",)
-        step = above.get("step", "")
-        root = head.path.parents[len(above)]
-        return Claim(
-            root, int(step) if step.isdigit() else None, TRAIN, lacks, str(head.path), above.get("run")
-        )
+        lacks = [] if "spans" in columns else list(TOKENS_LEFT_OUT)
+        if "messages" not in columns:
+            lacks.append("conversations")
+        step = int(above["step"]) if above.get("step", "").isdigit() else None
+        return Claim(head.path.parents[len(above)], step, TRAIN, lacks, str(head.path), above.get("run"))
 
     def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
         above = _of_folders(found.path)
@@ -52,7 +54,7 @@ class PartitionedExport(FileFormat):
                 continue
             try:
                 yield row_of(_with_texts(whole), n)
-            except (StoreError, ValueError, TypeError, KeyError) as error:
+            except (StoreError, *NOT_UNDERSTOOD) as error:
                 problems.add(found.path, "rows_refused", f"cannot be understood ({error!r}).", n)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from rollout_traces.model.units import HOUR
 from rollout_traces.sources.base import (
     EVAL,
     TRAIN,
@@ -33,7 +34,7 @@ from rollout_traces.sources.rows import RolloutRow, number
 _STREAMS = ("advantages", "trainer_logprobs", "entropies", "is_masked")
 _WAITS = 2
 """Steps after the one that an episode is of in which it may still be trained in, or spoken of."""
-_QUIET_S = 3600
+_QUIET_S = HOUR
 """Seconds without a word after which a run whose chunks are not all sealed goes on no more: it was killed."""
 
 
@@ -57,7 +58,7 @@ class PrimeRl(Format):
             return None
         above = [parent.name for parent in head.path.parents[1:4]]
         root = head.path.parents[4] if above == ["traces", "file", "monitors"] else folder.parent
-        return Claim(root, None, TRAIN, ("policy versions of single tokens",), head.path.name)
+        return Claim(root, None, TRAIN, ("policy versions of single tokens",))
 
     def is_final(self, found: Found) -> bool:
         return not _goes_on(found)

@@ -9,7 +9,7 @@ from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, Found, H
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.lines import read_object
 from rollout_traces.sources.problems import Problems
-from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
+from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, number, numbers, scalars
 
 
 class Rllm(FileFormat):
@@ -24,8 +24,8 @@ class Rllm(FileFormat):
         folder = head.path.parent
         step = number_in(r"_step_(\d+)", folder.name)
         split = EVAL if folder.name.startswith(("val", "test", "eval")) else TRAIN
-        lacks = ("token ids", "loss mask", "logprobs", "advantages")
-        return Claim(folder.parent if step is not None else folder, step, split, lacks, head.path.name)
+        lacks = (*NO_TOKENS, "advantages")
+        return Claim(head.above(r".*_step_\d+.*"), step, split, lacks)
 
     def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
         episode = read_object(found.path, problems, options.max_bytes)

@@ -10,17 +10,16 @@ from rollout_traces.errors import FileRefused
 from rollout_traces.model.bounded_reading import read
 from rollout_traces.model.text import words
 from rollout_traces.sources.base import EVAL, Claim, Fields, FileFormat, Found, Head, ReadOptions
+from rollout_traces.sources.formats.inspect_eval import GRADES
 from rollout_traces.sources.formats.own_export import parquet_columns, parquet_rows, row_of
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.problems import Problems
-from rollout_traces.sources.rows import RolloutRow, number, scalars
+from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, number, scalars
 
 OURS = "rollout_traces"
 """`source_type` of what `rollout-traces export` wrote."""
 _UNPARSED = re.compile(r"arguments:\n\n(.*)\n\nError details: ", re.DOTALL)
 """The pattern that finds, in Inspect's sentence, the arguments that are no JSON."""
-_GRADES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
-"""Inspect's grades of a scorer."""
 _COLUMNS = words(
     "transcript_id source_type source_id source_uri date task_set task_id task_repeat agent_args model_options "
     "score success message_count total_tokens total_time error limit trust_content messages events timelines "
@@ -37,24 +36,20 @@ class Scout(FileFormat):
     def claim(self, head: Head) -> Claim | None:
         if not head.raw.startswith(b"PAR1") or not {"transcript_id", "messages"} <= parquet_columns(head):
             return None
-        lacks: tuple[str, ...] = ("token ids", "loss mask", "logprobs")
         run = _run_of_ours(head)
         if run is not None:
-            return Claim(head.path.parent, None, EVAL, lacks, head.path.name, run)
-        lacks += ("the training step (an evaluation is step 0)",)
-        return Claim(head.path.parent, 0, EVAL, lacks, head.path.name)
+            return Claim(head.path.parent, None, EVAL, NO_TOKENS, run=run)
+        lacks = (*NO_TOKENS, "the training step (an evaluation is step 0)")
+        return Claim(head.path.parent, 0, EVAL, lacks)
 
     def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
         for n, value in enumerate(parquet_rows(found, problems), 1):
-            row = None
             with problems.refusing(found.path, n, "the transcript"):
                 row = _row(Fields(value, found.path, n, problems), n)
-            if row is None:
-                continue
-            if row.messages is None:
-                text = "messages: none; a transcript of events alone has its numbers here."
-                problems.add(found.path, "rows_without_text", text, n)
-            yield row
+                if row.messages is None:
+                    text = "messages: none; a transcript of events alone has its numbers here."
+                    problems.add(found.path, "rows_without_text", text, n)
+                yield row
 
 
 def _run_of_ours(head: Head) -> str | None:
@@ -117,6 +112,6 @@ def _messages(fields: Fields, given: Any) -> list[dict[str, Any]] | None:
 
 
 def _score(value: Any) -> float | None:
-    if isinstance(value, str) and value in _GRADES:
-        return _GRADES[value]
+    if isinstance(value, str) and value in GRADES:
+        return GRADES[value]
     return None if isinstance(value, Mapping) else number(value)

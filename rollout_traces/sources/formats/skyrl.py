@@ -27,7 +27,7 @@ from rollout_traces.sources.base import (
     number_in,
 )
 from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
-from rollout_traces.sources.rows import RolloutRow, scalars
+from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, scalars
 
 
 class SkyrlEvals(LinesFormat):
@@ -39,12 +39,10 @@ class SkyrlEvals(LinesFormat):
     def claim(self, head: Head) -> Claim | None:
         if not head.has("input_prompt", "output_response", "score"):
             return None
-        folder = head.path.parent
-        step = number_in(r"global_step_(\d+)", folder.name)
-        root = folder.parent if step is not None else folder
-        root = root.parent if root.name == "dumped_evals" else root
-        lacks = ("token ids", "loss mask", "logprobs", "groups (equal prompts are one)")
-        return Claim(root, step if step is not None else 0, EVAL, lacks, head.path.name)
+        step = number_in(r"global_step_(\d+)", head.path.parent.name)
+        root = head.above(r".*global_step_\d+.*", "dumped_evals")
+        lacks = (*NO_TOKENS, "groups (equal prompts are one)")
+        return Claim(root, step if step is not None else 0, EVAL, lacks)
 
     def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
         value = fields.record
@@ -87,15 +85,8 @@ class SkyrlTraining(FileFormat):
         step = number_in(r"^global_step_(\d+)_training_input\.pkl$", head.path.name)
         if step is None:
             return None
-        root = head.path.parent
-        root = root.parent if root.name == "dumped_data" else root
-        lacks = (
-            "conversations",
-            "stop reasons",
-            "policy versions",
-            "rewards",
-        )
-        return Claim(root, step, TRAIN, lacks)
+        lacks = ("conversations", "stop reasons", "policy versions", "rewards")
+        return Claim(head.above("dumped_data"), step, TRAIN, lacks)
 
     def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
         if not options.trust_pickle:

@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from rollout_traces.errors import extra
+from rollout_traces.model.text import MOST, words
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, Found, Head, ReadOptions, number_in
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.lines import json_lines
@@ -36,9 +37,7 @@ class Slime(FileFormat):
         if step is None or not head.raw.startswith(_ZIP) or b"samples" not in head.raw:
             return None
         split = EVAL if head.path.name.startswith("eval_") else TRAIN
-        root = head.path.parent
-        root = root.parent if root.name == "rollout_data" else root
-        return Claim(root, step, split, ("advantages", "versions inside a turn"), head.path.name)
+        return Claim(head.above("rollout_data"), step, split, ("advantages", "versions inside a turn"))
 
     def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
         with extra("train", "reading slime's dumps"):
@@ -54,7 +53,7 @@ class Slime(FileFormat):
             ImportError,
             *NOT_UNDERSTOOD,
         ) as error:
-            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            reason = str(error).splitlines()[0][:MOST] if str(error) else type(error).__name__
             text = (
                 f"holds more than plain values, arrays and tensors ({reason}), so that loading it could run code; it is "
                 "refused. Give --trust-pickle for files that you wrote yourself."
@@ -74,12 +73,10 @@ class Slime(FileFormat):
             else {}
         )
         for n, sample in enumerate(samples):
-            row = None
             with problems.refusing(found.path, n + 1):
                 row = _row(sample, found, n)
                 if (conversation := conversations.get(row.sample_id)) is not None:
                     row.messages, row.n_prompt_messages = messages_of(conversation.get("messages")), None
-            if row is not None:
                 yield row
 
 
@@ -187,20 +184,7 @@ def _array(*_: Any) -> _Array:
 
 
 def _scalar(kind: _Kind, data: Any) -> float | int | bool:
-    if not isinstance(kind, _Kind) or kind.name not in (
-        "f2",
-        "f4",
-        "f8",
-        "i1",
-        "i2",
-        "i4",
-        "i8",
-        "u1",
-        "u2",
-        "u4",
-        "u8",
-        "b1",
-    ):
+    if not isinstance(kind, _Kind) or kind.name not in words("f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 b1"):
         raise ValueError("a scalar of numpy that is no number")
     raw = data if isinstance(data, bytes) else str(data).encode("latin1")
     return np.frombuffer(raw, f"<{kind.name}", 1)[0].item()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rollout_traces.sources.base import TRAIN, Claim, Fields, Found, Head, LinesFormat, split_of
-from rollout_traces.sources.rows import RolloutRow, number, numbers
+from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, number, numbers
 
 
 class Tinker(LinesFormat):
@@ -18,10 +18,8 @@ class Tinker(LinesFormat):
     def claim(self, head: Head) -> Claim | None:
         if not head.has("group_idx", "traj_idx", "total_reward", "steps"):
             return None
-        folder = head.path.parent
-        root = folder.parent if folder.name.startswith("iteration") else folder
-        lacks = ("text", "token ids", "loss mask", "logprobs", "stop reasons")
-        return Claim(root, None, split_of(head.path.name), lacks, head.path.name)
+        lacks = ("text", *NO_TOKENS, "stop reasons")
+        return Claim(head.above("iteration.*"), None, split_of(head.path.name), lacks)
 
     def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
         value = fields.record

@@ -17,14 +17,17 @@ from typing import Any
 import orjson
 
 from rollout_traces.model.model_calls import merge_calls
+from rollout_traces.model.units import MINUTE
 from rollout_traces.sources.base import (
     EVAL,
+    SQLITE,
     TRAIN,
     Claim,
     FileFormat,
     Found,
     Head,
     ReadOptions,
+    read_only,
     split_of,
     were_written_within,
 )
@@ -48,9 +51,8 @@ _SELECT = (
     "ORDER BY run_id, run_attempt, iteration, split, group_idx, traj_idx, cursor"
 )
 _NEWEST = "SELECT run_id, run_attempt, max(iteration) FROM wire_rows GROUP BY run_id, run_attempt"
-_QUIET_S = 600
+_QUIET_S = 10 * MINUTE
 """Seconds without a call after which no trajectory gets further ones."""
-_SQLITE = b"SQLite format 3\0"
 
 
 class TinkerCapture(FileFormat):
@@ -61,13 +63,11 @@ class TinkerCapture(FileFormat):
     tokens = "yes"
 
     def claim(self, head: Head) -> Claim | None:
-        is_store = head.path.name == "capture.sqlite" and head.raw.startswith(_SQLITE)
+        is_store = head.path.name == "capture.sqlite" and head.raw.startswith(SQLITE)
         if not is_store and not (head.has("kind", "scope", "samples") and b'"sample"' in head.raw):
             return None
-        folder = head.path.parent
-        root = folder.parent if folder.name == "capture" else folder
         lacks = ("rewards", "advantages", "conversations (a tokenizer decodes them)")
-        return Claim(root, None, TRAIN, lacks, run=_first_run(head))
+        return Claim(head.above("capture"), None, TRAIN, lacks, run=_first_run(head))
 
     def is_final(self, found: Found) -> bool:
         return not _goes_on(found)
@@ -130,9 +130,7 @@ def _store_of(path: Path, problems: Problems) -> Iterator[sqlite3.Connection]:
     """The store of a capture, read only; what lies as lines is put into one that goes again."""
     if path.suffix == ".sqlite":
         how = "mode=ro" if _log_of(path).exists() else "immutable=1"  # without a log none is made
-        with contextlib.closing(
-            sqlite3.connect(f"{path.resolve().as_uri()}?{how}", uri=True, timeout=10)
-        ) as store:
+        with read_only(path, how) as store:
             yield store
         return
     with (

@@ -29,11 +29,9 @@ class TokenExport(LinesFormat):
     def claim(self, head: Head) -> Claim | None:
         if not head.has("token_ids", "loss_mask", "inference_logprobs"):
             return None
-        folder = head.path.parent
-        step = number_in(r"^step_(\d+)$", folder.name)
-        root = folder.parent if step is not None else folder
+        step = number_in(r"^step_(\d+)$", head.path.parent.name)
         lacks = ("rewards", "groups", "conversations", "stop reasons", "which rollouts were not trained on")
-        return Claim(root, step, TRAIN, lacks, head.path.name)
+        return Claim(head.above(r"step_\d+"), step, TRAIN, lacks)
 
     def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
         value = fields.record

@@ -17,11 +17,12 @@ from typing import Any
 
 from rollout_traces.errors import FileRefused, extra
 from rollout_traces.model.bounded_reading import read, schema_of
+from rollout_traces.model.units import LARGEST_EXACT
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, Found, Head, ReadOptions, number_in
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.problems import Problems, said_of
-from rollout_traces.sources.rows import RolloutRow, number, numbers
+from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, number, numbers
 
 OWN = ("step", "prompt", "completion", "advantage", "image", "images", "__index_level_0__")
 """Columns that are TRL's own, or made by pandas."""
@@ -39,18 +40,15 @@ class TrlParquet(FileFormat):
         step = number_in(_NAME, head.path.name)
         if step is None:
             return None
-        root = head.path.parent
-        root = root.parent if root.name == "completions" else root
-        lacks: tuple[str, ...] = (
-            "token ids",
-            "loss mask",
-            "logprobs",
+        root = head.above("completions")
+        lacks = [
+            *NO_TOKENS,
             "weights of the rewards (their plain sum is the reward)",
             "groups (equal prompts are one)",
-        )
+        ]
         if not _logs_of(root).tell_of(step):
-            lacks += (_SPLIT,)
-        return Claim(root, step, TRAIN, lacks, head.path.name)
+            lacks.append(_SPLIT)
+        return Claim(root, step, TRAIN, lacks)
 
     def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
         with extra("reading", "reading parquet"):
@@ -120,7 +118,7 @@ def _step(given: Any, otherwise: int) -> int:
         step = otherwise if given is None else int(given)
     except (TypeError, ValueError, OverflowError):
         return otherwise
-    return step if abs(step) < 2**53 else otherwise
+    return step if abs(step) < LARGEST_EXACT else otherwise
 
 
 def _plain(value: Any) -> Any:
@@ -193,7 +191,7 @@ def _logs_of(root: Path) -> _Logs:
     return _Logs() if newest is None else _read_logs(newest, newest.stat().st_mtime_ns)
 
 
-@lru_cache(maxsize=16)
+@lru_cache
 def _read_logs(path: Path, mtime_ns: int) -> _Logs:
     try:
         state = loads(path.read_bytes())

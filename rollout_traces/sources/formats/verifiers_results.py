@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from rollout_traces.model.text import words
+from rollout_traces.model.units import MS
 from rollout_traces.sources.base import EVAL, Claim, Fields, Found, Head, LinesFormat
 from rollout_traces.sources.lines import loads
-from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
+from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, number, numbers, scalars
 
 _FIELDS = words(
     "example_id prompt completion answer info reward timing is_truncated stop_condition metrics tool_defs task id"
@@ -24,8 +25,8 @@ class VerifiersResults(LinesFormat):
     def claim(self, head: Head) -> Claim | None:
         if not head.has("example_id", "prompt", "completion", "reward"):
             return None
-        lacks = ("token ids", "loss mask", "logprobs", "the training step (an evaluation is step 0)")
-        return Claim(head.path.parent, 0, EVAL, lacks, head.path.name)
+        lacks = (*NO_TOKENS, "the training step (an evaluation is step 0)")
+        return Claim(head.path.parent, 0, EVAL, lacks)
 
     def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
         value = fields.record
@@ -67,7 +68,7 @@ def _seconds(timing: Any) -> dict[str, float]:
     flat = {name: value for name, value in timing.items() if name != "start_time"}
     found = {name: value for name, value in numbers(flat | parts).items() if value is not None}
     return {
-        name.removesuffix("_ms"): value / 1000 if name.endswith("_ms") else value
+        name.removesuffix("_ms"): value / MS if name.endswith("_ms") else value
         for name, value in found.items()
     }
 

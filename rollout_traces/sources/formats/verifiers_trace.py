@@ -27,7 +27,7 @@ from rollout_traces.sources.base import (
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import Problems
-from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
+from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, number, numbers, scalars
 
 NOT_TRAINED = "not_in_a_batch"
 """Discard reason of episodes that prime-rl saw and trained on in no batch."""
@@ -55,22 +55,20 @@ class VerifiersTrace(Format):
         step = number_in(r"^step_(\d+)$", *folders[:4])
         lacks = ["policy versions of single tokens"]
         if b'"token_ids":[' not in head.raw.replace(b" ", b""):
-            lacks = ["token ids", "loss mask", "logprobs", *lacks]
+            lacks = [*NO_TOKENS, *lacks]
         if step is None:
-            return Claim(
-                head.path.parent, None, split_of(head.path.parent.name), tuple(lacks), head.path.name
-            )
+            return Claim(head.path.parent, None, split_of(head.path.parent.name), lacks, head.path.name)
         at = next(n for n, name in enumerate(folders) if re.match(r"^step_\d+$", name))
         root = head.path.parents[at + 1]
         root = root.parent if root.name == "rollouts" else root
-        return Claim(root, step, EVAL if "eval" in folders[:at] else TRAIN, tuple(lacks), folders[0])
+        return Claim(root, step, EVAL if "eval" in folders[:at] else TRAIN, lacks, folders[0])
 
     def rows(
         self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
     ) -> Iterator[tuple[RolloutRow, int, int]]:
         subset = found.path.parent.name
         trained = _trained_elsewhere(found) if subset == "all" else frozenset()
-        has_effective = subset == "all" and _has_effective(found.claim.root)
+        has_effective = subset == "all" and bool(_effective_files(found.claim.root))
         for record in json_lines(found.path, problems, start, line):
             episode = record.value
             if isinstance(episode.get("id"), str) and episode["id"] in trained:
@@ -284,10 +282,6 @@ def _first_error(episode: Mapping[str, Any]) -> str:
     return f" ({errors[-1].get('type')}: {str(errors[-1].get('message'))[:200]})" if errors else ""
 
 
-def _has_effective(root: Path) -> bool:
-    return bool(_effective_files(root))
-
-
 def _trained_elsewhere(found: Found) -> frozenset[str]:
     """Ids of the run's episodes that lie in a file of `effective`."""
     return frozenset().union(
@@ -295,7 +289,7 @@ def _trained_elsewhere(found: Found) -> frozenset[str]:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache
 def _effective_files(root: Path) -> tuple[Path, ...]:
     return tuple(sorted(root.glob("**/step_*/*/effective/traces.jsonl")))
 

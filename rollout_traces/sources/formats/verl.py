@@ -6,15 +6,12 @@ what was a token and what was masked.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from rollout_traces.sources.base import Claim, Fields, Found, Head, LinesFormat, number_in, split_of
-from rollout_traces.sources.rows import RolloutRow, numbers, scalars
+from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, numbers, scalars
 
-_KIND_OF_FOLDER = re.compile(
-    r"^(?:rollout|validation|val|train|generation)s?(?:[_\-](?:data|dir|dump|generations?|rollouts?|samples?))*$"
-)
+_KIND_OF_FOLDER = r"(?:rollout|validation|val|train|generation)s?(?:[_\-](?:data|dir|dump|generations?|rollouts?|samples?))*"
 """Names of folders that say what lies in them and not which run it is of."""
 _FIELDS = ("input", "output", "gts", "score", "step", "uid", "request_id")
 
@@ -29,13 +26,11 @@ class Verl(LinesFormat):
         if not head.has("input", "output", "score") or head.keys & {"messages", "input_prompt"}:
             return None
         step = number_in(r"^(\d+)\.jsonl", head.path.name)
-        lacks = ["token ids", "loss mask", "logprobs", "roles inside the prompt", "stop reasons"]
+        lacks = [*NO_TOKENS, "roles inside the prompt", "stop reasons"]
         if head.lacks("uid"):
             lacks.append("groups (equal prompts are one)")
         split = split_of(*head.names[1:3])
-        folder = head.path.parent
-        root = folder.parent if _KIND_OF_FOLDER.search(folder.name) else folder
-        return Claim(root, step, split, tuple(lacks), head.path.name)
+        return Claim(head.above(_KIND_OF_FOLDER), step, split, lacks)
 
     def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
         value = fields.record

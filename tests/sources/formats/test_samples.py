@@ -72,7 +72,7 @@ def lines(path: Path) -> list[dict]:
 
 
 class TestTokensAreTheDumps:
-    """Ids, masks and float tracks arrive in the batch as they are in the file, value for value."""
+    """Ids, masks and float tracks arrive in the batch as they are in the file, value for value; floats as float32."""
 
     def test_nemo_rl(self):
         path = SAMPLES / "nemo-rl/train_data_step1.jsonl"
@@ -82,9 +82,9 @@ class TestTokensAreTheDumps:
             n = given["input_lengths"][0]
             assert batch.input_ids[b, :n].tolist() == given["token_ids"][0][:n]
             assert batch.loss_mask[b, :n].tolist() == [bool(v) for v in given["token_loss_mask"][0][:n]]
-            assert batch.logprobs[b, :n].tolist() == given["generation_logprobs"][0][:n]
-            assert batch.prox_logprobs[b, :n].tolist() == given["prev_logprobs"][0][:n]
-            assert batch.advantages[b, :n].tolist() == given["advantages"][0][:n]
+            assert batch.logprobs[b, :n].tolist() == np.float32(given["generation_logprobs"][0][:n]).tolist()
+            assert batch.prox_logprobs[b, :n].tolist() == np.float32(given["prev_logprobs"][0][:n]).tolist()
+            assert batch.advantages[b, :n].tolist() == np.float32(given["advantages"][0][:n]).tolist()
             assert batch.attention_mask[b].sum() == n
             assert batch.rewards[b] == given["rewards"][0]
 
