@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -34,34 +34,6 @@ MAX_IN_FLIGHT = 8
 
 class TooManyInFlight(Exception):
     """The thread that writes what arrived has fallen far behind."""
-
-
-class Copier(Protocol):
-    """The operations that a device offers."""
-
-    def device_buffer(self, n_bytes: int, like: Any) -> Any:
-        """A uint8 tensor on the device of `like`."""
-        ...
-
-    def host_buffer(self, n_bytes: int) -> Any:
-        """A uint8 tensor in pinned memory of at least that size."""
-        ...
-
-    def send(self, buffer: Any, host: Any) -> Any:
-        """Copies the device buffer into the host's, without waiting; gives an event."""
-        ...
-
-    def wait(self, event: Any) -> None:
-        """Waits for an event; never called on the trainer's thread."""
-        ...
-
-    def give_back(self, host: Any) -> None:
-        """Takes a pinned buffer back for the next hand-over."""
-        ...
-
-    def give_up(self, host: Any) -> None:
-        """Drops a pinned buffer that a transfer may have begun to fill."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +74,7 @@ class Staged:
         RuntimeError: the device, or pinned memory, has no room.
     """
 
-    def __init__(self, batches: Sequence[RolloutBatch], copier: Copier) -> None:
+    def __init__(self, batches: Sequence[RolloutBatch], copier: CudaCopier) -> None:
         self._copier = copier
         self._slots = _slots(batches)
         self._host_parts = [_owned(batch) for batch in batches]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
-from rollout_traces.capture.device_copy import MAX_IN_FLIGHT, Copier, CudaCopier, Staged, TooManyInFlight
+from rollout_traces.capture.device_copy import MAX_IN_FLIGHT, CudaCopier, Staged, TooManyInFlight
 from rollout_traces.capture.host_copy import Capture, Captured
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.counted_warnings import Warnings
@@ -29,17 +29,17 @@ class HandOver:
         writer: writes to the spool.
         warnings: where what was left out is counted.
         max_bytes: budget of one hand-over.
-        copier: how tensors leave the device; CUDA's by default.
+        copier: how tensors leave the device; made when None.
     """
 
     def __init__(
-        self, writer: PatientWriter, warnings: Warnings, max_bytes: int, copier: Copier | None = None
+        self, writer: PatientWriter, warnings: Warnings, max_bytes: int, copier: CudaCopier | None = None
     ) -> None:
         self.writer = writer
         self._warnings = warnings
         self._capture = Capture(max_bytes)
         self._background_capture = Capture(max_bytes)
-        self._copier = copier if copier is not None else CudaCopier()
+        self._copier = copier or CudaCopier()
         self._background_writer: ThreadPoolExecutor | None = None
         self._newest: Future[Any] | None = None
         self._hiring = threading.Lock()

@@ -151,9 +151,9 @@ def _run(run: FoundRun, problems: Problems) -> Iterator[CheckFinding]:
 
 
 def _sample(found: Found, problems: Problems) -> str:
-    from rollout_traces.sources.base import ReadOptions
+    from rollout_traces.sources.base import Reading
 
-    rows = [row for row, _, _ in itertools.islice(found.format.rows(found, problems, ReadOptions()), SAMPLED)]
+    rows = [row for row, _, _ in itertools.islice(found.format.rows(Reading(found, problems)), SAMPLED)]
     if not rows:
         return f"none can be read of {found.path.name}"
     n_ids = sum(row.input_ids is not None for row in rows)

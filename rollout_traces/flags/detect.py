@@ -61,19 +61,20 @@ def flag_population(
     if not batch.n_rows:
         return {}
 
-    def run(detector: Detector, thresholds: Mapping[str, Any]) -> list[tuple[int, list[Flag]]]:
-        by_row = detector.find(population, **thresholds).items()
-        if wrong := [row for row, _ in by_row if not 0 <= row < batch.n_rows]:
+    def run(detector: Detector, thresholds: Mapping[str, Any]) -> list[tuple[int, Flag]]:
+        pairs = list(detector.find(population, **thresholds))
+        if wrong := [row for row, _ in pairs if not 0 <= row < batch.n_rows]:
             raise IndexError(f"the detector gave row {wrong[0]} of {batch.n_rows}")
-        return [(int(row), _flags_only(flags)) for row, flags in by_row]
+        flags = _flags_only(flag for _, flag in pairs)
+        return [(int(row), flag) for (row, _), flag in zip(pairs, flags, strict=True)]
 
     specs = wanted(batch.split, only, population.parameters)
     present = present_inputs(batch, population.parameters, None)
     ready = _ready([(spec, spec.population) for spec in specs], present, population.parameters)
     found: dict[int, list[Flag]] = {}
-    for by_row in _each(ready, errors, run):
-        for row, flags in by_row:
-            found.setdefault(row, []).extend(flags)
+    for pairs in _each(ready, errors, run):
+        for row, flag in pairs:
+            found.setdefault(row, []).append(flag)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
@@ -28,7 +29,7 @@ _NAMED = 4
     needs=("group_ids",),
     splits=("rollout",),
 )
-def group_prompt_mismatch(population: Population) -> dict[int, list[Flag]]:
+def group_prompt_mismatch(population: Population) -> Iterator[tuple[int, Flag]]:
     """Different prompt keys inside a group.
 
     Where the trainer gives no keys, the tokens before the first sampled one are compared; a prompt that goes on
@@ -36,11 +37,10 @@ def group_prompt_mismatch(population: Population) -> dict[int, list[Flag]]:
     first one counts, and rows that left another one do not. An environment whose first message differs from
     rollout to rollout wants `prompt_keys`.
     """
-    found: dict[int, list[Flag]] = {}
     keys, given = population.ledger.get("prompt_key"), population.batch.row_lists.get("prompt_keys")
     several = [group for group in population.groups if len(set(keys[group])) > 1]
     if not several:
-        return {}
+        return
     opening, batch = _opening_rows(population), population.batch
     lengths = batch.prompt_stops - batch.offsets[:-1]
     for group in several:
@@ -52,8 +52,8 @@ def group_prompt_mismatch(population: Population) -> dict[int, list[Flag]]:
         if len(different) < 2 or (not by_names and _all_begin_alike(batch, rows, lengths)):
             continue
         text = f"The {len(rows)} rollouts of the group answer {len(different)} different prompts."
-        found |= {row: [make_flag("group_prompt_mismatch", text)] for row in rows}
-    return found
+        for row in rows:
+            yield row, make_flag("group_prompt_mismatch", text)
 
 
 @population_flag(
@@ -66,16 +66,14 @@ def group_prompt_mismatch(population: Population) -> dict[int, list[Flag]]:
     of_group=True,
     given="reward",
 )
-def tied_group(population: Population) -> dict[int, list[Flag]]:
+def tied_group(population: Population) -> Iterator[tuple[int, Flag]]:
     """Groups that the metric `group/tie_share` counts, with the first cause that holds."""
     view = _view(population).episodes
     causes = tie_causes(view)
-    found: dict[int, list[Flag]] = {}
     for code, rows in enumerate(view.groups.rows()):
         if causes[code] is not None:
             text = _tie_text(rows, view.rewards[rows], str(causes[code]))
-            found |= _on_the_group(population, view, rows, make_flag("tied_group", text))
-    return found
+            yield from _on_the_group(population, view, rows, make_flag("tied_group", text))
 
 
 @population_flag(
@@ -88,7 +86,7 @@ def tied_group(population: Population) -> dict[int, list[Flag]]:
     of_group=True,
     given="reward",
 )
-def noise_amplified_group(population: Population) -> dict[int, list[Flag]]:
+def noise_amplified_group(population: Population) -> Iterator[tuple[int, Flag]]:
     """Groups that the metric `group/noise_amplified_share` counts: 0 < std < 1 % of the reward range.
 
     The range is the declared one, else what the step spans.
@@ -96,7 +94,6 @@ def noise_amplified_group(population: Population) -> dict[int, list[Flag]]:
     view = _view(population).episodes
     low, high = view.reward_span
     noisy = noise_amplified(view, view.groups)
-    found: dict[int, list[Flag]] = {}
     for code, rows in enumerate(view.groups.rows()):
         if not noisy[code]:
             continue
@@ -107,8 +104,7 @@ def noise_amplified_group(population: Population) -> dict[int, list[Flag]]:
             f"The group's rewards have std {std:.3g}, {std / (high - low):.2%} of the range {low:.4g} to "
             f"{high:.4g}; divided by it the largest advantage is {largest:.1f}."
         )
-        found |= _on_the_group(population, view, rows, make_flag("noise_amplified_group", text))
-    return found
+        yield from _on_the_group(population, view, rows, make_flag("noise_amplified_group", text))
 
 
 @population_flag(
@@ -124,9 +120,8 @@ def reward_outlier(
     *,
     deviations: Annotated[float, "median absolute deviations from the median"] = 5.0,
     min_rollouts: Annotated[int, "rollouts that a group needs"] = 8,
-) -> dict[int, list[Flag]]:
+) -> Iterator[tuple[int, Flag]]:
     """|reward - median| > 5 x median |reward - median|; rewards are continuous when over half are different."""
-    found = {}
     rewards_B = known_rewards(population.ledger)
     for group in population.groups:
         rows = group[np.isfinite(rewards_B[group])]
@@ -142,8 +137,7 @@ def reward_outlier(
                 f"Reward {rewards[index]:.4g} lies {distances[index] / mad:.1f} median absolute deviations from "
                 f"its group's median {np.median(rewards):.4g}."
             )
-            found[int(rows[index])] = [make_flag("reward_outlier", text)]
-    return found
+            yield rows[index], make_flag("reward_outlier", text)
 
 
 @population_flag(
@@ -160,7 +154,7 @@ def duplicate_completions(
     distance: Annotated[float, "Jaccard distance of token bigrams that counts as nearly equal"] = 0.05,
     min_tokens: Annotated[int, "sampled tokens below which a completion is too short to tell"] = 16,
     tokens: Annotated[int, "first sampled tokens that are compared"] = FIRST_TOKENS,
-) -> dict[int, list[Flag]]:
+) -> Iterator[tuple[int, Flag]]:
     """Jaccard distance 1 - |A and B| / |A or B| of the sets of token bigrams of the first 512 sampled tokens.
 
     Bigrams, because small vocabularies (digits, moves) share their token sets without being equal. In groups
@@ -169,7 +163,6 @@ def duplicate_completions(
     sampled = population.sampled
     counts, starts = sampled.segments.counts, sampled.segments.starts
     samples = population.ledger.get("sample")
-    found: dict[int, list[Flag]] = {}
     for group in population.groups:
         rows = group[counts[group] >= min_tokens]
         if len(rows) < 2:
@@ -192,8 +185,7 @@ def duplicate_completions(
                 f"The completion is {how} to {len(twins)} of the {len(group) - 1} others of its group "
                 f"(samples {names})."
             )
-            found[int(rows[index])] = [make_flag("duplicate_completions", text)]
-    return found
+            yield rows[index], make_flag("duplicate_completions", text)
 
 
 @population_flag(
@@ -210,15 +202,13 @@ def dominates_update(
     *,
     share: Annotated[float, "of the update, above which it fires"] = 0.1,
     times: Annotated[float, "its equal part that a row must carry as well"] = 5.0,
-) -> dict[int, list[Flag]]:
+) -> Iterator[tuple[int, Flag]]:
     """update_share > 0.1, and more than five times what each trained row would carry if all carried the same."""
     shares = population.ledger.get("update_share")
     n = int((np.isfinite(shares) & (population.ledger.get("trained") == 1)).sum())
-    found = {}
     for row in np.flatnonzero(shares > max(share, times / max(n, 1))).tolist():
         text = f"The row carries {shares[row]:.1%} of the update of {n} trained rollouts."
-        found[row] = [make_flag("dominates_update", text)]
-    return found
+        yield row, make_flag("dominates_update", text)
 
 
 def _view(population: Population) -> StepView:
@@ -229,10 +219,11 @@ def _view(population: Population) -> StepView:
 
 def _on_the_group(
     population: Population, view: StepView, rows: np.ndarray, flag: Flag
-) -> dict[int, list[Flag]]:
+) -> Iterator[tuple[int, Flag]]:
     """A group's flag on all of its rows, of which `rows` of the view stand for one episode each."""
     group = view.ledger.get("group")[rows[0]]
-    return {row: [flag] for row in np.flatnonzero(population.ledger.get("group") == group).tolist()}
+    for row in np.flatnonzero(population.ledger.get("group") == group).tolist():
+        yield row, flag
 
 
 def _opening_rows(population: Population) -> list[bool]:

@@ -26,7 +26,7 @@ _NOT_SAMPLED_ROLES = ("system", "user", "tool")
     needs=("tokens", "response_mask"),
     splits=("rollout",),
 )
-def mask_leak(population: Population) -> dict[int, list[Flag]]:
+def mask_leak(population: Population) -> Iterator[tuple[int, Flag]]:
     """Loss mask 1 where the response mask is 0 or the version -1.
 
     A row whose versions are all -1 has unknown versions, not unsampled tokens: parts of a hand-over may
@@ -37,7 +37,7 @@ def mask_leak(population: Population) -> dict[int, list[Flag]]:
     versions = batch.tracks.get("versions")
     suspects = leaked if versions is None else leaked | (batch.loss_mask & (versions < 0))
     if not suspects.any():
-        return {}
+        return
     if versions is not None:
         known = np.repeat(batch.sum_rows(versions >= 0) > 0, batch.lengths)
         if batch.response_mask_source == "versions":
@@ -47,7 +47,7 @@ def mask_leak(population: Population) -> dict[int, list[Flag]]:
     what = (
         "not sampled (response mask 0)" if versions is None else "not sampled (response mask 0 or version -1)"
     )
-    return _one_flag_a_row("mask_leak", Runs.of(leaked, batch.offsets), f"in the loss but {what}")
+    yield from _one_flag_a_row("mask_leak", Runs.of(leaked, batch.offsets), f"in the loss but {what}")
 
 
 @also_on_rows("mask_leak", needs=("tokens",))
@@ -89,16 +89,16 @@ def mask_leak_in_turns(row: TracedRow) -> Iterator[Flag]:
 )
 def untrained_sampled(
     population: Population, *, min_tokens: Annotated[int, "tokens of a row from which it fires"] = 1
-) -> dict[int, list[Flag]]:
+) -> Iterator[tuple[int, Flag]]:
     """Response mask 1 and loss mask 0, in rows with some loss mask 1."""
     batch = population.batch
     left_out = batch.response_mask & ~batch.loss_mask
     if not left_out.any():
-        return {}
+        return
     counts = batch.sum_rows(left_out)
     fires = (counts >= min_tokens) & (population.n_loss > 0)
     left_out &= np.repeat(fires, batch.lengths)
-    return _one_flag_a_row(
+    yield from _one_flag_a_row(
         "untrained_sampled", Runs.of(left_out, batch.offsets), "sampled but not in the loss"
     )
 
@@ -111,21 +111,13 @@ def untrained_sampled(
     splits=("rollout",),
     needs=("tokens",),
 )
-def row_masked(population: Population) -> dict[int, list[Flag]]:
+def row_masked(population: Population) -> Iterator[tuple[int, Flag]]:
     """Loss mask 0 throughout a row that has tokens."""
     lengths = population.batch.lengths
     masked = (lengths > 0) & (population.n_loss == 0)
-    return {
-        row: [
-            make_flag(
-                "row_masked",
-                f"None of the row's {lengths[row]} tokens is in the loss.",
-                start=0,
-                stop=lengths[row],
-            )
-        ]
-        for row in masked.nonzero()[0].tolist()
-    }
+    for row in masked.nonzero()[0].tolist():
+        text = f"None of the row's {lengths[row]} tokens is in the loss."
+        yield row, make_flag("row_masked", text, start=0, stop=lengths[row])
 
 
 @population_flag(
@@ -136,19 +128,17 @@ def row_masked(population: Population) -> dict[int, list[Flag]]:
     needs=("tokens",),
     explained_by=("mask_shifted",),
 )
-def ends_unsampled(population: Population) -> dict[int, list[Flag]]:
+def ends_unsampled(population: Population) -> Iterator[tuple[int, Flag]]:
     """Response mask 0 at the last token of a row that has sampled tokens."""
     batch, segments = population.batch, population.sampled.segments
     rows = segments.filled.nonzero()[0]
     last = population.sampled.positions[(segments.starts + segments.counts - 1)[rows]]
     unsampled = batch.offsets[rows + 1] - 1 - last
-    found = {}
     for at in unsampled.nonzero()[0].tolist():
         row, n = int(rows[at]), int(unsampled[at])
         stop = int(batch.lengths[row]) - n
         text = f"The last {counted(n, 'token')} {'was' if n == 1 else 'were'} not sampled."
-        found[row] = [make_flag("ends_unsampled", text, start=stop, stop=stop + n)]
-    return found
+        yield row, make_flag("ends_unsampled", text, start=stop, stop=stop + n)
 
 
 @row_flag(
@@ -296,12 +286,11 @@ def _shift(turn: Turn, marker_stop: int | None, loss: tuple[int, int] | None) ->
     return 0
 
 
-def _one_flag_a_row(name: str, runs: Runs, what: str) -> dict[int, list[Flag]]:
+def _one_flag_a_row(name: str, runs: Runs, what: str) -> Iterator[tuple[int, Flag]]:
     """One flag a row, with the row's token and run counts and its first run's range."""
     rows, first = runs.first_of_rows()
     n_tokens = np.bincount(runs.rows, weights=runs.lengths, minlength=1)
     n_runs = np.bincount(runs.rows, minlength=1)
-    found = {}
     for row, run in zip(rows.tolist(), first.tolist(), strict=True):
         start, stop = runs.local(run)
         count = int(n_tokens[row])
@@ -311,8 +300,7 @@ def _one_flag_a_row(name: str, runs: Runs, what: str) -> dict[int, list[Flag]]:
             if n_runs[row] > 1
             else f"at token {start}."
         )
-        found[row] = [make_flag(name, text, start=start, stop=stop)]
-    return found
+        yield row, make_flag(name, text, start=start, stop=stop)
 
 
 def foreign_turns(transcript: Transcript, marked: np.ndarray) -> Iterator[tuple[int, Turn, bool]]:

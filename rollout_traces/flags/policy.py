@@ -34,7 +34,7 @@ _MEAN, _FEWEST = 1.05, 16
 )
 def stale(
     population: Population, *, limit: Annotated[int | None, "versions a token may lag; off until set"] = None
-) -> dict[int, list[Flag]]:
+) -> Iterator[tuple[int, Flag]]:
     """train_version - version > limit on sampled tokens."""
     batch = population.batch
     versions = batch.tracks["versions"]
@@ -42,14 +42,12 @@ def stale(
     runs = Runs.of(batch.response_mask & (versions >= 0) & (versions < oldest), batch.offsets)
     counts = np.bincount(runs.rows, weights=runs.lengths, minlength=batch.n_rows).astype(np.int64)
     lag = int(batch.train_version or 0) - population.ledger.get("version_min")
-    found = {}
     for row, run in zip(*(part.tolist() for part in runs.first_of_rows()), strict=True):
         start, stop = runs.local(run)
         text = (
             f"More than {limit} versions old: {counted(counts[row], 'sampled token')}, the oldest {lag[row]}."
         )
-        found[row] = [make_flag("stale", text, start=start, stop=stop)]
-    return found
+        yield row, make_flag("stale", text, start=start, stop=stop)
 
 
 @population_flag(
@@ -62,11 +60,11 @@ def stale(
     given="staleness_max",
     follows=("staleness_max",),
 )
-def mixed_versions(population: Population) -> dict[int, list[Flag]]:
+def mixed_versions(population: Population) -> Iterator[tuple[int, Flag]]:
     """Neighbouring sampled tokens of one turn with different versions."""
     seen = population.sampled.track("versions")
     if seen is None or not len(seen) or seen.min() == seen.max():
-        return {}
+        return
     batch = population.batch
     versions = batch.tracks["versions"]
     sampled = batch.response_mask & (versions >= 0)
@@ -78,11 +76,10 @@ def mixed_versions(population: Population) -> dict[int, list[Flag]]:
     changed[batch.offsets[:-1][batch.lengths > 0]] = False
     at = changed.nonzero()[0]
     if not len(at):
-        return {}
+        return
     rows, first, counts = np.unique(
         np.searchsorted(batch.offsets, at, side="right") - 1, return_index=True, return_counts=True
     )
-    found = {}
     for row, change, count in zip(rows.tolist(), at[first].tolist(), counts.tolist(), strict=True):
         inside = slice(change, int(batch.offsets[row + 1]))
         same = sampled[inside] & (versions[inside] == versions[change])
@@ -92,8 +89,7 @@ def mixed_versions(population: Population) -> dict[int, list[Flag]]:
             f"The policy version changes from {versions[change - 1]} to {versions[change]} inside a turn, "
             f"at token {start}" + (f" ({count} such changes in the row)." if count > 1 else ".")
         )
-        found[row] = [make_flag("mixed_versions", text, start=start, stop=start + length)]
-    return found
+        yield row, make_flag("mixed_versions", text, start=start, stop=start + length)
 
 
 @population_flag(
@@ -112,7 +108,7 @@ def logprob_mismatch(
     *,
     mean_above: Annotated[float, "mean exp(|d|) from which it fires"] = _MEAN,
     min_tokens: Annotated[int, "sampled tokens at staleness 0 that a row needs"] = _FEWEST,
-) -> dict[int, list[Flag]]:
+) -> Iterator[tuple[int, Flag]]:
     """Mean of e^|d| over the row's sampled tokens, d = prox minus rollout logprob clamped to +-20.
 
     Tokens of another staleness are left out; where staleness is unknown all tokens count.
@@ -120,7 +116,7 @@ def logprob_mismatch(
     sampled = population.sampled
     d = sampled.log_ratio
     if d is None or not len(d):
-        return {}
+        return
     used = np.isfinite(d)
     versions = sampled.track("versions")
     if versions is not None and population.batch.train_version is not None:
@@ -133,13 +129,11 @@ def logprob_mismatch(
     excess = segments.sum(np.expm1(size))
     fires = (counts >= min_tokens) & (excess > (mean_above - 1) * counts)
     starts = segments.starts
-    found = {}
     for row in np.flatnonzero(fires).tolist():
         inside = slice(int(starts[row]), int(starts[row] + segments.counts[row]))
         local = sampled.positions[inside] - population.batch.offsets[row]
         mean = 1 + excess[row] / counts[row]
-        found[row] = [_mismatch_flag(mean, int(counts[row]), local, np.where(used, d, 0)[inside], None)]
-    return found
+        yield row, _mismatch_flag(mean, int(counts[row]), local, np.where(used, d, 0)[inside], None)
 
 
 @also_on_rows("logprob_mismatch", needs=("logprobs", "prox_logprobs"))
@@ -190,7 +184,7 @@ def _mismatch_flag(
     severity="error",
     meaning="a sampled or trained token, or the row, has a NaN or an infinite value",
 )
-def nonfinite(population: Population) -> dict[int, list[Flag]]:
+def nonfinite(population: Population) -> Iterator[tuple[int, Flag]]:
     """NaN or inf in a float track at a sampled or loss token, or in a reward.
 
     What a row came without was not given (`PackedBatch.not_given`); components and sample metrics may be NaN
@@ -206,7 +200,8 @@ def nonfinite(population: Population) -> dict[int, list[Flag]]:
     for name, bad in _bad_rows(population):
         for row in np.flatnonzero(bad).tolist():
             seen.setdefault(row, []).append((name, np.zeros(0, np.int64)))
-    return {row: [_nonfinite_flag(batch, row, where)] for row, where in sorted(seen.items())}
+    for row, where in sorted(seen.items()):
+        yield row, _nonfinite_flag(batch, row, where)
 
 
 def _bad_tokens(batch: PackedBatch, name: str, used: np.ndarray) -> dict[int, np.ndarray]:
@@ -267,10 +262,9 @@ def _nonfinite_flag(batch: PackedBatch, row: int, where: Sequence[tuple[str, np.
     meaning="in row-per-call exports, the prompt of a call does not extend the call before it",
     needs=("extras",),
 )
-def prefix_broken(population: Population) -> dict[int, list[Flag]]:
+def prefix_broken(population: Population) -> Iterator[tuple[int, Flag]]:
     """Rows of one trajectory whose prompt does not begin with all tokens of the row before, see `trajectories`."""
     batch = population.batch
-    found = {}
     for rows in trajectories(batch, population.ledger.get("group")):
         for broken in broken_prefixes(batch, rows):
             text = (
@@ -279,8 +273,7 @@ def prefix_broken(population: Population) -> dict[int, list[Flag]]:
             )
             last = min(max(broken.prompt, broken.shared + 1), int(batch.n_tokens[broken.row]))
             start = min(broken.shared, last - 1)
-            found[broken.row] = [make_flag("prefix_broken", text, start=start, stop=last)]
-    return found
+            yield broken.row, make_flag("prefix_broken", text, start=start, stop=last)
 
 
 @population_flag(
@@ -295,7 +288,7 @@ def logprob_out_of_range(
     *,
     above: Annotated[float, "nats above 0 that rounding may explain"] = 0.01,
     min_tokens: Annotated[int, "sampled tokens from which all of them being 0 is no accident"] = 32,
-) -> dict[int, list[Flag]]:
+) -> Iterator[tuple[int, Flag]]:
     """Rollout logprob > 0.01 at a sampled token; on training rollouts also 0 at every one of 32 or more.
 
     An evaluation may be greedy, of which some engines log a logprob of 0.
@@ -303,23 +296,21 @@ def logprob_out_of_range(
     batch, sampled = population.batch, population.sampled
     values = sampled.track("logprobs")
     if values is None:
-        return {}
-    found: dict[int, list[Flag]] = {}
+        return
     with np.errstate(invalid="ignore"):
         positive = values > above
     for row, at, n in _first_of_rows(population, positive):
         value = batch.tracks["logprobs"][int(batch.offsets[row]) + at]
         text = f"The rollout logprob is above 0 at {counted(n, 'sampled token')}, first {value:.3g} at token {at}."
-        found[row] = [make_flag("logprob_out_of_range", text, start=at, stop=at + 1)]
+        yield row, make_flag("logprob_out_of_range", text, start=at, stop=at + 1)
     if batch.split != "rollout":
-        return found
+        return
     starts, counts = sampled.segments.starts, sampled.segments.counts
     for row in (counts >= min_tokens).nonzero()[0].tolist():
         first, n = int(starts[row]), int(counts[row])
         if values[first] == 0 and not values[first : first + n].any():
             text = f"The rollout logprob is 0 at all of the row's {n} sampled tokens."
-            found[row] = [make_flag("logprob_out_of_range", text)]
-    return found
+            yield row, make_flag("logprob_out_of_range", text)
 
 
 @population_flag(
@@ -329,25 +320,23 @@ def logprob_out_of_range(
     meaning="policy versions go back within a rollout, or are ahead of the trainer's",
     needs=("versions",),
 )
-def version_order(population: Population) -> dict[int, list[Flag]]:
+def version_order(population: Population) -> Iterator[tuple[int, Flag]]:
     """A sampled token's version below that of an earlier one; on training rollouts also above the train version."""
     batch, sampled = population.batch, population.sampled
     versions = sampled.track("versions")
     if versions is None or not len(versions):
-        return {}
-    found: dict[int, list[Flag]] = {}
+        return
     for row, at, n in _first_of(population, _fallen(population, versions)):
         text = f"The policy version goes back {counted(n, 'time')}, first at token {at}, to {_at(batch, row, at)}."
-        found[row] = [make_flag("version_order", text, start=at, stop=at + 1)]
+        yield row, make_flag("version_order", text, start=at, stop=at + 1)
     if batch.train_version is None or batch.split != "rollout":
-        return found
+        return
     for row, at, n in _first_of_rows(population, versions > batch.train_version):
         text = (
             f"{counted(n, 'sampled token')} of a version ahead of the trainer's {batch.train_version}, "
             f"the first of version {_at(batch, row, at)} at token {at}."
         )
-        found.setdefault(row, []).append(make_flag("version_order", text, start=at, stop=at + 1))
-    return found
+        yield row, make_flag("version_order", text, start=at, stop=at + 1)
 
 
 @population_flag(
@@ -359,20 +348,19 @@ def version_order(population: Population) -> dict[int, list[Flag]]:
 )
 def pad_attended(
     population: Population, *, min_tokens: Annotated[int, "padding tokens at an edge from which it fires"] = 2
-) -> dict[int, list[Flag]]:
+) -> Iterator[tuple[int, Flag]]:
     """Two padding tokens or more at the start or the end of a row; a single one may be what ends or begins a text."""
     batch = population.batch
     runs = Runs.of(batch.input_ids == batch.pad_id, batch.offsets)
     long = np.flatnonzero(runs.lengths >= min_tokens)
     first, last = runs.offsets[runs.rows[long]], runs.offsets[runs.rows[long] + 1]
     at_edge = long[(runs.starts[long] == first) | (runs.stops[long] == last)]
-    found: dict[int, list[Flag]] = {}
-    for run in at_edge.tolist():
+    rows, first_run = np.unique(runs.rows[at_edge], return_index=True)
+    for row, run in zip(rows.tolist(), at_edge[first_run].tolist(), strict=True):
         start, stop = runs.local(run)
         where = "begins" if start == 0 else "ends"
         text = f"The row {where} with {stop - start} padding tokens (id {batch.pad_id}) that are attended to."
-        found.setdefault(int(runs.rows[run]), [make_flag("pad_attended", text, start=start, stop=stop)])
-    return found
+        yield row, make_flag("pad_attended", text, start=start, stop=stop)
 
 
 def _fallen(population: Population, versions: np.ndarray) -> np.ndarray:

@@ -6,13 +6,13 @@ file of the user's own) and its test. Its keyword-only arguments are the flag's 
     @population_flag("very_short", family="text", severity="info", meaning="few sampled tokens")
     def very_short(
         population: Population, *, min_tokens: Annotated[int, "sampled tokens that are enough"] = 3
-    ) -> dict[int, list[Flag]]: ...
+    ) -> Iterator[tuple[int, Flag]]: ...
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
 
@@ -22,8 +22,8 @@ from rollout_traces.model.batch import SPLITS
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS
 
-PopulationDetector = Callable[..., Mapping[int, Sequence[Flag]]]
-"""`(population, **thresholds)` gives row -> flags for the rows that have any."""
+PopulationDetector = Callable[..., Iterable[tuple[int, Flag]]]
+"""`(population, **thresholds)` gives flags, each with its row."""
 RowDetector = Callable[..., Iterable[Flag]]
 """`(traced_row, **thresholds)` gives the row's flags."""
 AnyDetector = TypeVar("AnyDetector", bound=Callable[..., Any])

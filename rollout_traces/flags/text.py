@@ -34,14 +34,13 @@ _ENDS_ALIKE = 3
     given="stop_reason",
     follows=("stop_reason length",),
 )
-def truncated(population: Population) -> dict[int, list[Flag]]:
+def truncated(population: Population) -> Iterator[tuple[int, Flag]]:
     """Stop reason `length`, whatever the markers say."""
     cut = np.flatnonzero(population.ledger.get("stop_reason") == "length").tolist()
     if not cut:
-        return {}
+        return
     runs = population.sampled_runs
     last = dict(zip(*(part.tolist() for part in runs.last_of_rows()), strict=True))
-    found = {}
     for row in cut:
         start, stop = runs.local(last[row]) if row in last else (None, None)
         after = (
@@ -50,8 +49,7 @@ def truncated(population: Population) -> dict[int, list[Flag]]:
             else f" after {counted(population.sampled.segments.counts[row], 'sampled token')}"
         )
         text = f"Sampling stopped at the length limit{after}."
-        found[row] = [make_flag("truncated", text, start=start, stop=stop)]
-    return found
+        yield row, make_flag("truncated", text, start=start, stop=stop)
 
 
 @row_flag(
@@ -120,10 +118,9 @@ def repetition(
     max_period: Annotated[int, "longest period looked for, tokens"] = LONGEST_PERIOD,
     window: Annotated[int, "last sampled tokens looked at"] = WINDOW,
     share: Annotated[float, "of the window that must repeat"] = FILLED,
-) -> dict[int, list[Flag]]:
+) -> Iterator[tuple[int, Flag]]:
     """The rollouts that the metric `repetition_share` counts, with the loop of their shortest period."""
     loops = repetitions(population.sampled, window=window, longest_period=max_period, filled=share)
-    found = {}
     for row, loop in loops.items():
         what = "token repeats" if loop.period == 1 else f"{loop.period} tokens repeat"
         text = (
@@ -131,9 +128,7 @@ def repetition(
             "sampled tokens."
         )
         first = int(population.batch.offsets[row])
-        flag = make_flag("repetition", text, start=loop.start - first, stop=loop.stop - first)
-        found[row] = [flag]
-    return found
+        yield row, make_flag("repetition", text, start=loop.start - first, stop=loop.stop - first)
 
 
 @population_flag(
@@ -143,32 +138,28 @@ def repetition(
     meaning="an assistant turn has no content",
     explained_by=("truncated",),
 )
-def empty_completion(population: Population) -> dict[int, list[Flag]]:
+def empty_completion(population: Population) -> Iterator[tuple[int, Flag]]:
     """A sampled turn of nothing but the end marker, or no sampled token at all.
 
     Without text, the end marker is the token that ends at least half of the hand-over's longer sampled
     runs (three of them or more).
     """
     batch, runs = population.batch, population.sampled_runs
-    found: dict[int, list[Flag]] = {}
     if batch.response_mask_source != "loss_mask":
         nothing = (batch.lengths > 0) & (population.sampled.segments.counts == 0) & (population.n_loss == 0)
         for row in nothing.nonzero()[0].tolist():
-            found[row] = [make_flag("empty_completion", "No token of the row was sampled.")]
+            yield row, make_flag("empty_completion", "No token of the row was sampled.")
     longer = batch.input_ids[runs.stops[runs.lengths > 1] - 1]
     if len(longer) < _ENDS_ALIKE:
-        return found
+        return
     ids, counts = np.unique(longer, return_counts=True)
     if counts.max() < max(_ENDS_ALIKE, len(longer) / 2):
-        return found
+        return
     marker = ids[np.argmax(counts)]
     for run in np.flatnonzero((runs.lengths == 1) & (batch.input_ids[runs.starts] == marker)).tolist():
         start, stop = runs.local(run)
         text = f"The sampled turn at token {start} is nothing but the end marker."
-        found.setdefault(int(runs.rows[run]), []).append(
-            make_flag("empty_completion", text, start=start, stop=stop)
-        )
-    return found
+        yield runs.rows[run], make_flag("empty_completion", text, start=start, stop=stop)
 
 
 @also_on_rows("empty_completion")
@@ -335,11 +326,10 @@ def loop(
     *,
     rounds: Annotated[int, "times that a stretch must be written in a row"] = 3,
     min_tokens: Annotated[int, "tokens that all rounds together must have"] = 192,
-) -> dict[int, list[Flag]]:
+) -> Iterator[tuple[int, Flag]]:
     """The longest such stretch of a rollout; what `repetition` speaks of, a short period at the end, is not said again."""
     sampled = population.sampled
     starts, counts = sampled.segments.starts, sampled.segments.counts
-    found = {}
     for row, seen in longest_loops(sampled, rounds=rounds, min_tokens=min_tokens).items():
         if _is_repetition(seen, int(counts[row])):
             continue
@@ -351,8 +341,7 @@ def loop(
         text = (
             f"The same {what} {seen.covered / seen.period:.1f} times in a row, {seen.covered} tokens in all."
         )
-        found[row] = [make_flag("loop", text, start=positions[0], stop=positions[-1] + 1)]
-    return found
+        yield row, make_flag("loop", text, start=positions[0], stop=positions[-1] + 1)
 
 
 def _is_repetition(seen: Loop, n_sampled: int) -> bool:

@@ -35,31 +35,9 @@ MASKS = ("attention_mask", "loss_mask", "response_mask")
 TOKEN_KEYS = ("response_mask", "turn_ids", "versions", *FLOAT_TRACKS)
 """Optional [B, T] keys. `advantages` may also be [B]."""
 
-ROW_LISTS = (
-    "group_ids",
-    "prompt_keys",
-    "sample_ids",
-    "sources",
-    "engine_ids",
-    "parsed_answers",
-    "successes",
-    "reward_statuses",
-    "stop_reasons",
-    "discard_reasons",
-    "messages",
-    "tools",
-    "images",
-    "ground_truths",
-    "timings",
-    "extras",
-    "episode_ids",
-    "parents",
-    "origins",
-    "known_columns",
-    "ledger_rows",
-)
 NAMED_FLOATS = ("reward_components", "sample_metrics")
 _ARRAYS = (*REQUIRED, *TOKEN_KEYS, *ROW_FLOATS)
+_OF_BATCH = ("train_version", "pad_id")
 
 
 class ListElement(str):
@@ -198,7 +176,7 @@ class RolloutBatch:
                     f"Expected an array [B, T]; required keys are {', '.join(REQUIRED)}."
                 )
         values = self.__dict__
-        for key in ("train_version", "pad_id"):
+        for key in _OF_BATCH:
             if isinstance(values[key], (str, bytes, list, tuple, dict)):
                 raise BatchError(
                     f"{key}: seen {values[key]!r}. Expected an int, or None where it is unknown."
@@ -452,6 +430,10 @@ def _behind_prompts(
 
 
 FIELD_NAMES = frozenset(item.name for item in fields(RolloutBatch))
+ROW_LISTS = tuple(
+    item.name for item in fields(RolloutBatch) if item.name not in (*_ARRAYS, *NAMED_FLOATS, *_OF_BATCH)
+)
+"""Keys of B values that may be of any kind."""
 
 
 def keys_left_out(data: Mapping[str, Any]) -> dict[str, str | None]:

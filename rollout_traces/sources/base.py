@@ -9,6 +9,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ from rollout_traces.model.plain_values import INFINITE
 from rollout_traces.model.text import MOST
 from rollout_traces.model.units import KB, LARGEST_EXACT, MB
 from rollout_traces.sources.chat import messages_of
-from rollout_traces.sources.lines import first_object, head_objects, head_of, json_lines
+from rollout_traces.sources.lines import Line, first_object, head_objects, head_of, json_lines, read_object
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, number
 
@@ -142,6 +143,54 @@ class Found:
     beside: tuple[Path, ...] = field(default=())
 
 
+@dataclass(frozen=True)
+class Reading:
+    """One reading of a file.
+
+    Attributes:
+        found: the file.
+        problems: where everything that cannot be read is noted.
+        options: how to read.
+        start: byte to begin at, in a format of lines.
+        line: lines before it.
+    """
+
+    found: Found
+    problems: Problems
+    options: ReadOptions = ReadOptions()
+    start: int = 0
+    line: int = 0
+
+    @property
+    def path(self) -> Path:
+        """The file's."""
+        return self.found.path
+
+    def records(self) -> Iterator[Line]:
+        """Its records, in a format of lines."""
+        return json_lines(self.path, self.problems, self.start, self.line)
+
+    def whole(self) -> dict[str, Any] | None:
+        """Its one object, in a format of whole files; None where it cannot be read, which is noted."""
+        return read_object(self.path, self.problems, self.options.max_bytes)
+
+    def fields(self, record: Mapping[str, Any], line: int) -> Fields:
+        """A record by key."""
+        return Fields(record, self.path, line, self.problems)
+
+    def note(self, kind: str, text: str, line: int | None = None) -> None:
+        """Notes a problem; arguments as of `Problems.add`."""
+        self.problems.add(self.path, kind, text, line)
+
+    def refusing(self, line: int | None, what: str = "it") -> AbstractContextManager[None]:
+        """Notes that what is read inside cannot be understood, and goes on behind it; arguments as of `Problems.refusing`."""
+        return self.problems.refusing(self.path, line, what)
+
+    def mappings(self, line: int | None, name: str, given: Any) -> list[Mapping[str, Any]]:
+        """The objects of a list; arguments as of `Problems.mappings`."""
+        return self.problems.mappings(self.path, line, name, given)
+
+
 class Format(abc.ABC):
     """A way in which a tool writes its rollouts to disk. One instance for all files; it keeps nothing.
 
@@ -172,16 +221,8 @@ class Format(abc.ABC):
         return True
 
     @abc.abstractmethod
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
+    def rows(self, reading: Reading) -> Iterator[tuple[RolloutRow, int, int]]:
         """Reads the rollouts of a file.
-
-        Args:
-            problems: where everything that cannot be read is noted.
-            options: how to read.
-            start: byte to begin at, in a format of lines.
-            line: lines before it.
 
         Yields:
             A rollout, the byte behind its record and the record's number; 0 and 0 where the format has no lines.
@@ -267,13 +308,11 @@ class Fields:
 class LinesFormat(Format):
     """A format of JSON Lines, each record of which is read by itself."""
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
-        for record in json_lines(found.path, problems, start, line):
+    def rows(self, reading: Reading) -> Iterator[tuple[RolloutRow, int, int]]:
+        for record in reading.records():
             rows: list[RolloutRow] = []
-            with problems.refusing(found.path, record.number):
-                rows = list(self.read(Fields(record.value, found.path, record.number, problems), found))
+            with reading.refusing(record.number):
+                rows = list(self.read(reading.fields(record.value, record.number), reading.found))
             for row in rows:
                 row.line = record.number
                 yield row, record.stop, record.number
@@ -288,20 +327,13 @@ class FileFormat(Format):
 
     lines = False
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
-        for n, row in enumerate(self.read(found, problems, options), 1):
+    def rows(self, reading: Reading) -> Iterator[tuple[RolloutRow, int, int]]:
+        for n, row in enumerate(self.read(reading), 1):
             yield row, 0, row.line or n
 
     @abc.abstractmethod
-    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
-        """Reads the rollouts of a file.
-
-        Args:
-            problems: where everything that cannot be read is noted.
-            options: how to read.
-        """
+    def read(self, reading: Reading) -> Iterator[RolloutRow]:
+        """Reads the rollouts of a file."""
 
 
 def were_written_within(paths: Iterable[Path], seconds: float) -> bool:

@@ -19,7 +19,8 @@ from rollout_traces.model.units import HOUR, MINUTE
 from rollout_traces.sources.base import ReadOptions
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.re_encode import ReEncoder
-from rollout_traces.sources.run_import import FileImport, ImportedRun, RunImport, rows_given
+from rollout_traces.sources.rows import RolloutRow
+from rollout_traces.sources.run_import import FileImport, ImportedRun, RunImport, rollouts_given
 from rollout_traces.sources.scan import FoundRun, scan
 from rollout_traces.sources.state import FileState, ImportState, only_import_of
 from rollout_traces.sources.trackio_traces import PREFIX, project_path, rows_of_project
@@ -222,11 +223,11 @@ def _import_given(
     importer = loggers.import_of(name)
     try:
         for n, item in enumerate(source, 1):
-            for step, split, rows, batch in rows_given(item, n, report.problems):
-                if batch is not None:
-                    importer.add_batch(step, split, batch)
-                for row in rows:
-                    importer.add(row)
+            for found in rollouts_given(item, n, report.problems):
+                if isinstance(found, RolloutRow):
+                    importer.add(found)
+                else:
+                    importer.add_batch(*found)
             if progress is not None:
                 progress(n, n)
     finally:
@@ -273,7 +274,7 @@ class _Loggers:
         self._outcome = outcome
         self._report = report
         self._encoder = None if asked.tokenizer is None else ReEncoder(asked.tokenizer)
-        self._imports: dict[str, RunImport] = {}
+        self._import: RunImport | None = None
         self._states: dict[str, ImportState] = {}
         self._attempt: str | None = None
         self._logger: RolloutLogger | None = None
@@ -305,17 +306,15 @@ class _Loggers:
 
     def import_of(self, name: str) -> RunImport:
         """Gives the import that takes the rows of a run; the steps of another one before it are closed."""
-        if name not in self._imports or self._name != name:
-            for earlier in self._imports.values():
-                earlier.close_all()
-            taken = RunImport(self.named(name), self._encoder, self._outcome, self._report.problems)
-            self._imports = {name: taken}
-        return self._imports[name]
+        if self._import is None or self._name != name:
+            self.close_steps()
+            self._import = RunImport(self.named(name), self._encoder, self._outcome, self._report.problems)
+        return self._import
 
     def close_steps(self) -> None:
         """Closes every open step."""
-        for importer in self._imports.values():
-            importer.close_all()
+        if self._import is not None:
+            self._import.close_all()
 
     def finish(self) -> None:
         """Closes every open step, and waits until everything is stored."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from rollout_traces.model.plain_values import INFINITE, columns_of
 from rollout_traces.model.spans import Span
 from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
 from rollout_traces.sources.chat import messages_of_marked_text
-from rollout_traces.sources.problems import Problems
 
 _DECIMAL = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 NO_TOKENS = ("token ids", "loss mask", "logprobs")
@@ -153,11 +151,13 @@ def add_tokens(row: RolloutRow, calls: MergedRow) -> None:
         row.tracks["logprobs"] = [None] * n + [None if value != value else value for value in calls.logprobs]
 
 
-def note_calls_left_out(problems: Problems, path: Path, line: int | None, n: int) -> None:
+def note_calls_left_out(note: Callable[[str, str], None], n: int) -> None:
     """Notes model calls whose ids are in no later prompt, since the context was rewritten after them."""
     if n:
-        text = f"the context was rewritten after {n} of the model's calls; their ids are left out."
-        problems.add(path, "calls_left_out", text, line)
+        note(
+            "calls_left_out",
+            f"the context was rewritten after {n} of the model's calls; their ids are left out.",
+        )
 
 
 def call_of(prompt: Sequence[int], completion: Sequence[int], logprobs: Any) -> ModelCall:

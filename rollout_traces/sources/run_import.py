@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from rollout_traces.errors import BatchError
+from rollout_traces.logger.arguments import check_split
 from rollout_traces.logger.attempts import attempts_of
 from rollout_traces.logger.rollout_logger import RolloutLogger
-from rollout_traces.model.batch import SPLITS, RolloutBatch
+from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.units import KB, MB, MINUTE
-from rollout_traces.sources.base import Fields, Found, ReadOptions
+from rollout_traces.sources.base import TRAIN, Fields, Found, Reading, ReadOptions
 from rollout_traces.sources.formats.chat_jsonl import rows_of
 from rollout_traces.sources.lines import PACKED, opened
 from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
@@ -292,7 +293,7 @@ class FileImport:
         place = found.path.resolve()
         stop, number, last_step = start, line, before.last_step if before is not None and behind else None
         for n, (row, row_stop, row_number) in enumerate(
-            found.format.rows(found, self._problems, self._options, start, line), 1
+            found.format.rows(Reading(found, self._problems, self._options, start, line)), 1
         ):
             if type(row.step) is not int or not isinstance(row.run, (str, type(None))):
                 text = f"step {row.step!r} of run {row.run!r}: expected a whole number and a text; it is passed over."
@@ -353,9 +354,9 @@ class FileImport:
             self._problems.add(found.path, "rows_out_of_order", text)
 
 
-def rows_given(
+def rollouts_given(
     item: Any, n: int, problems: Problems
-) -> Iterator[tuple[int, str, list[RolloutRow], RolloutBatch | None]]:
+) -> Iterator[RolloutRow | tuple[int, str, RolloutBatch]]:
     """Reads one item of an iterator.
 
     Args:
@@ -365,23 +366,21 @@ def rows_given(
         problems: where values that cannot be understood are noted.
 
     Yields:
-        Step, split, rows, and the batch where it is one.
+        Each row, or step, split and batch.
 
     Raises:
         BatchError: it is something else; the text says what was seen.
     """
     if isinstance(item, RolloutRow):
-        yield item.step, item.split, [item], None
+        yield item
     elif isinstance(item, Mapping):
-        for row in rows_of(Fields(item, Path("given"), n, problems), None, SPLITS[0]):
-            yield row.step, row.split, [row], None
+        yield from rows_of(Fields(item, Path("given"), n, problems), None, TRAIN)
     elif isinstance(item, tuple) and len(item) in (2, 3) and isinstance(item[0], int):
-        step, batch = item[0], item[-1]
-        split = item[1] if len(item) == 3 else SPLITS[0]
-        if split not in SPLITS:
-            raise BatchError(f"split: seen {split!r}. Expected one of {', '.join(SPLITS)}.")
+        step, *between, batch = item
+        split = between[0] if between else TRAIN
+        check_split(split)
         for part in RolloutBatch.from_any(batch):
-            yield step, split, [], part
+            yield step, split, part
     else:
         raise BatchError(
             f"rollouts: seen {type(item).__name__}. Expected (step, batch), (step, split, batch), a mapping with "

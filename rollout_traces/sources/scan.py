@@ -91,7 +91,11 @@ def scan(paths: Sequence[Path], problems: Problems, file_format: str = "auto") -
         unclaimed: list[Path] = []
         for file, info in files_below(path, problems):
             found = recognise(file, asked, problems, info)
-            if found is None and file_format != "auto" and (file == path or _may_be_read(file, asked[0])):
+            if (
+                found is None
+                and file_format != "auto"
+                and (file == path or (asked[0].lines and is_json_by_name(file)))
+            ):
                 found = Found(file, asked[0], _forced(file), info.st_size, info.st_mtime_ns)
             if found is None:
                 unclaimed.append(file)
@@ -154,10 +158,6 @@ def _why_not(head: Head) -> str:
     if head.record is None and keys and len(head.raw) >= HEAD:
         return f"begins with a record above {HEAD:,} bytes ({keys}, ...), of which no format is told; --format NAME reads it"
     return f"is of no format that is known; its first record has {keys or 'no keys'}"
-
-
-def _may_be_read(path: Path, asked: Format) -> bool:
-    return asked.lines and is_json_by_name(path)
 
 
 def _forced(path: Path) -> Claim:

@@ -105,21 +105,21 @@ def fields_of(row: RolloutRow) -> dict[str, Any]:
         **text_facts(row.conversation() or ()),
     }
     if row.input_ids is not None and row.response_mask is not None:
-        n_sampled = sum(map(bool, row.response_mask))
+        sampled = [at for at, value in enumerate(row.response_mask) if value]
         known |= {
             "n_tokens": len(row.response_mask),
-            "n_sampled": n_sampled,
-            "n_prompt": _first_sampled(row.response_mask),
+            "n_sampled": len(sampled),
+            "n_prompt": sampled[0] if sampled else len(row.response_mask),
             "mean_logprob": _mean_sampled(row),
         }
     if row.train_version is not None:
         known["version_max"] = row.train_version
-    whole = {name: int(value) for name, value in known.items() if _counts(name, value)}
+    whole = {
+        name: int(value)
+        for name, value in known.items()
+        if name.startswith("n_") and isinstance(value, float) and value.is_integer()
+    }
     return {name: value for name, value in (known | whole).items() if value is not None}
-
-
-def _counts(name: str, value: Any) -> bool:
-    return name.startswith("n_") and isinstance(value, float) and value.is_integer()
 
 
 def text_facts(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -145,10 +145,6 @@ def text_facts(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "n_tool_errors": n_errors,
         "flags": [name for name, fires in found.items() if fires],
     }
-
-
-def _first_sampled(mask: Sequence[Any]) -> int:
-    return next((at for at, sampled in enumerate(mask) if sampled), len(mask))
 
 
 def _mean_sampled(row: RolloutRow) -> float | None:
@@ -287,10 +283,6 @@ def _inspect(step: int, messages: list[dict[str, Any]], m: Metadata) -> RolloutR
     )
 
 
-def _has(*fields: str) -> Callable[[str, Metadata], bool]:
-    return lambda key, metadata: all(field in metadata for field in fields)
-
-
 def _at(end: str, *fields: str) -> Callable[[str, Metadata], bool]:
     return lambda key, metadata: key.endswith(end) and all(field in metadata for field in fields)
 
@@ -354,7 +346,7 @@ WRITERS: tuple[TraceWriter, ...] = (
             train_version="policy_version",
         ),
     ),
-    TraceWriter("Inspect", _has("sample_id", "epoch", "eval_id"), _inspect),
+    TraceWriter("Inspect", _at("", "sample_id", "epoch", "eval_id"), _inspect),
 )
 """Trainers and what they write, as found in their sources; the first that claims a trace has it."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rollout_traces.errors import ConfigError
+from rollout_traces.logger.arguments import check_choice
 from rollout_traces.model.plain_values import plain
 from rollout_traces.settings.environment import read_environment, typed_value
 from rollout_traces.settings.logger_options import LoggerOptions, option_names
@@ -37,7 +38,7 @@ class TrackioConfig(LoggerOptions):
     mode: str = "disabled"
 
     def __post_init__(self) -> None:
-        _one_of("trackio.mode", self.mode, ("disabled", "online", "local"))
+        check_choice("trackio.mode", self.mode, ("disabled", "online", "local"))
 
     def logger_options(self, project: str, name: str) -> dict[str, Any]:
         """Arguments for a `RolloutLogger`.
@@ -82,7 +83,7 @@ class WandBConfig:
     wandb_api_key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        _one_of("wandb.mode", self.mode, ("online", "offline", "shared", "disabled"))
+        check_choice("wandb.mode", self.mode, ("online", "offline", "shared", "disabled"))
 
 
 @dataclass
@@ -104,7 +105,7 @@ class SwanlabConfig:
     api_key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        _one_of("swanlab.mode", self.mode, ("cloud", "local", "offline", "disabled"))
+        check_choice("swanlab.mode", self.mode, ("cloud", "local", "offline", "disabled"))
 
 
 @dataclass
@@ -238,11 +239,6 @@ def _read_yaml(path: Path) -> Any:
 def _is_missing(value: Any) -> bool:
     """OmegaConf's mark of a field that was never set."""
     return isinstance(value, str) and value == "???"
-
-
-def _one_of(name: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ConfigError(f"{name}: seen {value!r}. Expected one of {', '.join(choices)}.")
 
 
 def plain_config(given: Any, read: StatsLoggerConfig) -> dict[str, Any]:

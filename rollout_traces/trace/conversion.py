@@ -20,7 +20,7 @@ from rollout_traces.flags.flag import Flag
 from rollout_traces.ledger import columns as ledgers
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.model.plain_values import cut, plain
-from rollout_traces.model.text import encodable
+from rollout_traces.model.text import encodable, words
 from rollout_traces.model.transcript import Transcript, Turn
 from rollout_traces.trace.images import TraceImage
 from rollout_traces.trace.packing import pack_transcript, unpack_transcript
@@ -41,64 +41,35 @@ LEDGER_KEY = "ledger"
 PREVIEW = 120
 """Characters of a tool call or result that a span previews; the messages hold the whole text."""
 
+_LEDGER_ONLY = words(
+    "equal_to engine advantage_abs_max answered answer mismatch_k1 mismatch_abs_max log_ratio_sum clip_share trace_uid "
+    "timings"
+)
+"""Columns of the ledger that a trace does not have, beside those with a prefix."""
+_FROM_LEDGER = {
+    column.name: column.meaning
+    for column in ledgers.COLUMNS
+    if "/" not in column.name and column.name not in _LEDGER_ONLY
+}
 METADATA = {
     "status": "text in Trackio's list of traces: the reward",
     "schema": "version of these keys",
     "kind": "`rollout`, or `digest` for the summary of a step",
-    "uid": "stable unique id of the rollout: batch id and row",
-    "split": "rollout (training) or eval-rollout",
-    "step": "the trainer's global step",
-    "attempt": "the run's attempt that logged it; ids sort by time",
-    "late": "1 when it came after its step was closed",
-    "group": "rollouts of one prompt in this step share it",
-    "sample": "position inside the group",
+    **_FROM_LEDGER,
     "group_size": "rollouts in the group",
-    "prompt_key": "equal for all rollouts that answer the same prompt, in whatever step",
-    "source": "environment or data set",
-    "episode": "rows of one run of an environment share it: branches, compactions, sub-agents",
-    "parent": "sample id of the row of the same episode that this one left",
-    "sample_id": "the trainer's id of the row, which `parent` names; stored only for rows of an episode",
-    "origin": "where an imported rollout was read from: its file, and the line or record in it",
     "ids_from": "`unobserved`: the rollout came without tokens; `re-encoded`: made from its text; absent: the trainer's",
-    "reward": "the reward",
-    "raw_reward": "the reward before shaping or scaling",
-    "reward_status": "ok, timeout or error, where the trainer says",
     "component/<name>": "one reward component",
-    "advantage": "mean advantage over the row's loss tokens, or the row's own",
     "n_tokens": "tokens without padding",
-    "n_prompt": "tokens before the first sampled one",
-    "n_sampled": "tokens the policy sampled",
-    "n_environment": "unsampled tokens after the first sampled one",
-    "n_thinking": "sampled tokens inside thinking",
-    "n_turns": "assistant turns",
-    "n_tool_calls": "tool calls",
-    "n_tool_errors": "tool results that say they failed",
-    "success": "1 solved, 0 not, where the trainer says",
-    "stop_reason": "why sampling stopped, normalised",
-    "discard_reason": "why the trainer left the rollout out; absent = used",
-    "trained": "1 when the row has tokens in the loss and was not discarded",
-    "version_min": "oldest policy version among sampled tokens",
-    "version_max": "newest policy version among sampled tokens",
     "train_version": "policy version being trained",
-    "staleness_max": "version being trained minus the oldest version",
-    "mean_logprob": "mean rollout logprob over sampled tokens, nats",
-    "mismatch_k3": "mean e^d - d - 1, d = prox minus rollout logprob",
-    "update_share": "share of the step's update that the row carries",
     "decoded_from": "where roles came from: messages, template or mask",
     "response_mask_from": "given, versions, or loss_mask (assumed)",
-    "flags": "names of the flags raised, a list",
-    "selected_by": "why the selection kept it",
-    "selected_probability": "chance of having been traced",
     "population": "rollouts of this step and split when it was chosen",
     "inspector": "where an inspector shows the rollout, where its address is known",
     "parsed_answer": "what the trainer parsed as the answer",
-    "ground_truth": "the expected answer",
     "sample/<name>": "a metric that the trainer computed for the rollout",
     "extra/<name>": "a scalar that the trainer logged with the row",
 }
 """The metadata keys of a trace and what they mean; a key is absent when its value is unknown."""
-
-_FROM_LEDGER = tuple(key for key in METADATA if "/" not in key and key in {c.name for c in ledgers.COLUMNS})
 
 
 @dataclass(frozen=True)

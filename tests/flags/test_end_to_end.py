@@ -70,7 +70,7 @@ class TestFlagsOfARun:
     def test_a_flag_of_ones_own_is_found_by_a_worker_in_a_thread(self, trackio_dir, own_flags):
         @population_flag("first_row", family="mine", severity="info", meaning="is the first")
         def first_row(population: Population):
-            return {0: [make_flag("first_row", "It is the first.")]}
+            yield 0, make_flag("first_row", "It is the first.")
 
         logger = make_logger(selection="all", worker="thread")
         logger.log_rollouts(rollout_batch(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=4)), step=0)

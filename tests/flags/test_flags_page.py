@@ -84,6 +84,7 @@ flag_parameters:
 A flag of one's own is a function; its keyword-only arguments become its thresholds:
 
 ```python
+from collections.abc import Iterator
 from typing import Annotated
 
 from rollout_traces.flags import Flag, Population, make_flag, population_flag
@@ -92,13 +93,10 @@ from rollout_traces.flags import Flag, Population, make_flag, population_flag
 @population_flag("very_short", family="mine", severity="info", meaning="few sampled tokens")
 def very_short(
     population: Population, *, min_tokens: Annotated[int, "sampled tokens that are enough"] = 3
-) -> dict[int, list[Flag]]:
-    counts = population.ledger.get("n_sampled")
-    return {
-        row: [make_flag("very_short", f"{counts[row]} tokens were sampled.")]
-        for row in range(len(counts))
-        if counts[row] < min_tokens
-    }
+) -> Iterator[tuple[int, Flag]]:
+    for row, n in enumerate(population.ledger.get("n_sampled")):
+        if n < min_tokens:
+            yield row, make_flag("very_short", f"{n} tokens were sampled.")
 ```
 
 `row_flag` registers a function that sees one decoded rollout (`TracedRow`) and yields its flags. Flags of one's own are

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated
 
@@ -30,17 +31,10 @@ def register_short(min_tokens: int = 3) -> None:
     @population_flag("very_short", family="mine", severity="info", meaning="few sampled tokens")
     def very_short(
         population: Population, *, below: Annotated[int, "sampled tokens that are enough"] = min_tokens
-    ) -> dict[int, list[Flag]]:
-        counts = population.ledger.get("n_sampled")
-        return {
-            row: [
-                make_flag(
-                    "very_short", f"{counts[row]} sampled tokens.", start=counts[row] * 0, stop=counts[row]
-                )
-            ]
-            for row in range(len(counts))
-            if counts[row] < below
-        }
+    ) -> Iterator[tuple[int, Flag]]:
+        for row, n in enumerate(population.ledger.get("n_sampled")):
+            if n < below:
+                yield row, make_flag("very_short", f"{n} sampled tokens.", start=n * 0, stop=n)
 
 
 class TestDefinitions:
@@ -192,7 +186,7 @@ class TestContainment:
         assert errors.total == 3
 
     @pytest.mark.parametrize(
-        "answer", [{0: ["not a flag"]}, {99: [Flag("odd", "info", "row 99")]}, {"0": []}, [1], None]
+        "answer", [[(0, "not a flag")], [(99, Flag("odd", "info", "row 99"))], [("0", None)], [1], None]
     )
     def test_a_detector_that_answers_nonsense_is_counted(self, own_flags, step, answer):
         @population_flag("odd", family="mine", severity="info", meaning="nonsense")

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rollout_traces.model.model_calls import MergedRow, merge_calls
-from rollout_traces.sources.base import EVAL, Claim, FileFormat, Found, Head, ReadOptions
+from rollout_traces.sources.base import EVAL, Claim, FileFormat, Head, Reading
 from rollout_traces.sources.chat import messages_of, text_of
 from rollout_traces.sources.formats.own_export import row_of
-from rollout_traces.sources.lines import loads, read_object
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.lines import loads
 from rollout_traces.sources.rows import (
     NO_TOKENS,
     RolloutRow,
@@ -49,38 +48,38 @@ class Atif(FileFormat):
         root = folder.parent.parent if folder.name == "agent" else folder
         return Claim(root, 0, EVAL, lacks, str(head.path))
 
-    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
-        trajectory = read_object(found.path, problems, options.max_bytes)
+    def read(self, reading: Reading) -> Iterator[RolloutRow]:
+        trajectory = reading.whole()
         own = None if trajectory is None else (trajectory.get("extra") or {}).get("rollout_traces")
         if trajectory is not None and isinstance(own, dict):
-            with problems.refusing(found.path, None):
+            with reading.refusing(None):
                 given = messages_of(_messages(trajectory["steps"]))
                 yield row_of({**own, "messages": given}, 1)
         elif trajectory is not None:
-            yield from _rows(trajectory, found, problems)
+            yield from _rows(trajectory, reading)
 
 
 def _rows(
-    trajectory: Mapping[str, Any], found: Found, problems: Problems, parent: RolloutRow | None = None
+    trajectory: Mapping[str, Any], reading: Reading, parent: RolloutRow | None = None
 ) -> Iterator[RolloutRow]:
     """A trajectory's row and those of the agents below it; what cannot be understood costs its own agent alone."""
     row = parent
-    with problems.refusing(found.path, None, "the agent"):
-        row = _row(trajectory, found, problems, parent)
+    with reading.refusing(None, "the agent"):
+        row = _row(trajectory, reading, parent)
     if row is not None and row is not parent:
         yield row
     below = trajectory.get("subagent_trajectories")
-    for inner in problems.mappings(found.path, None, "subagent_trajectories", below):
-        yield from _rows(inner, found, problems, row)
+    for inner in reading.mappings(None, "subagent_trajectories", below):
+        yield from _rows(inner, reading, row)
 
 
-def _row(
-    trajectory: Mapping[str, Any], found: Found, problems: Problems, parent: RolloutRow | None
-) -> RolloutRow:
-    steps = problems.mappings(found.path, None, "steps", trajectory.get("steps"))
+def _row(trajectory: Mapping[str, Any], reading: Reading, parent: RolloutRow | None) -> RolloutRow:
+    steps = reading.mappings(None, "steps", trajectory.get("steps"))
     agent = trajectory.get("agent") or {}
-    identity = str(trajectory.get("trajectory_id") or trajectory.get("session_id") or found.path.parent.name)
-    trial = _result(found.path)
+    identity = str(
+        trajectory.get("trajectory_id") or trajectory.get("session_id") or reading.path.parent.name
+    )
+    trial = _result(reading.path)
     final = trajectory.get("final_metrics") or {}
     row = RolloutRow(
         step=0,
@@ -96,7 +95,7 @@ def _row(
         metrics=numbers(final),
         extras=scalars({"agent": agent.get("name"), "model": agent.get("model_name")}),
     )
-    if (calls := _merged(steps, found, problems)) is not None:
+    if (calls := _merged(steps, reading)) is not None:
         add_tokens(row, calls)
     return row
 
@@ -121,7 +120,7 @@ def _messages(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return messages
 
 
-def _merged(steps: Sequence[Mapping[str, Any]], found: Found, problems: Problems) -> MergedRow | None:
+def _merged(steps: Sequence[Mapping[str, Any]], reading: Reading) -> MergedRow | None:
     """The calls whose ids are in the last one; None where that one's were not recorded."""
     calls = [m for s in steps if isinstance(m := s.get("metrics"), Mapping) and m.get("completion_token_ids")]
     if not calls or not isinstance(calls[-1].get("prompt_token_ids"), list):
@@ -134,7 +133,7 @@ def _merged(steps: Sequence[Mapping[str, Any]], found: Found, problems: Problems
         ]
     )
     row = next(row for row in reversed(rows) if [*row.prompt_ids, *row.response_ids] == last)
-    note_calls_left_out(problems, found.path, None, len(calls) - len(row.calls))
+    note_calls_left_out(reading.note, len(calls) - len(row.calls))
     return row
 
 

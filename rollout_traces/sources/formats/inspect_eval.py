@@ -12,10 +12,9 @@ from typing import Any
 
 from rollout_traces.errors import FileRefused
 from rollout_traces.model.units import MB
-from rollout_traces.sources.base import EVAL, Claim, FileFormat, Found, Head, ReadOptions
+from rollout_traces.sources.base import EVAL, Claim, FileFormat, Head, Reading, ReadOptions
 from rollout_traces.sources.chat import messages_of
-from rollout_traces.sources.lines import loads, read_object
-from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.lines import loads
 from rollout_traces.sources.rows import RolloutRow, scalars
 
 MAX_RATIO = 500
@@ -48,56 +47,49 @@ class InspectEval(FileFormat):
         )
         return Claim(head.path.with_suffix(""), 0, EVAL, lacks)
 
-    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
-        if found.path.suffix == ".json":
-            log = read_object(found.path, problems, options.max_bytes) or {}
-            samples = problems.mappings(found.path, None, "samples", log.get("samples"))
+    def read(self, reading: Reading) -> Iterator[RolloutRow]:
+        if reading.path.suffix == ".json":
+            log = reading.whole() or {}
+            samples = reading.mappings(None, "samples", log.get("samples"))
             if not samples:
-                problems.add(found.path, "logs_without_samples", _NO_SAMPLES)
+                reading.note("logs_without_samples", _NO_SAMPLES)
             for n, each in enumerate(samples, 1):
-                with problems.refusing(found.path, n, "the sample"):
+                with reading.refusing(n, "the sample"):
                     yield _row(each, log.get("eval") or {}, n)
             return
         try:
-            with zipfile.ZipFile(found.path) as archive:
+            with zipfile.ZipFile(reading.path) as archive:
                 names = [i for i in archive.infolist() if i.filename.startswith("samples/")]
-                header = _header(archive, options)
+                header = _header(archive, reading.options)
                 if not names:
-                    problems.add(found.path, "logs_without_samples", _NO_SAMPLES)
+                    reading.note("logs_without_samples", _NO_SAMPLES)
                 for n, info in enumerate(sorted(names, key=lambda i: i.filename), 1):
-                    sample = _sample(archive, info, found, problems, options, n)
-                    with problems.refusing(found.path, n, "the sample"):
+                    sample = _sample(archive, info, reading, n)
+                    with reading.refusing(n, "the sample"):
                         if sample is not None:
                             yield _row(sample, header, n)
         except (zipfile.BadZipFile, NotImplementedError, OSError, *_DAMAGED) as error:
             text = f"is no whole archive ({error}); its writer may still be at it."
-            problems.add(found.path, "unreadable_files", text)
+            reading.note("unreadable_files", text)
 
 
 def _sample(
     archive: zipfile.ZipFile,
     info: zipfile.ZipInfo,
-    found: Found,
-    problems: Problems,
-    options: ReadOptions,
+    reading: Reading,
     n: int,
 ) -> dict[str, Any] | None:
     try:
-        value = loads(unpacked(archive, info, options.max_bytes))
+        value = loads(unpacked(archive, info, reading.options.max_bytes))
     except FileRefused as error:
-        problems.add(found.path, "bombs", f"{error}, passed over.", n)
+        reading.note("bombs", f"{error}, passed over.", n)
         return None
     except NotImplementedError as error:
         text = f"{info.filename} cannot be unpacked ({error}); it is passed over."
-        problems.add(found.path, "unreadable_samples", text, n)
+        reading.note("unreadable_samples", text, n)
         return None
     except (ValueError, zipfile.BadZipFile, EOFError, OSError) as error:
-        problems.add(
-            found.path,
-            "unreadable_samples",
-            f"{info.filename} cannot be read ({error}); it is passed over.",
-            n,
-        )
+        reading.note("unreadable_samples", f"{info.filename} cannot be read ({error}); it is passed over.", n)
         return None
     return value if isinstance(value, dict) else None
 

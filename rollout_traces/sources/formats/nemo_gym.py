@@ -75,7 +75,7 @@ class NemoGym(LinesFormat):
         if calls:
             last = merge_calls(calls)[-1]
             add_tokens(row, last)
-            note_calls_left_out(fields.problems, fields.path, fields.line, len(calls) - len(last.calls))
+            note_calls_left_out(fields.note, len(calls) - len(last.calls))
         yield row
 
 

@@ -11,9 +11,9 @@ from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.bounded_reading import batches, read, schema_of
 from rollout_traces.model.spans import Span, read_packed
 from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
-from rollout_traces.sources.base import TRAIN, Claim, Fields, Found, Head, LinesFormat, ReadOptions
+from rollout_traces.sources.base import TRAIN, Claim, Fields, Found, Head, LinesFormat, Reading
 from rollout_traces.sources.lines import loads
-from rollout_traces.sources.problems import Problems, said_of
+from rollout_traces.sources.problems import said_of
 from rollout_traces.sources.rows import RolloutRow, batch_of, number
 
 TOKENS_LEFT_OUT = ("token ids", "loss mask", "logprobs (export with --tokens)")
@@ -48,27 +48,24 @@ class OwnExport(LinesFormat):
             lacks.append("conversations (export traces for those)")
         return Claim(head.path.parent, None, TRAIN, lacks, run=run)
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
-        if found.path.suffix != ".parquet":
-            yield from super().rows(found, problems, options, start, line)
+    def rows(self, reading: Reading) -> Iterator[tuple[RolloutRow, int, int]]:
+        if reading.path.suffix != ".parquet":
+            yield from super().rows(reading)
             return
-        for n, value in enumerate(parquet_rows(found, problems), 1):
-            if is_current(value, found, problems, n):
+        for n, value in enumerate(parquet_rows(reading), 1):
+            if is_current(reading.fields(value, n)):
                 yield row_of(value, n), 0, n
 
     def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
-        if is_current(fields.record, found, fields.problems, fields.line):
+        if is_current(fields):
             yield row_of(fields.record, fields.line)
 
 
-def is_current(value: Mapping[str, Any], found: Found, problems: Problems, line: int) -> bool:
+def is_current(fields: Fields) -> bool:
     """Tells whether no later attempt of the run superseded the row; one that is superseded is noted."""
-    if not value.get("superseded"):
+    if not fields.record.get("superseded"):
         return True
-    text = "is of an attempt that a later one superseded; it is passed over."
-    problems.add(found.path, "superseded_rows", text, line)
+    fields.note("superseded_rows", "is of an attempt that a later one superseded; it is passed over.")
     return False
 
 
@@ -160,14 +157,14 @@ def _first_run(head: Head) -> str | None:
     return str(table["run"][0]) if table.num_rows else None
 
 
-def parquet_rows(found: Found, problems: Problems) -> Iterator[dict[str, Any]]:
+def parquet_rows(reading: Reading) -> Iterator[dict[str, Any]]:
     """The rows of a parquet file; what of it cannot be read is noted."""
     try:
         with extra("reading", "reading parquet"):
-            for part in batches(found.path):
+            for part in batches(reading.path):
                 yield from part.to_pylist()
     except (FileRefused, OSError) as error:
-        problems.add(found.path, "unreadable_files", said_of(found.path, error))
+        reading.note("unreadable_files", said_of(reading.path, error))
 
 
 def batch_of_records(records: Iterable[Mapping[str, Any]]) -> RolloutBatch:

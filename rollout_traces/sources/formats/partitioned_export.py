@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from rollout_traces.errors import StoreError
-from rollout_traces.sources.base import TRAIN, Claim, FileFormat, Found, Head, ReadOptions
+from rollout_traces.sources.base import TRAIN, Claim, FileFormat, Head, Reading
 from rollout_traces.sources.formats.own_export import (
     TOKENS_LEFT_OUT,
     is_current,
@@ -17,7 +17,7 @@ from rollout_traces.sources.formats.own_export import (
     row_of,
 )
 from rollout_traces.sources.lines import loads
-from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
+from rollout_traces.sources.problems import NOT_UNDERSTOOD
 from rollout_traces.sources.rows import RolloutRow
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
 
@@ -46,16 +46,16 @@ class PartitionedExport(FileFormat):
         step = int(above["step"]) if above.get("step", "").isdigit() else None
         return Claim(head.path.parents[len(above)], step, TRAIN, lacks, str(head.path), above.get("run"))
 
-    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
-        above = _of_folders(found.path)
-        for n, value in enumerate(parquet_rows(found, problems), 1):
+    def read(self, reading: Reading) -> Iterator[RolloutRow]:
+        above = _of_folders(reading.path)
+        for n, value in enumerate(parquet_rows(reading), 1):
             whole = {**above, **value}
-            if not is_current(whole, found, problems, n):
+            if not is_current(reading.fields(whole, n)):
                 continue
             try:
                 yield row_of(_with_texts(whole), n)
             except (StoreError, *NOT_UNDERSTOOD) as error:
-                problems.add(found.path, "rows_refused", f"cannot be understood ({error!r}).", n)
+                reading.note("rows_refused", f"cannot be understood ({error!r}).", n)
 
 
 def _with_texts(value: dict[str, Any]) -> dict[str, Any]:

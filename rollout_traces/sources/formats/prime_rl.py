@@ -16,16 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rollout_traces.model.units import HOUR
-from rollout_traces.sources.base import (
-    EVAL,
-    TRAIN,
-    Claim,
-    Format,
-    Found,
-    Head,
-    ReadOptions,
-    were_written_within,
-)
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, Reading, were_written_within
 from rollout_traces.sources.formats.verifiers_trace import NOT_TRAINED, paths_of, rows_of_trace, spread
 from rollout_traces.sources.lines import json_lines, loads, opened
 from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
@@ -63,20 +54,19 @@ class PrimeRl(Format):
     def is_final(self, found: Found) -> bool:
         return not _goes_on(found)
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
-        with contextlib.closing(_Annotations(found.path.parent.parent, problems)) as annotations:
-            goes_on = _goes_on(found)
+    def rows(self, reading: Reading) -> Iterator[tuple[RolloutRow, int, int]]:
+        folder = reading.path.parent.parent
+        with contextlib.closing(_Annotations(folder, reading.problems)) as annotations:
+            goes_on = _goes_on(reading.found)
             first_left: tuple[int, int] | None = None
             n_left = 0
-            for record in json_lines(found.path, problems, start, line):
+            for record in reading.records():
                 try:
                     rows = list(_rows(record.value, annotations, record.number))
                     is_decided = not goes_on or annotations.are_whole(record.value, rows)
                 except NOT_UNDERSTOOD as error:
                     text = f"an episode cannot be understood ({error!r}); it is passed over."
-                    problems.add(found.path, "rows_refused", text, record.number)
+                    reading.note("rows_refused", text, record.number)
                     continue
                 if not is_decided:
                     n_left += 1
@@ -84,7 +74,7 @@ class PrimeRl(Format):
                     continue
                 if not rows:
                     text = "the episode has no trace; it is passed over."
-                    problems.add(found.path, "episodes_without_trace", text, record.number)
+                    reading.note("episodes_without_trace", text, record.number)
                 for row in rows:
                     yield row, *(first_left or (record.stop, record.number))
             if n_left:
@@ -92,11 +82,11 @@ class PrimeRl(Format):
                     f"{n_left} episodes may still be trained on, or spoken of; they are read two steps later, or when the "
                     "run has ended or was silent for an hour."
                 )
-                problems.add(found.path, "episodes_undecided", text)
-            in_flight = len(list(found.path.parent.parent.glob("live/*.jsonl"))) if goes_on else 0
+                reading.note("episodes_undecided", text)
+            in_flight = len(list(folder.glob("live/*.jsonl"))) if goes_on else 0
             if in_flight:
                 text = f"{in_flight} rollouts are in flight; they are read when they have ended."
-                problems.once(found.path.parent.parent / "live", "rollouts_in_flight", text)
+                reading.problems.once(folder / "live", "rollouts_in_flight", text)
 
 
 def _goes_on(found: Found) -> bool:

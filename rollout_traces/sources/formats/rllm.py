@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, Found, Head, ReadOptions, number_in
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, Found, Head, Reading, number_in
 from rollout_traces.sources.chat import messages_of
-from rollout_traces.sources.lines import read_object
-from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, number, numbers, scalars
 
 
@@ -27,20 +25,20 @@ class Rllm(FileFormat):
         lacks = (*NO_TOKENS, "advantages")
         return Claim(head.above(r".*_step_\d+.*"), step, split, lacks)
 
-    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
-        episode = read_object(found.path, problems, options.max_bytes)
+    def read(self, reading: Reading) -> Iterator[RolloutRow]:
+        episode = reading.whole()
         if episode is None:
             return
         rows: list[RolloutRow] = []
         for n, trajectory in enumerate(
-            problems.mappings(found.path, None, "trajectories", episode.get("trajectories")), 1
+            reading.mappings(None, "trajectories", episode.get("trajectories")), 1
         ):
-            steps = problems.mappings(found.path, None, f"steps of trajectory {n}", trajectory.get("steps"))
+            steps = reading.mappings(None, f"steps of trajectory {n}", trajectory.get("steps"))
             if not steps:
                 text = f"trajectory {n} has no steps; it is passed over."
-                problems.add(found.path, "rows_refused", text)
-            with problems.refusing(found.path, n, "the trajectory"):
-                rows += _rows(episode, trajectory, steps, found, len(rows))
+                reading.note("rows_refused", text)
+            with reading.refusing(n, "the trajectory"):
+                rows += _rows(episode, trajectory, steps, reading.found, len(rows))
         yield from rows
 
 

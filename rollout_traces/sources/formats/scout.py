@@ -9,11 +9,10 @@ from typing import Any
 from rollout_traces.errors import FileRefused
 from rollout_traces.model.bounded_reading import read
 from rollout_traces.model.text import words
-from rollout_traces.sources.base import EVAL, Claim, Fields, FileFormat, Found, Head, ReadOptions
+from rollout_traces.sources.base import EVAL, Claim, Fields, FileFormat, Head, Reading
 from rollout_traces.sources.formats.inspect_eval import GRADES
 from rollout_traces.sources.formats.own_export import parquet_columns, parquet_rows, row_of
 from rollout_traces.sources.lines import loads
-from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, number, scalars
 
 OURS = "rollout_traces"
@@ -42,13 +41,13 @@ class Scout(FileFormat):
         lacks = (*NO_TOKENS, "the training step (an evaluation is step 0)")
         return Claim(head.path.parent, 0, EVAL, lacks)
 
-    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
-        for n, value in enumerate(parquet_rows(found, problems), 1):
-            with problems.refusing(found.path, n, "the transcript"):
-                row = _row(Fields(value, found.path, n, problems), n)
+    def read(self, reading: Reading) -> Iterator[RolloutRow]:
+        for n, value in enumerate(parquet_rows(reading), 1):
+            with reading.refusing(n, "the transcript"):
+                row = _row(reading.fields(value, n), n)
                 if row.messages is None:
                     text = "messages: none; a transcript of events alone has its numbers here."
-                    problems.add(found.path, "rows_without_text", text, n)
+                    reading.note("rows_without_text", text, n)
                 yield row
 
 

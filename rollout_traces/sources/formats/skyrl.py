@@ -23,10 +23,10 @@ from rollout_traces.sources.base import (
     Found,
     Head,
     LinesFormat,
-    ReadOptions,
+    Reading,
     number_in,
 )
-from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
+from rollout_traces.sources.problems import NOT_UNDERSTOOD
 from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, scalars
 
 
@@ -88,19 +88,19 @@ class SkyrlTraining(FileFormat):
         lacks = ("conversations", "stop reasons", "policy versions", "rewards")
         return Claim(head.above("dumped_data"), step, TRAIN, lacks)
 
-    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
-        if not options.trust_pickle:
+    def read(self, reading: Reading) -> Iterator[RolloutRow]:
+        if not reading.options.trust_pickle:
             text = (
                 "is a pickle, which runs whatever code it holds when it is loaded; it is refused. "
                 "Give --trust-pickle for files that you wrote yourself."
             )
-            problems.add(found.path, "pickles_refused", text)
+            reading.note("pickles_refused", text)
             return
         try:
-            with found.path.open("rb") as file:
-                rows = list(_training_rows(_Unpickler(file).load(), found.claim.step or 0))
+            with reading.path.open("rb") as file:
+                rows = list(_training_rows(_Unpickler(file).load(), reading.found.claim.step or 0))
         except (pickle.UnpicklingError, EOFError, ImportError, *NOT_UNDERSTOOD) as error:
-            problems.add(found.path, "unreadable_files", f"is no training input of SkyRL ({error!r}).")
+            reading.note("unreadable_files", f"is no training input of SkyRL ({error!r}).")
             return
         yield from rows
 

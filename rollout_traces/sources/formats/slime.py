@@ -16,10 +16,10 @@ import numpy as np
 
 from rollout_traces.errors import extra
 from rollout_traces.model.text import MOST, words
-from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, Found, Head, ReadOptions, number_in
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, Found, Head, Reading, number_in
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
+from rollout_traces.sources.problems import NOT_UNDERSTOOD
 from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
 
 _ZIP = b"PK\x03\x04"
@@ -39,13 +39,15 @@ class Slime(FileFormat):
         split = EVAL if head.path.name.startswith("eval_") else TRAIN
         return Claim(head.above("rollout_data"), step, split, ("advantages", "versions inside a turn"))
 
-    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
+    def read(self, reading: Reading) -> Iterator[RolloutRow]:
         with extra("train", "reading slime's dumps"):
             import torch
 
         try:
             with standing_in(torch):
-                data = torch.load(found.path, map_location="cpu", weights_only=not options.trust_pickle)
+                data = torch.load(
+                    reading.path, map_location="cpu", weights_only=not reading.options.trust_pickle
+                )
         except (
             pickle.UnpicklingError,
             RuntimeError,
@@ -58,23 +60,24 @@ class Slime(FileFormat):
                 f"holds more than plain values, arrays and tensors ({reason}), so that loading it could run code; it is "
                 "refused. Give --trust-pickle for files that you wrote yourself."
             )
-            problems.add(found.path, "pickles_refused", text)
+            reading.note("pickles_refused", text)
             return
         samples = data.get("samples") if isinstance(data, Mapping) else None
         if not isinstance(samples, list):
-            problems.add(
-                found.path, "unreadable_files", "has no list of samples. Expected slime's rollout data."
-            )
+            reading.note("unreadable_files", "has no list of samples. Expected slime's rollout data.")
             return
-        beside = found.path.parents[1] / "trajectory" / f"{found.path.stem}.jsonl"
+        beside = reading.path.parents[1] / "trajectory" / f"{reading.path.stem}.jsonl"
         conversations = (
-            {record.value.get("sample_index"): record.value for record in json_lines(beside, problems)}
+            {
+                record.value.get("sample_index"): record.value
+                for record in json_lines(beside, reading.problems)
+            }
             if beside.is_file()
             else {}
         )
         for n, sample in enumerate(samples):
-            with problems.refusing(found.path, n + 1):
-                row = _row(sample, found, n)
+            with reading.refusing(n + 1):
+                row = _row(sample, reading.found, n)
                 if (conversation := conversations.get(row.sample_id)) is not None:
                     row.messages, row.n_prompt_messages = messages_of(conversation.get("messages")), None
                 yield row

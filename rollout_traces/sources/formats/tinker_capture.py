@@ -26,7 +26,7 @@ from rollout_traces.sources.base import (
     FileFormat,
     Found,
     Head,
-    ReadOptions,
+    Reading,
     read_only,
     split_of,
     were_written_within,
@@ -72,11 +72,15 @@ class TinkerCapture(FileFormat):
     def is_final(self, found: Found) -> bool:
         return not _goes_on(found)
 
-    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
+    def read(self, reading: Reading) -> Iterator[RolloutRow]:
         try:
-            with _store_of(found.path, problems) as store:
+            with _store_of(reading.path, reading.problems) as store:
                 calls = (dict(zip(("cursor", *_COLUMNS), row, strict=True)) for row in store.execute(_SELECT))
-                newest = {place[:2]: place[2] for place in store.execute(_NEWEST)} if _goes_on(found) else {}
+                newest = (
+                    {place[:2]: place[2] for place in store.execute(_NEWEST)}
+                    if _goes_on(reading.found)
+                    else {}
+                )
                 n_left = 0
                 for place, own in groupby(calls, lambda call: tuple(call[name] for name in _PLACE)):
                     records = list(own)
@@ -85,21 +89,18 @@ class TinkerCapture(FileFormat):
                         n_left += 1
                         continue
                     rows: list[RolloutRow] = []
-                    with problems.refusing(found.path, records[0]["cursor"], "the trajectory"):
-                        rows = list(_rows(dict(zip(_PLACE, place, strict=True)), records, found, problems))
+                    with reading.refusing(records[0]["cursor"], "the trajectory"):
+                        rows = list(_rows(dict(zip(_PLACE, place, strict=True)), records, reading))
                     yield from rows
                 if n_left:
                     text = (
                         f"{n_left} trajectories of the newest iteration may get further calls; they are read when the next "
                         "has begun, the store is closed, or no call came for ten minutes."
                     )
-                    problems.add(found.path, "trajectories_not_ended", text)
+                    reading.note("trajectories_not_ended", text)
         except (sqlite3.Error, *NOT_UNDERSTOOD) as error:
-            problems.add(
-                found.path,
-                "unreadable_files",
-                f"cannot be read further ({error}); what came before is imported.",
-            )
+            text = f"cannot be read further ({error}); what came before is imported."
+            reading.note("unreadable_files", text)
 
 
 def _log_of(path: Path) -> Path:
@@ -173,9 +174,7 @@ def _calls_of(
         }
 
 
-def _rows(
-    place: Mapping[str, Any], own: list[dict[str, Any]], found: Found, problems: Problems
-) -> Iterator[RolloutRow]:
+def _rows(place: Mapping[str, Any], own: list[dict[str, Any]], reading: Reading) -> Iterator[RolloutRow]:
     """The rows of a trajectory, one a branch of its calls; calls of no trajectory are rows by themselves."""
     is_trajectory = place["traj_idx"] is not None
     known, calls = [], []
@@ -183,7 +182,7 @@ def _rows(
         prompt, sampled = _list(record["prompt_tokens"]), _list(record["sampled_tokens"])
         if prompt is None or sampled is None:
             text = "a call has no prompt or no sampled tokens; it is left out."
-            problems.add(found.path, "calls_without_tokens", text, record["cursor"])
+            reading.note("calls_without_tokens", text, record["cursor"])
             continue
         known.append(record)
         calls.append(call_of(prompt, sampled, _list(record["logprobs"])))

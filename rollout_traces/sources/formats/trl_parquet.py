@@ -18,10 +18,10 @@ from typing import Any
 from rollout_traces.errors import FileRefused, extra
 from rollout_traces.model.bounded_reading import read, schema_of
 from rollout_traces.model.units import LARGEST_EXACT
-from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, Found, Head, ReadOptions, number_in
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, Head, Reading, number_in
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.lines import loads
-from rollout_traces.sources.problems import Problems, said_of
+from rollout_traces.sources.problems import said_of
 from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, number, numbers
 
 OWN = ("step", "prompt", "completion", "advantage", "image", "images", "__index_level_0__")
@@ -50,20 +50,20 @@ class TrlParquet(FileFormat):
             lacks.append(_SPLIT)
         return Claim(root, step, TRAIN, lacks)
 
-    def read(self, found: Found, problems: Problems, options: ReadOptions) -> Iterator[RolloutRow]:
+    def read(self, reading: Reading) -> Iterator[RolloutRow]:
         with extra("reading", "reading parquet"):
             import pyarrow  # noqa: F401
-        step = found.claim.step or 0
-        logs = _logs_of(found.claim.root)
+        claim = reading.found.claim
+        step, logs = claim.step or 0, _logs_of(claim.root)
         if not logs.tell_of(step):
             text = (
                 "no checkpoint lies beside its completions, or only older ones: nothing tells which are of an evaluation, and "
                 "they count as training."
             )
-            problems.once(found.claim.root, "splits_not_told", text)
+            reading.problems.once(claim.root, "splits_not_told", text)
         try:
-            numeric = [f.name for f in schema_of(found.path) if _is_number(f.type) and f.name not in OWN]
-            before, logged = _logged(found.path)
+            numeric = [f.name for f in schema_of(reading.path) if _is_number(f.type) and f.name not in OWN]
+            before, logged = _logged(reading.path)
             repeated = n_repeated(before, logged, whole_only=False)
             for n, value in enumerate(logged, 1):
                 if n <= repeated:
@@ -72,11 +72,11 @@ class TrlParquet(FileFormat):
                 row.split = EVAL if step in logs.evaluated else TRAIN
                 yield row
         except (FileRefused, OSError) as error:
-            problems.add(found.path, "unreadable_files", said_of(found.path, error))
+            reading.note("unreadable_files", said_of(reading.path, error))
             return
         if repeated:
             text = f"its first {repeated} rows are the last of the file before; they are passed over."
-            problems.add(found.path, "repeated_rows", text)
+            reading.note("repeated_rows", text)
 
 
 def row_of(

@@ -13,20 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.sources.base import (
-    EVAL,
-    TRAIN,
-    Claim,
-    Format,
-    Found,
-    Head,
-    ReadOptions,
-    number_in,
-    split_of,
-)
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Head, Reading, number_in, split_of
 from rollout_traces.sources.chat import messages_of
-from rollout_traces.sources.lines import json_lines
-from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, number, numbers, scalars
 
 NOT_TRAINED = "not_in_a_batch"
@@ -63,27 +51,25 @@ class VerifiersTrace(Format):
         root = root.parent if root.name == "rollouts" else root
         return Claim(root, step, EVAL if "eval" in folders[:at] else TRAIN, lacks, folders[0])
 
-    def rows(
-        self, found: Found, problems: Problems, options: ReadOptions, start: int = 0, line: int = 0
-    ) -> Iterator[tuple[RolloutRow, int, int]]:
-        subset = found.path.parent.name
-        trained = _trained_elsewhere(found) if subset == "all" else frozenset()
-        has_effective = subset == "all" and bool(_effective_files(found.claim.root))
-        for record in json_lines(found.path, problems, start, line):
+    def rows(self, reading: Reading) -> Iterator[tuple[RolloutRow, int, int]]:
+        subset, claim = reading.path.parent.name, reading.found.claim
+        effective = _effective_files(claim.root) if subset == "all" else ()
+        trained = frozenset[str]().union(*(_ids(path, path.stat().st_size) for path in effective))
+        for record in reading.records():
             episode = record.value
             if isinstance(episode.get("id"), str) and episode["id"] in trained:
                 continue
             traces = episode.get("traces")
             if not isinstance(traces, list) or not traces:
                 text = f"the episode has no trace{_first_error(episode)}; it is passed over."
-                problems.add(found.path, "episodes_without_trace", text, record.number)
+                reading.note("episodes_without_trace", text, record.number)
                 continue
-            for trace in problems.mappings(found.path, record.number, "traces", traces):
+            for trace in reading.mappings(record.number, "traces", traces):
                 rows: list[RolloutRow] = []
-                with problems.refusing(found.path, record.number, "the trace"):
-                    rows = list(rows_of_trace(episode, trace, found.claim, record.number))
+                with reading.refusing(record.number, "the trace"):
+                    rows = list(rows_of_trace(episode, trace, claim, record.number))
                 for row in rows:
-                    if has_effective:
+                    if effective:
                         row.discard_reason = NOT_TRAINED
                     yield row, record.stop, record.number
 
@@ -282,20 +268,15 @@ def _first_error(episode: Mapping[str, Any]) -> str:
     return f" ({errors[-1].get('type')}: {str(errors[-1].get('message'))[:200]})" if errors else ""
 
 
-def _trained_elsewhere(found: Found) -> frozenset[str]:
-    """Ids of the run's episodes that lie in a file of `effective`."""
-    return frozenset().union(
-        *(_ids(path, path.stat().st_size) for path in _effective_files(found.claim.root))
-    )
-
-
 @lru_cache
 def _effective_files(root: Path) -> tuple[Path, ...]:
+    """The run's files of episodes that were trained on."""
     return tuple(sorted(root.glob("**/step_*/*/effective/traces.jsonl")))
 
 
 @lru_cache(maxsize=4096)
 def _ids(path: Path, size: int) -> frozenset[str]:
+    """Ids of a file's episodes."""
     found = set()
     with path.open("rb") as file:
         for raw in file:
