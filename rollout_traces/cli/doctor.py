@@ -151,9 +151,9 @@ def _run(run: FoundRun, problems: Problems) -> Iterator[CheckFinding]:
 
 
 def _sample(found: Found, problems: Problems) -> str:
-    from rollout_traces.sources.base import Reading
+    from rollout_traces.sources.base import FileReading
 
-    rows = [row for row, _, _ in itertools.islice(found.format.rows(Reading(found, problems)), SAMPLED)]
+    rows = [row for row, _, _ in itertools.islice(found.format.rows(FileReading(found, problems)), SAMPLED)]
     if not rows:
         return f"none can be read of {found.path.name}"
     n_ids = sum(row.input_ids is not None for row in rows)

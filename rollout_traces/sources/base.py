@@ -144,7 +144,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Reading:
+class FileReading:
     """One reading of a file.
 
     Attributes:
@@ -221,7 +221,7 @@ class Format(abc.ABC):
         return True
 
     @abc.abstractmethod
-    def rows(self, reading: Reading) -> Iterator[tuple[RolloutRow, int, int]]:
+    def rows(self, reading: FileReading) -> Iterator[tuple[RolloutRow, int, int]]:
         """Reads the rollouts of a file.
 
         Yields:
@@ -308,7 +308,7 @@ class Fields:
 class LinesFormat(Format):
     """A format of JSON Lines, each record of which is read by itself."""
 
-    def rows(self, reading: Reading) -> Iterator[tuple[RolloutRow, int, int]]:
+    def rows(self, reading: FileReading) -> Iterator[tuple[RolloutRow, int, int]]:
         for record in reading.records():
             rows: list[RolloutRow] = []
             with reading.refusing(record.number):
@@ -327,12 +327,12 @@ class FileFormat(Format):
 
     lines = False
 
-    def rows(self, reading: Reading) -> Iterator[tuple[RolloutRow, int, int]]:
+    def rows(self, reading: FileReading) -> Iterator[tuple[RolloutRow, int, int]]:
         for n, row in enumerate(self.read(reading), 1):
             yield row, 0, row.line or n
 
     @abc.abstractmethod
-    def read(self, reading: Reading) -> Iterator[RolloutRow]:
+    def read(self, reading: FileReading) -> Iterator[RolloutRow]:
         """Reads the rollouts of a file."""
 
 

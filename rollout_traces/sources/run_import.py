@@ -15,7 +15,7 @@ from rollout_traces.logger.attempts import attempts_of
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.units import KB, MB, MINUTE
-from rollout_traces.sources.base import TRAIN, Fields, Found, Reading, ReadOptions
+from rollout_traces.sources.base import TRAIN, Fields, FileReading, Found, ReadOptions
 from rollout_traces.sources.formats.chat_jsonl import rows_of
 from rollout_traces.sources.lines import PACKED, opened
 from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
@@ -293,7 +293,7 @@ class FileImport:
         place = found.path.resolve()
         stop, number, last_step = start, line, before.last_step if before is not None and behind else None
         for n, (row, row_stop, row_number) in enumerate(
-            found.format.rows(Reading(found, self._problems, self._options, start, line)), 1
+            found.format.rows(FileReading(found, self._problems, self._options, start, line)), 1
         ):
             if type(row.step) is not int or not isinstance(row.run, (str, type(None))):
                 text = f"step {row.step!r} of run {row.run!r}: expected a whole number and a text; it is passed over."

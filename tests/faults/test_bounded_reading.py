@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy, pyarrow.parquet, torch
 from rollout_traces.errors import RolloutTracesError
 from rollout_traces.steps.preflight import load_batch
-from rollout_traces.sources.base import Reading, ReadOptions
+from rollout_traces.sources.base import FileReading, ReadOptions
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.scan import scan
 from rollout_traces.store.columns.side import SideColumns, read_side_columns
@@ -45,7 +45,7 @@ def look():
     else:
         for run in scan([path], problems):
             for file in run.files:
-                sum(1 for _ in file.format.rows(Reading(file, problems)))
+                sum(1 for _ in file.format.rows(FileReading(file, problems)))
 
 whole, rng = path.read_bytes(), random.Random(0)
 look()

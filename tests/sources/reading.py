@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollout_traces.sources.base import Reading, ReadOptions
+from rollout_traces.sources.base import FileReading, ReadOptions
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow
 from rollout_traces.sources.scan import FoundRun, scan
@@ -23,4 +23,4 @@ def rows_of(
     problems = Problems() if problems is None else problems
     found = [file for run in runs_of(path, problems, file_format) for file in run.files]
     asked = ReadOptions(**options)  # type: ignore[arg-type]
-    return [row for file in found for row, _, _ in file.format.rows(Reading(file, problems, asked))]
+    return [row for file in found for row, _, _ in file.format.rows(FileReading(file, problems, asked))]

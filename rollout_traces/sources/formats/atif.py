@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rollout_traces.model.model_calls import MergedRow, merge_calls
-from rollout_traces.sources.base import EVAL, Claim, FileFormat, Head, Reading
+from rollout_traces.sources.base import EVAL, Claim, FileFormat, FileReading, Head
 from rollout_traces.sources.chat import messages_of, text_of
 from rollout_traces.sources.formats.own_export import row_of
 from rollout_traces.sources.lines import loads
@@ -48,7 +48,7 @@ class Atif(FileFormat):
         root = folder.parent.parent if folder.name == "agent" else folder
         return Claim(root, 0, EVAL, lacks, str(head.path))
 
-    def read(self, reading: Reading) -> Iterator[RolloutRow]:
+    def read(self, reading: FileReading) -> Iterator[RolloutRow]:
         trajectory = reading.whole()
         own = None if trajectory is None else (trajectory.get("extra") or {}).get("rollout_traces")
         if trajectory is not None and isinstance(own, dict):
@@ -60,7 +60,7 @@ class Atif(FileFormat):
 
 
 def _rows(
-    trajectory: Mapping[str, Any], reading: Reading, parent: RolloutRow | None = None
+    trajectory: Mapping[str, Any], reading: FileReading, parent: RolloutRow | None = None
 ) -> Iterator[RolloutRow]:
     """A trajectory's row and those of the agents below it; what cannot be understood costs its own agent alone."""
     row = parent
@@ -73,7 +73,7 @@ def _rows(
         yield from _rows(inner, reading, row)
 
 
-def _row(trajectory: Mapping[str, Any], reading: Reading, parent: RolloutRow | None) -> RolloutRow:
+def _row(trajectory: Mapping[str, Any], reading: FileReading, parent: RolloutRow | None) -> RolloutRow:
     steps = reading.mappings(None, "steps", trajectory.get("steps"))
     agent = trajectory.get("agent") or {}
     identity = str(
@@ -120,7 +120,7 @@ def _messages(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return messages
 
 
-def _merged(steps: Sequence[Mapping[str, Any]], reading: Reading) -> MergedRow | None:
+def _merged(steps: Sequence[Mapping[str, Any]], reading: FileReading) -> MergedRow | None:
     """The calls whose ids are in the last one; None where that one's were not recorded."""
     calls = [m for s in steps if isinstance(m := s.get("metrics"), Mapping) and m.get("completion_token_ids")]
     if not calls or not isinstance(calls[-1].get("prompt_token_ids"), list):

@@ -12,7 +12,7 @@ from typing import Any
 
 from rollout_traces.errors import FileRefused
 from rollout_traces.model.units import MB
-from rollout_traces.sources.base import EVAL, Claim, FileFormat, Head, Reading, ReadOptions
+from rollout_traces.sources.base import EVAL, Claim, FileFormat, FileReading, Head, ReadOptions
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.rows import RolloutRow, scalars
@@ -47,7 +47,7 @@ class InspectEval(FileFormat):
         )
         return Claim(head.path.with_suffix(""), 0, EVAL, lacks)
 
-    def read(self, reading: Reading) -> Iterator[RolloutRow]:
+    def read(self, reading: FileReading) -> Iterator[RolloutRow]:
         if reading.path.suffix == ".json":
             log = reading.whole() or {}
             samples = reading.mappings(None, "samples", log.get("samples"))
@@ -76,7 +76,7 @@ class InspectEval(FileFormat):
 def _sample(
     archive: zipfile.ZipFile,
     info: zipfile.ZipInfo,
-    reading: Reading,
+    reading: FileReading,
     n: int,
 ) -> dict[str, Any] | None:
     try:

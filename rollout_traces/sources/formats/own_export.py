@@ -11,7 +11,7 @@ from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.bounded_reading import batches, read, schema_of
 from rollout_traces.model.spans import Span, read_packed
 from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
-from rollout_traces.sources.base import TRAIN, Claim, Fields, Found, Head, LinesFormat, Reading
+from rollout_traces.sources.base import TRAIN, Claim, Fields, FileReading, Found, Head, LinesFormat
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.problems import said_of
 from rollout_traces.sources.rows import RolloutRow, batch_of, number
@@ -48,7 +48,7 @@ class OwnExport(LinesFormat):
             lacks.append("conversations (export traces for those)")
         return Claim(head.path.parent, None, TRAIN, lacks, run=run)
 
-    def rows(self, reading: Reading) -> Iterator[tuple[RolloutRow, int, int]]:
+    def rows(self, reading: FileReading) -> Iterator[tuple[RolloutRow, int, int]]:
         if reading.path.suffix != ".parquet":
             yield from super().rows(reading)
             return
@@ -157,7 +157,7 @@ def _first_run(head: Head) -> str | None:
     return str(table["run"][0]) if table.num_rows else None
 
 
-def parquet_rows(reading: Reading) -> Iterator[dict[str, Any]]:
+def parquet_rows(reading: FileReading) -> Iterator[dict[str, Any]]:
     """The rows of a parquet file; what of it cannot be read is noted."""
     try:
         with extra("reading", "reading parquet"):

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from rollout_traces.errors import StoreError
-from rollout_traces.sources.base import TRAIN, Claim, FileFormat, Head, Reading
+from rollout_traces.sources.base import TRAIN, Claim, FileFormat, FileReading, Head
 from rollout_traces.sources.formats.own_export import (
     TOKENS_LEFT_OUT,
     is_current,
@@ -46,7 +46,7 @@ class PartitionedExport(FileFormat):
         step = int(above["step"]) if above.get("step", "").isdigit() else None
         return Claim(head.path.parents[len(above)], step, TRAIN, lacks, str(head.path), above.get("run"))
 
-    def read(self, reading: Reading) -> Iterator[RolloutRow]:
+    def read(self, reading: FileReading) -> Iterator[RolloutRow]:
         above = _of_folders(reading.path)
         for n, value in enumerate(parquet_rows(reading), 1):
             whole = {**above, **value}

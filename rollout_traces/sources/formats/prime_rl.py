@@ -16,7 +16,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from rollout_traces.model.units import HOUR
-from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Found, Head, Reading, were_written_within
+from rollout_traces.sources.base import (
+    EVAL,
+    TRAIN,
+    Claim,
+    FileReading,
+    Format,
+    Found,
+    Head,
+    were_written_within,
+)
 from rollout_traces.sources.formats.verifiers_trace import NOT_TRAINED, paths_of, rows_of_trace, spread
 from rollout_traces.sources.lines import json_lines, loads, opened
 from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
@@ -54,7 +63,7 @@ class PrimeRl(Format):
     def is_final(self, found: Found) -> bool:
         return not _goes_on(found)
 
-    def rows(self, reading: Reading) -> Iterator[tuple[RolloutRow, int, int]]:
+    def rows(self, reading: FileReading) -> Iterator[tuple[RolloutRow, int, int]]:
         folder = reading.path.parent.parent
         with contextlib.closing(_Annotations(folder, reading.problems)) as annotations:
             goes_on = _goes_on(reading.found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, Found, Head, Reading, number_in
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, FileReading, Found, Head, number_in
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, number, numbers, scalars
 
@@ -25,7 +25,7 @@ class Rllm(FileFormat):
         lacks = (*NO_TOKENS, "advantages")
         return Claim(head.above(r".*_step_\d+.*"), step, split, lacks)
 
-    def read(self, reading: Reading) -> Iterator[RolloutRow]:
+    def read(self, reading: FileReading) -> Iterator[RolloutRow]:
         episode = reading.whole()
         if episode is None:
             return

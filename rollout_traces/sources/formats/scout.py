@@ -9,7 +9,7 @@ from typing import Any
 from rollout_traces.errors import FileRefused
 from rollout_traces.model.bounded_reading import read
 from rollout_traces.model.text import words
-from rollout_traces.sources.base import EVAL, Claim, Fields, FileFormat, Head, Reading
+from rollout_traces.sources.base import EVAL, Claim, Fields, FileFormat, FileReading, Head
 from rollout_traces.sources.formats.inspect_eval import GRADES
 from rollout_traces.sources.formats.own_export import parquet_columns, parquet_rows, row_of
 from rollout_traces.sources.lines import loads
@@ -41,7 +41,7 @@ class Scout(FileFormat):
         lacks = (*NO_TOKENS, "the training step (an evaluation is step 0)")
         return Claim(head.path.parent, 0, EVAL, lacks)
 
-    def read(self, reading: Reading) -> Iterator[RolloutRow]:
+    def read(self, reading: FileReading) -> Iterator[RolloutRow]:
         for n, value in enumerate(parquet_rows(reading), 1):
             with reading.refusing(n, "the transcript"):
                 row = _row(reading.fields(value, n), n)

@@ -20,10 +20,10 @@ from rollout_traces.sources.base import (
     Claim,
     Fields,
     FileFormat,
+    FileReading,
     Found,
     Head,
     LinesFormat,
-    Reading,
     number_in,
 )
 from rollout_traces.sources.problems import NOT_UNDERSTOOD
@@ -88,7 +88,7 @@ class SkyrlTraining(FileFormat):
         lacks = ("conversations", "stop reasons", "policy versions", "rewards")
         return Claim(head.above("dumped_data"), step, TRAIN, lacks)
 
-    def read(self, reading: Reading) -> Iterator[RolloutRow]:
+    def read(self, reading: FileReading) -> Iterator[RolloutRow]:
         if not reading.options.trust_pickle:
             text = (
                 "is a pickle, which runs whatever code it holds when it is loaded; it is refused. "

@@ -16,7 +16,7 @@ import numpy as np
 
 from rollout_traces.errors import extra
 from rollout_traces.model.text import MOST, words
-from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, Found, Head, Reading, number_in
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, FileReading, Found, Head, number_in
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import NOT_UNDERSTOOD
@@ -39,7 +39,7 @@ class Slime(FileFormat):
         split = EVAL if head.path.name.startswith("eval_") else TRAIN
         return Claim(head.above("rollout_data"), step, split, ("advantages", "versions inside a turn"))
 
-    def read(self, reading: Reading) -> Iterator[RolloutRow]:
+    def read(self, reading: FileReading) -> Iterator[RolloutRow]:
         with extra("train", "reading slime's dumps"):
             import torch
 

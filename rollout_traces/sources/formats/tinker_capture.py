@@ -24,9 +24,9 @@ from rollout_traces.sources.base import (
     TRAIN,
     Claim,
     FileFormat,
+    FileReading,
     Found,
     Head,
-    Reading,
     read_only,
     split_of,
     were_written_within,
@@ -72,7 +72,7 @@ class TinkerCapture(FileFormat):
     def is_final(self, found: Found) -> bool:
         return not _goes_on(found)
 
-    def read(self, reading: Reading) -> Iterator[RolloutRow]:
+    def read(self, reading: FileReading) -> Iterator[RolloutRow]:
         try:
             with _store_of(reading.path, reading.problems) as store:
                 calls = (dict(zip(("cursor", *_COLUMNS), row, strict=True)) for row in store.execute(_SELECT))
@@ -174,7 +174,7 @@ def _calls_of(
         }
 
 
-def _rows(place: Mapping[str, Any], own: list[dict[str, Any]], reading: Reading) -> Iterator[RolloutRow]:
+def _rows(place: Mapping[str, Any], own: list[dict[str, Any]], reading: FileReading) -> Iterator[RolloutRow]:
     """The rows of a trajectory, one a branch of its calls; calls of no trajectory are rows by themselves."""
     is_trajectory = place["traj_idx"] is not None
     known, calls = [], []

@@ -18,7 +18,7 @@ from typing import Any
 from rollout_traces.errors import FileRefused, extra
 from rollout_traces.model.bounded_reading import read, schema_of
 from rollout_traces.model.units import LARGEST_EXACT
-from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, Head, Reading, number_in
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, FileReading, Head, number_in
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.problems import said_of
@@ -50,7 +50,7 @@ class TrlParquet(FileFormat):
             lacks.append(_SPLIT)
         return Claim(root, step, TRAIN, lacks)
 
-    def read(self, reading: Reading) -> Iterator[RolloutRow]:
+    def read(self, reading: FileReading) -> Iterator[RolloutRow]:
         with extra("reading", "reading parquet"):
             import pyarrow  # noqa: F401
         claim = reading.found.claim

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.sources.base import EVAL, TRAIN, Claim, Format, Head, Reading, number_in, split_of
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileReading, Format, Head, number_in, split_of
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, number, numbers, scalars
 
@@ -51,7 +51,7 @@ class VerifiersTrace(Format):
         root = root.parent if root.name == "rollouts" else root
         return Claim(root, step, EVAL if "eval" in folders[:at] else TRAIN, lacks, folders[0])
 
-    def rows(self, reading: Reading) -> Iterator[tuple[RolloutRow, int, int]]:
+    def rows(self, reading: FileReading) -> Iterator[tuple[RolloutRow, int, int]]:
         subset, claim = reading.path.parent.name, reading.found.claim
         effective = _effective_files(claim.root) if subset == "all" else ()
         trained = frozenset[str]().union(*(_ids(path, path.stat().st_size) for path in effective))

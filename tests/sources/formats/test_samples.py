@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollout_traces.sources.base import Reading, ReadOptions
+from rollout_traces.sources.base import FileReading, ReadOptions
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import batch_of
 from tests.sources.reading import SAMPLES, rows_of, runs_of
@@ -55,7 +55,9 @@ def test_what_a_file_lacks_is_what_its_rows_lack(sample):
         for file in run.files:
             rows = [
                 row
-                for row, _, _ in file.format.rows(Reading(file, Problems(), ReadOptions(trust_pickle=True)))
+                for row, _, _ in file.format.rows(
+                    FileReading(file, Problems(), ReadOptions(trust_pickle=True))
+                )
             ]
             assert ("token ids" in file.claim.lacks) == all(row.input_ids is None for row in rows)
             assert ("rewards" in file.claim.lacks) == all(row.reward is None for row in rows)
