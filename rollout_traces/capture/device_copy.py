@@ -26,6 +26,8 @@ from rollout_traces.model.batch import (
 from rollout_traces.model.transcript import INT_TRACKS
 
 _ALIGN = 64
+GROWTH = 1.25
+"""Room that memory which is kept is made with, for a hand-over that is a little larger."""
 _ABOVE_ZERO = ("loss_mask", "response_mask")
 """Masks that hold where they are above 0, as on the host; the attention mask does where it is not 0."""
 MAX_IN_FLIGHT = 8
@@ -177,7 +179,7 @@ class CudaCopier:
                 if len(buffer) >= n_bytes:
                     return self._free.pop(index)
         try:
-            return torch.empty(int(n_bytes * 1.25), dtype=torch.uint8, pin_memory=True)
+            return torch.empty(int(n_bytes * GROWTH), dtype=torch.uint8, pin_memory=True)
         except BaseException:
             self.give_up(None)
             raise

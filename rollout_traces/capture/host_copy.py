@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from rollout_traces.capture.device_copy import GROWTH
 from rollout_traces.capture.part import (
     CapturedPart,
     GroupNumbers,
@@ -29,6 +30,7 @@ from rollout_traces.model.batch import NAMED_FLOATS, ROW_LISTS, RolloutBatch
 from rollout_traces.model.packed_batch import ASSUMED_MASK, PARTLY_GIVEN, PackedBatch, hash_ids
 from rollout_traces.model.plain_values import finite_or_text
 from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
+from rollout_traces.model.units import MB
 from rollout_traces.spool.batch_record import (
     ROLLOUTS,
     batch_from_record,
@@ -38,7 +40,7 @@ from rollout_traces.spool.batch_record import (
 )
 from rollout_traces.spool.record import RecordBuffer, decode
 
-MAX_BYTES = 128 << 20
+MAX_BYTES = 128 * MB
 """Default budget of one hand-over; above it the tokens of some groups stay behind."""
 MAX_HASHED = 1 << 24
 """Prompt tokens of one hand-over that are hashed on the calling thread, about a tenth of a second."""
@@ -227,9 +229,9 @@ class Capture:
 
     def _reserve_scratch(self, N: int) -> None:
         if len(self._floats) < N:
-            self._floats = np.zeros(int(N * 1.25), np.float32)
-            self._bools = np.zeros(int(N * 1.25), bool)
-            self._ints = np.zeros(int(N * 1.25), np.int32)
+            n = int(N * GROWTH)
+            self._floats, self._bools = np.zeros(n, np.float32), np.zeros(n, bool)
+            self._ints = np.zeros(n, np.int32)
 
 
 def capture(
@@ -278,7 +280,7 @@ def _rows_within(n_tokens: int, lengths: np.ndarray, group_ids: np.ndarray, step
         return np.ones(len(lengths), bool)
     _, first, members = np.unique(group_ids, return_index=True, return_inverse=True)
     by_appearance = np.argsort(first)
-    drawn = by_appearance[np.random.default_rng(step & 0xFFFFFFFF).permutation(len(first))]
+    drawn = by_appearance[np.random.default_rng(step & np.iinfo(np.uint32).max).permutation(len(first))]
     sizes = np.zeros(len(first), np.int64)
     np.add.at(sizes, members, lengths)
     fits = np.zeros(len(first), bool)
@@ -291,7 +293,7 @@ def _notes(kept: np.ndarray, budget: int, n_unknown: int) -> list[str]:
         return []
     notes = [
         f"The tokens of {int((~kept).sum())} of {len(kept)} rollouts were left out: "
-        f"there was room for {budget / 2**20:.4g} MB. Their scalars are here."
+        f"there was room for {budget / MB:.4g} MB. Their scalars are here."
     ]
     if n_unknown:
         notes.append(

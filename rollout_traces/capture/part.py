@@ -16,6 +16,7 @@ import numpy as np
 from rollout_traces.errors import BatchError
 from rollout_traces.model.batch import ROW_FLOATS, TOKEN_KEYS, ListElement, RolloutBatch
 from rollout_traces.model.batch_checks import UNPACK
+from rollout_traces.model.units import MB
 
 MaskSource = Literal["given", "versions", "loss_mask"]
 """The evidence of which tokens the policy sampled."""
@@ -265,7 +266,7 @@ class GroupNumbers:
 
 MAX_IMAGES = 32
 """Images of a row."""
-MAX_IMAGE_BYTES = 8 << 20
+MAX_IMAGE_BYTES = 8 * MB
 """Bytes of images that a hand-over copies; those of paths are read by the worker."""
 
 

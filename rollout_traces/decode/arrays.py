@@ -10,6 +10,7 @@ import numpy as np
 
 from rollout_traces.errors import DecodeError
 from rollout_traces.model.transcript import INT_TRACKS
+from rollout_traces.model.units import LARGEST_EXACT
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +92,7 @@ def _ids(array: np.ndarray, warnings: list[str]) -> np.ndarray:
     if array.dtype.kind != "f":
         return array.astype(np.int64)
     with np.errstate(invalid="ignore"):
-        whole = np.isfinite(array) & (array == np.floor(array)) & (np.abs(array) < 2**53)
+        whole = np.isfinite(array) & (array == np.floor(array)) & (np.abs(array) < LARGEST_EXACT)
     if not whole.all():
         at = int(np.argmin(whole))
         warnings.append(

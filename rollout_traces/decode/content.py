@@ -156,7 +156,7 @@ class Reader:
         return Body(content, thinking, calls, warnings=warnings)
 
 
-@lru_cache(maxsize=64)
+@lru_cache
 def _definitions(text: bytes) -> tuple[Mapping[str, Any], ...]:
     """Cached, because the rollouts of a group share their prompt."""
     return parse_tool_definitions(text.decode("utf-8", "replace"))

@@ -359,6 +359,21 @@ class Arguments:
         return self.values.get(name)
 
 
+def check_keys(what: str, given: Any, keys: Sequence[str]) -> None:
+    """Refuses a trainer's batch that lacks a key, or has None under it.
+
+    Args:
+        what: the batch, as the text calls it.
+        given: a mapping, or what has `keys` and `get` as one does.
+
+    Raises:
+        BatchError: a key is missing.
+    """
+    for key in keys:
+        if given.get(key) is None:
+            raise BatchError(f"{what} {key!r} is missing. Seen {', '.join(sorted(map(str, given.keys())))}.")
+
+
 def warn_if_unsupported(integration: Integration) -> None:
     """Says once that a version was not tested."""
     if not integration.is_supported and _first_time(f"{integration} unsupported"):

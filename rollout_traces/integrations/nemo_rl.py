@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.errors import BatchError
+from rollout_traces.integrations.base import check_keys
 from rollout_traces.model.batch import RolloutBatch
 
 TRACKS = {"generation_logprobs": "logprobs", "prev_logprobs": "prox_logprobs", "advantages": "advantages"}
@@ -32,9 +33,7 @@ def batches_from(native: Mapping[str, Any], /, *, group_size: int | None = None)
     Raises:
         BatchError: a key is missing, or the rows are no whole number of groups.
     """
-    for key in ("token_ids", "token_loss_mask", "input_lengths", "rewards"):
-        if native.get(key) is None:
-            raise BatchError(f"NeMo-RL's log data: {key!r} is missing. Seen {', '.join(sorted(native))}.")
+    check_keys("NeMo-RL's log data:", native, ("token_ids", "token_loss_mask", "input_lengths", "rewards"))
     ids = np.asarray(native["token_ids"])
     lengths = np.asarray(native["input_lengths"])
     if group_size is not None and len(ids) % group_size:

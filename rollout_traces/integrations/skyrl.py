@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rollout_traces.errors import BatchError
+from rollout_traces.integrations.base import check_keys
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.plain_values import columns_of
 
@@ -30,9 +30,7 @@ def batches_from(native: Mapping[str, Any], /, *, uids: Sequence[Any] | None = N
     Raises:
         BatchError: a key is missing, or a row's lists do not fit.
     """
-    for key in ("prompt_token_ids", "response_ids", "rewards", "loss_masks"):
-        if native.get(key) is None:
-            raise BatchError(f"SkyRL's output: {key!r} is missing. Seen {', '.join(sorted(native))}.")
+    check_keys("SkyRL's output:", native, ("prompt_token_ids", "response_ids", "rewards", "loss_masks"))
     rewards = native["rewards"]
     per_token = any(hasattr(reward, "__len__") for reward in rewards)
     ids = native.get("trajectory_ids")

@@ -12,8 +12,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from rollout_traces.errors import BatchError
-from rollout_traces.integrations.base import contained, inside
+from rollout_traces.integrations.base import check_keys, contained, inside
 from rollout_traces.integrations.hook_logger import HookLogger, attach_once
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
@@ -64,9 +63,7 @@ def batches_from(scored: ScoredCompletions, /) -> list[RolloutBatch]:
     import torch
 
     output = scored.output
-    for key in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask"):
-        if key not in output:
-            raise BatchError(f"TRL's batch: key {key!r} is missing. Seen {', '.join(sorted(output))}.")
+    check_keys("TRL's batch: key", output, ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask"))
     prompt_mask, completion_mask = output["prompt_mask"].bool(), output["completion_mask"].bool()
     present = completion_mask
     if scored.completion_lengths is not None:

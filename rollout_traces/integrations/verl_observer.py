@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.errors import BatchError
-from rollout_traces.integrations.base import Arguments, arguments_of, contained, inside
+from rollout_traces.integrations.base import Arguments, arguments_of, check_keys, contained, inside
 from rollout_traces.integrations.followed import announce
 from rollout_traces.integrations.hook_logger import HookLogger, attach_once
 from rollout_traces.integrations.verl_followed import NOTED, noted_columns
@@ -190,11 +189,7 @@ def batches_from(scored: ScoredDataProto, /) -> list[RolloutBatch]:
     import torch
 
     tensors, others = scored.data.batch, scored.data.non_tensor_batch
-    for key in ("input_ids", "attention_mask", "prompts", "response_mask"):
-        if key not in tensors:
-            raise BatchError(
-                f"verl's batch: key {key!r} is missing. Seen {', '.join(sorted(tensors.keys()))}."
-            )
+    check_keys("verl's batch: key", tensors, ("input_ids", "attention_mask", "prompts", "response_mask"))
     n_prompt = tensors["prompts"].shape[1]
 
     def after_prompt(response: Any) -> Any:

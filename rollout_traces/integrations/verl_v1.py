@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.errors import BatchError
-from rollout_traces.integrations.base import Arguments, arguments_of, attach_when_built, contained
+from rollout_traces.integrations.base import Arguments, arguments_of, attach_when_built, check_keys, contained
 from rollout_traces.integrations.verl_followed import NOTED, noted_columns
 from rollout_traces.integrations.verl_observer import (
     VerlObserver,
@@ -75,9 +74,7 @@ def batches_from(fetched: Fetched, /) -> list[RolloutBatch]:
         BatchError: a field is missing.
     """
     fields = fetched.fields
-    for key in ("prompts", "responses", "response_mask"):
-        if key not in fields:
-            raise BatchError(f"verl's queue: field {key!r} is missing. Seen {', '.join(sorted(fields))}.")
+    check_keys("verl's queue: field", fields, ("prompts", "responses", "response_mask"))
     rows = {name: _rows(values) for name, values in fields.items()}
     masks = [np.asarray(row) > 0 for row in rows["response_mask"]]
     sampled = [np.asarray(row) > 0 for row in rows["loss_mask"]] if "loss_mask" in rows else masks

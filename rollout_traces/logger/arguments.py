@@ -15,6 +15,7 @@ from rollout_traces.errors import BatchError, ConfigError, RolloutTracesError, t
 from rollout_traces.logger.where_to_open import inspector_of
 from rollout_traces.model.batch import SPLITS, RolloutBatch, keys_left_out
 from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.model.plain_values import INT64_MAX, INT64_MIN
 from rollout_traces.settings.logger_options import LoggerOptions
 from rollout_traces.settings.run_settings import RunSettings, check_project, check_run
 from rollout_traces.sink.webhook import ENVIRONMENT, check_webhook
@@ -129,7 +130,7 @@ def plain_step(step: Any) -> int:
         number = int(step)
     except (TypeError, ValueError, OverflowError) as error:
         raise BatchError(f"step: seen {step!r}. Expected the trainer's global step, an int.") from error
-    if isinstance(step, bool) or number != step or not -(2**63) <= number < 2**63:
+    if isinstance(step, bool) or number != step or not INT64_MIN <= number <= INT64_MAX:
         raise BatchError(f"step: seen {step!r}. Expected the trainer's global step, an int of 64 bits.")
     return number
 

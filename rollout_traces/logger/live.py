@@ -34,6 +34,7 @@ from rollout_traces.model.live_lines import (
     line_of,
 )
 from rollout_traces.model.text import encodable
+from rollout_traces.model.units import KB
 
 MAX_QUEUED = 10_000
 """Updates that may wait for the thread; ends of rollouts, twice as many."""
@@ -46,7 +47,7 @@ PAUSE = 0.25
 """Seconds between two looks at the queue."""
 BEAT = 2.0
 """Seconds after which a writer with rollouts in flight says that it lives."""
-PIECE = 1 << 16
+PIECE = 64 * KB
 """Bytes that are appended at once."""
 FULL, ANEW, EARLIER = 0.45, 0.30, 0.25
 """Shares of a run's bytes: a file that is written anew, what it then holds, files of earlier processes."""

@@ -21,6 +21,7 @@ from rollout_traces.logger.attempts import attempts_of
 from rollout_traces.logger.spool_client import SpoolClient, place_of_run, unique
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.plain_values import plain
+from rollout_traces.model.units import GB, MB
 from rollout_traces.settings.secrets import without_secrets
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.sink.webhook import ENVIRONMENT, LAST_WAIT, AlertWebhook
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rollout_traces")
 
-MAX_MEMORY_BYTES = 1 << 30
+MAX_MEMORY_BYTES = GB
 """Bytes that may wait in memory, where a redact hook keeps the spool off the disk."""
 LINGER = 20.0
 """Seconds that a rank which is finished waits for those that hand over through it, at most."""
@@ -325,7 +326,7 @@ class LoggerPipeline(SpoolClient):
 def _spool_in_memory() -> tuple[None, MemorySpool]:
     log.warning(
         "redact: the spool is in memory only, %d MB at most; what is not stored is lost with this process.",
-        MAX_MEMORY_BYTES >> 20,
+        MAX_MEMORY_BYTES // MB,
     )
     return None, MemorySpool(MAX_MEMORY_BYTES)
 

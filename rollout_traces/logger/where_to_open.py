@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.model.text import harmless
+from rollout_traces.model.text import MOST, harmless
 from rollout_traces.settings.logger_options import page_address
 
 BESIDE = "/trackio"
@@ -46,7 +46,7 @@ def inspector_of(given: str | None, server_url: str | None) -> str | None:
     parts = urlsplit(given)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ConfigError(
-            f"inspector_url: seen {given.partition('?')[0][:80]!r}. Expected the http or https address of an inspector, without a "
+            f"inspector_url: seen {given.partition('?')[0][:MOST]!r}. Expected the http or https address of an inspector, without a "
             "query: a token in it would be stored with the run."
         )
     if parts.username or parts.password:

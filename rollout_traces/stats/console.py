@@ -30,6 +30,7 @@ TEXT_LIMIT = 600
 LINE_LIMIT = 160
 """Characters shown of a tool call or result."""
 TOKENS_SHOWN = 12
+RUNS_SHOWN = 8
 _PAIR_WIDTH = 46
 _STYLES = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow", "context": "magenta"}
 
@@ -116,12 +117,13 @@ def token_line(transcript: Transcript) -> str:
 
 
 def mask_line(transcript: Transcript) -> str:
-    """Writes how many tokens are trained, and their runs as `start:stop`, the first eight."""
+    """Writes how many tokens are trained, and their runs as `start:stop`, the first `RUNS_SHOWN`."""
     mask = transcript.tokens.loss_mask
     edges = (mask[1:] != mask[:-1]).nonzero()[0] + 1
     bounds = [0, *edges.tolist(), len(mask)]
     runs = [f"{a}:{b}" for a, b in pairwise(bounds) if b > a and mask[a]]
-    shown = " ".join(runs[:8]) + (f" … {len(runs) - 8} more" if len(runs) > 8 else "")
+    beyond = len(runs) - RUNS_SHOWN
+    shown = " ".join(runs[:RUNS_SHOWN]) + (f" … {beyond} more" if beyond > 0 else "")
     trained = f"loss mask: {int(mask.sum())} of {len(mask)} tokens trained"
     return f"{trained}, at {shown}" if runs else trained
 

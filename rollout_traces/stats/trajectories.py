@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rollout_traces.capture.host_copy import MAX_BYTES
 from rollout_traces.errors import BatchError, extra
 from rollout_traces.model.batch import ListElement, RolloutBatch
 
@@ -32,7 +33,7 @@ JOINED_KEYS = {"advantages": "advantages", "prox_logp": "prox_logprobs"}
 """Keys that `compute_advantages` adds -> ours."""
 TOKENS_LEFT_OUT = "rollout_traces/tokens_left_out"
 FETCHED = (*TOKEN_KEYS, *ROW_KEYS, *MESSAGE_KEYS, *JOINED_KEYS, "conversation_text", "interactions")
-TOKEN_BYTES = 128 * 2**20
+TOKEN_BYTES = MAX_BYTES
 """Bytes of token tensors that are fetched per batch; of the dicts beyond, rewards alone are."""
 
 

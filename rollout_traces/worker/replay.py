@@ -18,6 +18,7 @@ import orjson
 
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.packed_batch import StepKey
+from rollout_traces.model.private_files import FILE_MODE
 from rollout_traces.sink.stored import Stored
 from rollout_traces.sink.trackio_sink import Token
 from rollout_traces.spool.record import Record
@@ -156,7 +157,7 @@ class CloseLog:
                 {"step": [*close.key], "parts": close.parts, "why": close.why, "joins": close.n_joins}
             )
             data = b"\n" * self._is_torn + line + b"\n"
-            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             try:
                 self._is_torn = os.write(fd, data) < len(data)
             finally:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
+from rollout_traces.model.units import KB
+
 SpanKind = Literal["content", "thinking", "call", "marker"]
 
 UNPARSED = "tool_call_unparsed"
@@ -238,7 +240,7 @@ class Scan:
         self.tools = tools or {}
         self.fresh = fresh
         self._hits: dict[str | re.Pattern[str], tuple[int, int]] = {}
-        self._budget = 16 * len(text) + 4096
+        self._budget = 16 * len(text) + 4 * KB
 
     def find(self, needle: str, start: int) -> int:
         """Position of the literal `needle` at or after `start`, or -1."""

@@ -80,7 +80,7 @@ class _Markup:
     markers: tuple[str, ...]
 
 
-@lru_cache(maxsize=64)
+@lru_cache
 def _markup(grammars: tuple[Grammar, ...]) -> _Markup:
     closers = tuple(dict.fromkeys(text for grammar in grammars for text in grammar.closers))
     markers = tuple(dict.fromkeys(text for grammar in grammars for text in grammar.markers))
