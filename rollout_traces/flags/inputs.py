@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -144,9 +144,11 @@ class TracedRow:
         reason = self.batch.row_value("stop_reasons", self.row)
         return None if reason is None else normalise_stop_reason(reason)
 
-    def is_written_by_policy(self, turn: Turn) -> bool:
-        """Tells whether the policy wrote a turn: tokens of it were sampled; of a row without tokens, every assistant turn."""
-        return bool(turn.n_sampled) or (turn.role == "assistant" and not len(self.transcript.tokens))
+    def written_turns(self) -> Iterator[tuple[int, Turn]]:
+        """The assistant's turns that the policy wrote, and their indices: those with sampled tokens; of a row without tokens all."""
+        for index, turn in enumerate(self.transcript.turns):
+            if turn.role == "assistant" and (turn.n_sampled or not len(self.transcript.tokens)):
+                yield index, turn
 
     @property
     def sampling_known(self) -> bool:

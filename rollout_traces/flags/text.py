@@ -63,15 +63,8 @@ def truncated(population: Population) -> Iterator[tuple[int, Flag]]:
 def no_end_marker(
     row: TracedRow,
     *,
-    explained_by: Annotated[Collection[str], "stop reasons that explain it"] = (
-        "length",
-        "abort",
-        "aborted",
-        "canceled",
-        "cancelled",
-        "timeout",
-        "error",
-        "max_turns",
+    explained_by: Annotated[Collection[str], "stop reasons that explain it"] = words(
+        "length abort aborted canceled cancelled timeout error max_turns"
     ),
 ) -> Iterator[Flag]:
     """Nothing after the body of a last, sampled assistant turn.
@@ -165,15 +158,8 @@ def empty_completion(population: Population) -> Iterator[tuple[int, Flag]]:
 @also_on_rows("empty_completion")
 def empty_turn(row: TracedRow) -> Iterator[Flag]:
     """A sampled assistant turn without content and tool calls; unclosed thinking is another flag."""
-    for index, turn in enumerate(row.transcript.turns):
-        if (
-            turn.role != "assistant"
-            or not row.is_written_by_policy(turn)
-            or turn.content.strip()
-            or turn.tool_calls
-        ):
-            continue
-        if _unclosed_thinking(turn) is not None:
+    for index, turn in row.written_turns():
+        if turn.content.strip() or turn.tool_calls or _unclosed_thinking(turn) is not None:
             continue
         what = "nothing but thinking" if turn.thinking else "no content"
         if not turn.n_sampled:
@@ -202,8 +188,8 @@ def gibberish(
 ) -> Iterator[Flag]:
     """Shares of U+FFFD among characters, and of letters beside one of another script; Greek never counts."""
     transcript = row.transcript
-    for index, turn in enumerate(transcript.turns):
-        if turn.role != "assistant" or not row.is_written_by_policy(turn) or turn.raw.isascii():
+    for index, turn in row.written_turns():
+        if turn.raw.isascii():
             continue
         points = code_points(turn.raw)
         broken = points == ord(REPLACEMENT)
@@ -229,9 +215,7 @@ def gibberish(
 )
 def tool_call_unparsed(row: TracedRow) -> Iterator[Flag]:
     """Calls of assistant turns whose name or arguments could not be read."""
-    for index, turn in enumerate(row.transcript.turns):
-        if turn.role != "assistant" or not row.is_written_by_policy(turn):
-            continue
+    for index, turn in row.written_turns():
         reasons = [warning for warning in turn.warnings if warning.startswith(UNPARSED)]
         broken = [call for call in turn.tool_calls if not call.parsed]
         for number, call in enumerate(broken):
@@ -269,8 +253,8 @@ def tool_error(row: TracedRow) -> Iterator[Flag]:
 )
 def thinking_unclosed(row: TracedRow) -> Iterator[Flag]:
     """An opening marker of a thinking block without its closing marker in a sampled assistant turn."""
-    for index, turn in enumerate(row.transcript.turns):
-        at = _unclosed_thinking(turn) if turn.role == "assistant" and row.is_written_by_policy(turn) else None
+    for index, turn in row.written_turns():
+        at = _unclosed_thinking(turn)
         if at is None:
             continue
         if not len(row.transcript.tokens):
