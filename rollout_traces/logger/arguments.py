@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from rollout_traces.capture.join import JOINABLE
-from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import BatchError, ConfigError, RolloutTracesError, text_of
 from rollout_traces.logger.where_to_open import inspector_of
 from rollout_traces.model.batch import SPLITS, RolloutBatch, keys_left_out
@@ -109,15 +108,6 @@ def checked_options(options: StepOptions, config: Mapping[str, Any] | None) -> S
         alert_webhook=webhook,
         inspector_url=inspector_of(options.inspector_url, options.server_url),
     )
-
-
-def decoding_of(options: StepOptions, dialect: Any) -> DecodeSettings:
-    """Settings for decoding in addition to the tokenizer.
-
-    Raises:
-        ConfigError: it cannot be understood.
-    """
-    return DecodeSettings(dialect, options.chat_template, options.chat_template_kwargs)
 
 
 def plain_step(step: Any) -> int:

@@ -234,7 +234,8 @@ class LoggerPipeline(SpoolClient):
             group=getattr(run, "group", None),
             config=without_secrets(plain(config), self._plan.steps.not_secret)[0],
             space_id=self._plan.steps.space_id or getattr(run, "_space_id", None),
-            server_url=(self._plan.steps.server_url or "").split("?")[0] or run_server(run),
+            server_url=(self._plan.steps.server_url or "").split("?")[0]
+            or getattr(run, "_server_base_url", None),
             private=self._plan.steps.private if self._plan.steps.space_id else None,
             options=steps.as_plain(),
             decoding=self._plan.decoding.as_plain() or {},
@@ -337,8 +338,3 @@ def _spool_on_disk(run: Any, plan: PipelineOptions, ranks: Ranks | None) -> tupl
     folder = take_run_folder(Path(trackio.utils.TRACKIO_DIR), run.project, run.id)
     name = unique() if ranks is None else rank_spool(ranks.rank, unique())
     return folder, SpoolWriter(folder.writer_folder(name), plan.steps.max_spool_bytes)
-
-
-def run_server(run: Any) -> str | None:
-    """The self-hosted server a run writes to, without its write token."""
-    return getattr(run, "_server_base_url", None)

@@ -21,6 +21,7 @@ from rollout_traces.capture.host_copy import Captured
 from rollout_traces.capture.join import Joins, RolloutHandle, warn_of_failure
 from rollout_traces.capture.part import GroupNumbers
 from rollout_traces.cluster.rendezvous import current_ranks, first_group_of, next_key, node_name
+from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.decode.vocabulary import check_tokenizer
 from rollout_traces.errors import BatchError
 from rollout_traces.logger.arguments import (
@@ -29,7 +30,6 @@ from rollout_traces.logger.arguments import (
     check_cap,
     check_split,
     checked_options,
-    decoding_of,
     naming,
     plain_step,
 )
@@ -104,7 +104,8 @@ class RolloutLogger:
         if tokenizer is not None:
             with naming("tokenizer"):
                 check_tokenizer(tokenizer)
-        plan = PipelineOptions(asked, tokenizer, decoding_of(asked, dialect), redact)
+        decoding = DecodeSettings(dialect, asked.chat_template, asked.chat_template_kwargs)
+        plan = PipelineOptions(asked, tokenizer, decoding, redact)
         self._counters: Counter[str] = Counter()
         self._warnings = Warnings(self._counters)
         self._groups: dict[tuple[str, int, str], GroupNumbers] = {}

@@ -99,9 +99,9 @@ def quoted(value: object, limit: int = MOST) -> str:
     return OPEN + one_line(str(value), limit).translate(_OTHER_QUOTES) + CLOSE
 
 
-def quoted_each(values: Iterable[object], limit: int = MOST) -> str:
+def quoted_each(values: Iterable[object]) -> str:
     """Several values, each in quotes, with commas between."""
-    return ", ".join(quoted(value, limit) for value in values)
+    return ", ".join(map(quoted, values))
 
 
 MOST_ROWS = 50
