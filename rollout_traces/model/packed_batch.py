@@ -19,6 +19,8 @@ from rollout_traces.model.transcript import INT_TRACKS
 SCHEMA_VERSION = 1
 FLOAT_KINDS = ("row_floats", "reward_components", "sample_metrics")
 """Names under which a batch has a float a row."""
+_END_TO_END = ("input_ids", "loss_mask", "response_mask", "n_tokens", "has_tokens", "group_ids")
+"""Arrays that are those of several batches put end to end."""
 PARTLY_GIVEN = ("parsed_answers", "successes")
 """Row lists in which None is an answer of its own: not the same as a row that came without the list."""
 ASSUMED_MASK = "response_mask"
@@ -241,23 +243,17 @@ def concatenate(batches: Sequence[PackedBatch]) -> PackedBatch:
     first = batches[0]
     lengths = np.concatenate([batch.lengths for batch in batches])
     sources = {batch.response_mask_source for batch in batches}
+    joined: dict[str, Any] = {kind: _join_floats(kind, batches) for kind in FLOAT_KINDS}
+    joined |= {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in _END_TO_END}
     return replace(
         first,
+        **joined,
         offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
-        input_ids=np.concatenate([batch.input_ids for batch in batches]),
-        loss_mask=np.concatenate([batch.loss_mask for batch in batches]),
-        response_mask=np.concatenate([batch.response_mask for batch in batches]),
         response_mask_source=sources.pop() if len(sources) == 1 else "given",
         tracks={
             name: np.concatenate([_track(batch, name) for batch in batches])
             for name in dict.fromkeys(name for batch in batches for name in batch.tracks)
         },
-        n_tokens=np.concatenate([batch.n_tokens for batch in batches]),
-        has_tokens=np.concatenate([batch.has_tokens for batch in batches]),
-        group_ids=np.concatenate([batch.group_ids for batch in batches]),
-        row_floats=_join_floats([batch.row_floats for batch in batches], batches),
-        reward_components=_join_floats([batch.reward_components for batch in batches], batches),
-        sample_metrics=_join_floats([batch.sample_metrics for batch in batches], batches),
         row_lists=_join_lists(batches),
         train_version=next((b.train_version for b in batches if b.train_version is not None), None),
         notes=tuple(dict.fromkeys(note for batch in batches for note in batch.notes)),
@@ -289,19 +285,10 @@ def _assumed(batch: PackedBatch) -> np.ndarray:
     return batch.not_given.get(ASSUMED_MASK, by_source)
 
 
-def _join_floats(
-    columns: Sequence[Mapping[str, np.ndarray]], batches: Sequence[PackedBatch]
-) -> dict[str, np.ndarray]:
-    names = dict.fromkeys(name for part in columns for name in part)
-    return {
-        name: np.concatenate(
-            [
-                part.get(name, np.full(batch.n_rows, np.nan))
-                for part, batch in zip(columns, batches, strict=True)
-            ]
-        )
-        for name in names
-    }
+def _join_floats(kind: str, batches: Sequence[PackedBatch]) -> dict[str, np.ndarray]:
+    columns = [(getattr(batch, kind), np.full(batch.n_rows, np.nan)) for batch in batches]
+    names = dict.fromkeys(name for known, _ in columns for name in known)
+    return {name: np.concatenate([known.get(name, unknown) for known, unknown in columns]) for name in names}
 
 
 def _join_lists(batches: Sequence[PackedBatch]) -> dict[str, list[Any]]:
