@@ -11,8 +11,9 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -184,7 +185,7 @@ class RolloutLogger:
         Returns:
             A handle for `join`; without id when the batch was refused.
         """
-        try:
+        with self._contained("batches_refused"):
             check_split(split)
             awaited = awaited_keys(await_join, self._warnings)
             at = plain_step(step)
@@ -212,10 +213,8 @@ class RolloutLogger:
                 captured = hand_over.rollouts(batches, **details)
                 captured = replace(captured, buffers=[])
             self._pipeline.start()
-        except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
-            self._warnings.count("batches_refused", error)
-            return RolloutHandle(None)
-        return RolloutHandle(batch_id, captured, self._joins)
+            return RolloutHandle(batch_id, captured, self._joins)
+        return RolloutHandle(None)
 
     def live(
         self,
@@ -240,7 +239,7 @@ class RolloutLogger:
         Returns:
             What its stages are said to; one that does nothing where this logger can say none.
         """
-        try:
+        with self._contained("live_refused"):
             self._check_open()
             said = prompt[:MAX_TEXT] if isinstance(prompt, str) else None
             return self._live_writer().begin(
@@ -253,9 +252,7 @@ class RolloutLogger:
                     "attempt": self._pipeline.attempts.current,
                 }
             )
-        except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
-            self._warnings.count("live_refused", error)
-            return NOT_LIVE
+        return NOT_LIVE
 
     def live_place(self) -> tuple[LivePlace, bool]:
         """Gives the place of the live files, and whether they may hold rollouts' texts: for processes beside this one."""
@@ -269,7 +266,7 @@ class RolloutLogger:
             scalars: key -> number; values that are not finite are left out.
             step: the trainer's global step.
         """
-        try:
+        with self._contained("scalars_refused"):
             self._check_open()
             if not isinstance(scalars, Mapping):
                 raise BatchError(
@@ -287,8 +284,6 @@ class RolloutLogger:
             )
             self._counters["scalars_handed_over"] += 1
             self._pipeline.start()
-        except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
-            self._warnings.count("scalars_refused", error)
 
     def close_step(self, step: int, split: str = "rollout") -> None:
         """Announces that a step is over: no more of its rollouts will be logged.
@@ -300,7 +295,7 @@ class RolloutLogger:
             step: the trainer's global step.
             split: `rollout` or `eval-rollout`.
         """
-        try:
+        with self._contained("closes_refused"):
             self._check_open()
             at = plain_step(step)
             check_split(split)
@@ -309,8 +304,6 @@ class RolloutLogger:
             self._pipeline.hand_over.post(Record("close", meta))
             self._counters["closes_handed_over"] += 1
             self._pipeline.start()
-        except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
-            self._warnings.count("closes_refused", error)
 
     def begin_attempt(self) -> None:
         """Announces that training starts again from an earlier step: steps logged from now on supersede the earlier ones.
@@ -334,10 +327,12 @@ class RolloutLogger:
         """
         if os.getpid() != self._pid:
             return False
-        if not close:
-            return self._wait_spooled(timeout)
-        with self._pipeline.somebody_waits():
-            return self._wait("flush", timeout)
+        with self._contained("flush_errors"):
+            if not close:
+                return self._pipeline.wait_spooled(timeout)
+            with self._pipeline.somebody_waits():
+                return self._is_stored("flush", timeout)
+        return False
 
     def finish(self, timeout: float = 300.0) -> bool:
         """Flushes, and finishes the run when it was created here.
@@ -362,12 +357,13 @@ class RolloutLogger:
         started = time.monotonic()
         if self._live is not None:
             self._live.close()
-        self._finished = self._wait("finish", timeout)
-        try:
+        is_stored = False
+        with self._contained("flush_errors"):
+            is_stored = self._is_stored("finish", timeout)
+        self._finished = is_stored
+        with self._contained("finish_errors"):
             left = max(float(timeout or 0.0) - (time.monotonic() - started), 1.0)
-            self._pipeline.close(left, stored=self._finished)
-        except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
-            self._warnings.count("finish_errors", error)
+            self._pipeline.close(left, stored=is_stored)
 
     def _live_writer(self) -> LiveWriter:
         if self._live is None:
@@ -404,26 +400,22 @@ class RolloutLogger:
             self._groups.pop(old, None)
         return groups
 
-    def _is_hurt(self) -> bool:
-        """True, and said, where something of what was handed over cannot be stored."""
+    def _is_stored(self, kind: str, timeout: float) -> bool:
+        """Waits; False, and said, also where something of what was handed over cannot be stored."""
+        if not self._pipeline.wait_stored(kind, timeout):
+            return False
         account = self._pipeline.account_of_damage()
         if account is not None:
             log.warning("not everything is stored: %s", account)
-        return account is not None
+        return account is None
 
-    def _wait_spooled(self, timeout: float) -> bool:
+    @contextmanager
+    def _contained(self, counter: str) -> Iterator[None]:
+        """Counts what is raised inside, and warns of it: logging never raises into training."""
         try:
-            return self._pipeline.wait_spooled(timeout)
-        except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
-            self._warnings.count("flush_errors", error)
-            return False
-
-    def _wait(self, kind: str, timeout: float) -> bool:
-        try:
-            return self._pipeline.wait_stored(kind, timeout) and not self._is_hurt()
-        except Exception as error:  # noqa: BLE001  logging never raises into training; counted and warned
-            self._warnings.count("flush_errors", error)
-            return False
+            yield
+        except Exception as error:  # noqa: BLE001  counted and warned
+            self._warnings.count(counter, error)
 
 
 def _place(asked: LoggerOptions) -> str:
