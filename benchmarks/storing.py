@@ -62,14 +62,14 @@ def import_dump(folder: Path) -> Spent:
 
 def read_dump(folder: Path) -> Spent:
     """What it takes to read and parse the dump into rollouts."""
-    from rollout_traces.sources.base import ReadOptions
+    from rollout_traces.sources.base import FileReading
     from rollout_traces.sources.problems import Problems
     from rollout_traces.sources.scan import scan
 
     before, problems = used(), Problems()
     for run in scan([folder / "dump"], problems):
         for file in run.files:
-            for _ in file.format.rows(file, problems, ReadOptions(), 0, 0):
+            for _ in file.format.rows(FileReading(file, problems)):
                 pass
     return since(before)
 

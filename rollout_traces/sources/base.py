@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ SQLITE = b"SQLite format 3\0"
 """The first bytes of a SQLite file."""
 HEAD = 256 * KB
 """Bytes of a file that recognition looks at."""
+MOST_BYTES = 256 * MB
+"""Bytes of a file that is read whole, and of a file that an archive unpacks to."""
 FIRST_RECORDS = 64
 """Records that say which keys a file has."""
 
@@ -112,19 +114,6 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class ReadOptions:
-    """Options of reading files.
-
-    Attributes:
-        trust_pickle: load files that can run code when they are loaded.
-        max_bytes: most bytes that one record of an archive may unpack to.
-    """
-
-    trust_pickle: bool = False
-    max_bytes: int = 256 * MB
-
-
-@dataclass(frozen=True)
 class Found:
     """A file that a format claimed.
 
@@ -132,7 +121,6 @@ class Found:
         claim: what it makes of the file.
         size: its bytes when it was found.
         mtime_ns: when it had been changed last.
-        beside: further files of its run that its reader looks at.
     """
 
     path: Path
@@ -140,7 +128,6 @@ class Found:
     claim: Claim
     size: int
     mtime_ns: int
-    beside: tuple[Path, ...] = field(default=())
 
 
 @dataclass(frozen=True)
@@ -150,14 +137,14 @@ class FileReading:
     Attributes:
         found: the file.
         problems: where everything that cannot be read is noted.
-        options: how to read.
+        trust_pickle: load a file that can run code when it is loaded.
         start: byte to begin at, in a format of lines.
         line: lines before it.
     """
 
     found: Found
     problems: Problems
-    options: ReadOptions = ReadOptions()
+    trust_pickle: bool = False
     start: int = 0
     line: int = 0
 
@@ -172,7 +159,7 @@ class FileReading:
 
     def whole(self) -> dict[str, Any] | None:
         """Its one object, in a format of whole files; None where it cannot be read, which is noted."""
-        return read_object(self.path, self.problems, self.options.max_bytes)
+        return read_object(self.path, self.problems, MOST_BYTES)
 
     def fields(self, record: Mapping[str, Any], line: int) -> Fields:
         """A record by key."""

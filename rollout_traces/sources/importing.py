@@ -16,7 +16,6 @@ from rollout_traces.errors import ConfigError
 from rollout_traces.logger.attempts import attempts_of, now
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.units import HOUR, MINUTE
-from rollout_traces.sources.base import ReadOptions
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.re_encode import ReEncoder
 from rollout_traces.sources.rows import RolloutRow
@@ -175,12 +174,11 @@ def _import_run(
     progress: Callable[[int], None],
     follow: tuple[float, float] | None,
 ) -> None:
-    options = ReadOptions(trust_pickle=asked.trust_pickle)
     outcome = ImportedRun(name, str(run.root), dict(run.formats), run.lacks)
     report.runs.append(outcome)
     loggers = _Loggers(asked, outcome, report)
     state = loggers.state_of(name)
-    files = FileImport(loggers.import_of, name, state, report.problems, options, progress)
+    files = FileImport(loggers.import_of, name, state, report.problems, asked.trust_pickle, progress)
     try:
         outcome.files, outcome.files_known = files.read(run.files)
         if follow is not None:

@@ -15,7 +15,7 @@ from rollout_traces.logger.attempts import attempts_of
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.units import KB, MB, MINUTE
-from rollout_traces.sources.base import TRAIN, Fields, FileReading, Found, ReadOptions
+from rollout_traces.sources.base import TRAIN, Fields, FileReading, Found
 from rollout_traces.sources.formats.chat_jsonl import rows_of
 from rollout_traces.sources.lines import PACKED, opened
 from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
@@ -229,7 +229,7 @@ class FileImport:
         name: the run's name, for files that hold no other.
         state: what was imported before.
         problems: where everything that cannot be read is noted.
-        options: how to read.
+        trust_pickle: load files that can run code when they are loaded.
         progress: called with how many bytes of the files are done.
 
     Attributes:
@@ -242,7 +242,7 @@ class FileImport:
         name: str,
         state: ImportState,
         problems: Problems,
-        options: ReadOptions,
+        trust_pickle: bool,
         progress: Callable[[int], None],
     ) -> None:
         self.known = 0
@@ -250,7 +250,7 @@ class FileImport:
         self._name = name
         self._state = state
         self._problems = problems
-        self._options = options
+        self._trust_pickle = trust_pickle
         self._progress = progress
         self._current: tuple[str, RunImport] | None = None
         self._said_late = False
@@ -293,7 +293,7 @@ class FileImport:
         place = found.path.resolve()
         stop, number, last_step = start, line, before.last_step if before is not None and behind else None
         for n, (row, row_stop, row_number) in enumerate(
-            found.format.rows(FileReading(found, self._problems, self._options, start, line)), 1
+            found.format.rows(FileReading(found, self._problems, self._trust_pickle, start, line)), 1
         ):
             if type(row.step) is not int or not isinstance(row.run, (str, type(None))):
                 text = f"step {row.step!r} of run {row.run!r}: expected a whole number and a text; it is passed over."

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy, pyarrow.parquet, torch
 from rollout_traces.errors import RolloutTracesError
 from rollout_traces.steps.preflight import load_batch
-from rollout_traces.sources.base import FileReading, ReadOptions
+from rollout_traces.sources.base import FileReading
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.scan import scan
 from rollout_traces.store.columns.side import SideColumns, read_side_columns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollout_traces.sources.base import FileReading, ReadOptions
+from rollout_traces.sources.base import FileReading
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.scan import scan
 from tests.sources.reading import SAMPLES
@@ -53,9 +53,7 @@ def rows() -> str:
             every = [
                 row
                 for file in own
-                for row, _, _ in file.format.rows(
-                    FileReading(file, Problems(), ReadOptions(trust_pickle=True))
-                )
+                for row, _, _ in file.format.rows(FileReading(file, Problems(), trust_pickle=True))
             ]
             with_ids = sum(row.input_ids is not None for row in every)
             lacks = dict.fromkeys(text for file in own for text in file.claim.lacks)

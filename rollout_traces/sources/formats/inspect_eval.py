@@ -12,7 +12,7 @@ from typing import Any
 
 from rollout_traces.errors import FileRefused
 from rollout_traces.model.units import MB
-from rollout_traces.sources.base import EVAL, Claim, FileFormat, FileReading, Head, ReadOptions
+from rollout_traces.sources.base import EVAL, MOST_BYTES, Claim, FileFormat, FileReading, Head
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.rows import RolloutRow, scalars
@@ -60,7 +60,7 @@ class InspectEval(FileFormat):
         try:
             with zipfile.ZipFile(reading.path) as archive:
                 names = [i for i in archive.infolist() if i.filename.startswith("samples/")]
-                header = _header(archive, reading.options)
+                header = _header(archive)
                 if not names:
                     reading.note("logs_without_samples", _NO_SAMPLES)
                 for n, info in enumerate(sorted(names, key=lambda i: i.filename), 1):
@@ -80,7 +80,7 @@ def _sample(
     n: int,
 ) -> dict[str, Any] | None:
     try:
-        value = loads(unpacked(archive, info, reading.options.max_bytes))
+        value = loads(unpacked(archive, info))
     except FileRefused as error:
         reading.note("bombs", f"{error}, passed over.", n)
         return None
@@ -94,20 +94,19 @@ def _sample(
     return value if isinstance(value, dict) else None
 
 
-def unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int = ReadOptions.max_bytes) -> bytes:
+def unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     """A file of an archive, also where it was packed with zstandard, which `zipfile` does not know everywhere.
 
     Args:
         info: the file; no more than the size that it states is unpacked.
-        most: bytes that it may unpack to.
 
     Raises:
-        FileRefused: it states more than that, or far more than it is packed in.
+        FileRefused: it states more than `MOST_BYTES`, or far more than it is packed in.
         NotImplementedError: its packing is not known here.
         BadZipFile: it unpacks to another size than it states.
     """
     stated = info.file_size
-    if stated > most or (stated > SMALL and stated > MAX_RATIO * max(info.compress_size, 1)):
+    if stated > MOST_BYTES or (stated > SMALL and stated > MAX_RATIO * max(info.compress_size, 1)):
         raise FileRefused(
             f"{info.filename} unpacks from {info.compress_size:,} to {stated:,} bytes: taken for a bomb"
         )
@@ -135,11 +134,11 @@ def unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int = ReadOp
     return bytes(data)
 
 
-def _header(archive: zipfile.ZipFile, options: ReadOptions) -> Mapping[str, Any]:
+def _header(archive: zipfile.ZipFile) -> Mapping[str, Any]:
     for name in ("header.json", "_journal/start.json"):
         try:
             info = archive.getinfo(name)
-            value = loads(unpacked(archive, info, options.max_bytes))
+            value = loads(unpacked(archive, info))
             return value.get("eval", value) if isinstance(value, dict) else {}
         except (KeyError, ValueError, FileRefused, NotImplementedError, zipfile.BadZipFile):
             continue

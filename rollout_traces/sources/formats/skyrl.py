@@ -89,7 +89,7 @@ class SkyrlTraining(FileFormat):
         return Claim(head.above("dumped_data"), step, TRAIN, lacks)
 
     def read(self, reading: FileReading) -> Iterator[RolloutRow]:
-        if not reading.options.trust_pickle:
+        if not reading.trust_pickle:
             text = (
                 "is a pickle, which runs whatever code it holds when it is loaded; it is refused. "
                 "Give --trust-pickle for files that you wrote yourself."

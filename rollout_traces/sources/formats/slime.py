@@ -45,9 +45,7 @@ class Slime(FileFormat):
 
         try:
             with standing_in(torch):
-                data = torch.load(
-                    reading.path, map_location="cpu", weights_only=not reading.options.trust_pickle
-                )
+                data = torch.load(reading.path, map_location="cpu", weights_only=not reading.trust_pickle)
         except (
             pickle.UnpicklingError,
             RuntimeError,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollout_traces.sources.base import FileReading, ReadOptions
+from rollout_traces.sources.base import FileReading
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import batch_of
 from tests.sources.reading import SAMPLES, rows_of, runs_of
@@ -53,12 +53,7 @@ def test_a_sample_is_recognised_and_read_whole(sample):
 def test_what_a_file_lacks_is_what_its_rows_lack(sample):
     for run in runs_of(SAMPLES / sample):
         for file in run.files:
-            rows = [
-                row
-                for row, _, _ in file.format.rows(
-                    FileReading(file, Problems(), ReadOptions(trust_pickle=True))
-                )
-            ]
+            rows = [row for row, _, _ in file.format.rows(FileReading(file, Problems(), trust_pickle=True))]
             assert ("token ids" in file.claim.lacks) == all(row.input_ids is None for row in rows)
             assert ("rewards" in file.claim.lacks) == all(row.reward is None for row in rows)
 
