@@ -86,7 +86,7 @@ def _print_sample(path: str, kwargs: dict[str, Any]) -> None:
     from rich.console import Console
 
     from rollout_traces.cli.printing import print_turns, turns_of
-    from rollout_traces.decode.settings import load_tokenizer
+    from rollout_traces.decode.tokenizers import load_tokenizer
     from rollout_traces.doctor.decoding import sample_conversation
 
     sample = sample_conversation(load_tokenizer(path), kwargs)

@@ -16,7 +16,6 @@ from rollout_traces.decode.markers import Markers, Row
 from rollout_traces.decode.messages import row_from_messages, rows_with_messages
 from rollout_traces.decode.probe import learn
 from rollout_traces.decode.segment import segment
-from rollout_traces.decode.settings import TemplatedTokenizer
 from rollout_traces.decode.spans import (
     Provenance,
     Span,
@@ -27,6 +26,7 @@ from rollout_traces.decode.spans import (
     split_by_provenance,
 )
 from rollout_traces.decode.template_markers import TemplateMarkers
+from rollout_traces.decode.tokenizers import TemplatedTokenizer
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.text import quoted
 from rollout_traces.model.transcript import Source, TokenTrack, Transcript, Turn

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rollout_traces.decode.settings import load_tokenizer
+from rollout_traces.decode.tokenizers import load_tokenizer
 from rollout_traces.doctor.base import CheckFinding, Examination, check
 from rollout_traces.errors import ConfigError, MissingExtra
 
