@@ -20,7 +20,8 @@ from typing import Any
 
 from rollout_traces.integrations import verl_observer
 from rollout_traces.integrations.base import Arguments, contained, inside, watched, wrap_once
-from rollout_traces.integrations.verl_observer import VerlObserver, observe, validating
+from rollout_traces.integrations.hook_logger import attach_once
+from rollout_traces.integrations.verl_observer import VerlObserver, validating
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.model_calls import MergedRow, ModelCall, batch_of_rows, merge_calls
@@ -115,16 +116,19 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
         logger: where to log; else one is made when the first rollouts come.
         **options: arguments of that `RolloutLogger`; environment variables `ROLLOUT_TRACES_...` win.
     """
-    observer = observe(_AgentLightningObserver, NAME, trainer, logger, options)
-    if isinstance(observer, _AgentLightningObserver):
-        _watch_modules()
-        trainer._train_step = inside(trainer._train_step, observer.training)
+    attach_once(NAME, trainer, logger, options, _AgentLightningObserver)
 
 
 class _AgentLightningObserver(VerlObserver):
     """Sees the rows of each step, first all of them, then those that are trained on."""
 
     everything: Any = None
+
+    def watch(self) -> None:
+        """Wraps the step as well, and what computes metrics."""
+        super().watch()
+        _watch_modules()
+        self.trainer._train_step = inside(self.trainer._train_step, self.training)
 
     @contextmanager
     def training(self) -> Iterator[None]:

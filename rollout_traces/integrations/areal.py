@@ -105,29 +105,13 @@ def attach(
         **options: arguments of that `RolloutLogger`. Environment variables `ROLLOUT_TRACES_...` win over
             them, they over the config's `stats_logger.trackio`.
     """
-    observer, is_new = attach_once("areal", trainer, logger, options, _ArealObserver)
-    if is_new:
-        _hook(trainer, observer)
-        contained("areal")(areal_followed.install)()
+    observer = attach_once("areal", trainer, logger, options, _ArealObserver)
     if (
         observer is not None
         and observer.hook.is_on
         and (join_advantages or ArealSettings.of(trainer).join_advantages)
     ):
         observer.join_advantages()
-
-
-def _hook(trainer: Any, observer: _ArealObserver) -> None:
-    actor, stats_logger = trainer.actor, trainer.stats_logger
-    actor.prepare_batch = watched(
-        "areal", actor.prepare_batch, observer.before_sampling, observer.on_rollouts
-    )
-    if getattr(trainer, "eval_rollout", None) is not None:
-        trainer.eval_rollout.wait = watched("areal", trainer.eval_rollout.wait, after=observer.on_evaluation)
-    stats_logger.commit = watched("areal", stats_logger.commit, observer.before_commit, observer.on_commit)
-    stats_logger.close = watched("areal", stats_logger.close, observer.before_close)
-    if hasattr(stats_logger, "log_rollout_traces"):
-        stats_logger.log_rollout_traces = _logged_here
 
 
 def install() -> None:
@@ -247,6 +231,19 @@ class _ArealObserver:
         self.steps = _Steps.of(trainer)
         self.earliest = 0
         self.template: dict[str, Any] | None = None
+
+    def watch(self) -> None:
+        """Wraps the methods of the trainer by which its rollouts, steps and scalars are seen."""
+        actor, stats_logger = self.trainer.actor, self.trainer.stats_logger
+        actor.prepare_batch = watched("areal", actor.prepare_batch, self.before_sampling, self.on_rollouts)
+        evaluation = getattr(self.trainer, "eval_rollout", None)
+        if evaluation is not None:
+            evaluation.wait = watched("areal", evaluation.wait, after=self.on_evaluation)
+        stats_logger.commit = watched("areal", stats_logger.commit, self.before_commit, self.on_commit)
+        stats_logger.close = watched("areal", stats_logger.close, self.before_close)
+        if hasattr(stats_logger, "log_rollout_traces"):
+            stats_logger.log_rollout_traces = _logged_here
+        contained("areal")(areal_followed.install)()
 
     def join_advantages(self) -> None:
         """Has `compute_advantages` watched from now on."""

@@ -199,18 +199,18 @@ def attach_once(
     logger: RolloutLogger | None,
     options: Mapping[str, Any],
     make: Callable[[str, Any, RolloutLogger | None, Mapping[str, Any]], Any],
-) -> tuple[Any, bool]:
-    """A trainer's observer, whose `hook` is a `HookLogger`; one that is there is given what a script says.
+) -> Any:
+    """Attaches an observer to a trainer; one that is there is given what a script says.
 
     Args:
         name: the integration's name.
         trainer: a built trainer, which keeps its observer.
         logger: where to log; None: one is made when the first rollouts come.
         options: arguments of that `RolloutLogger`; environment variables win over them.
-        make: makes an observer, of all these.
+        make: makes an observer of all these: its `hook` is a `HookLogger`, its `watch` wraps the trainer's methods.
 
     Returns:
-        The observer, None where the trainer lacks what a hook needs; and whether it is to be hooked in now.
+        The observer, which watches where rollouts are asked for; None where the trainer lacks what a hook needs.
     """
     integration = integration_named(name)
     warn_if_unsupported(integration)
@@ -218,10 +218,11 @@ def attach_once(
     known = getattr(trainer, "_rollout_traces", None)
     if known is not None:
         known.hook.give(logger, wanted)
-        return known, False
+        return known
     if not binds(integration, trainer):
-        return None, False
+        return None
     made = make(name, trainer, logger, wanted)
     if made.hook.is_on:
         trainer._rollout_traces = made
-    return made, made.hook.is_on
+        made.watch()
+    return made

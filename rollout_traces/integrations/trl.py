@@ -124,6 +124,7 @@ class _TrlObserver(TrlCallback):
 
     def watch(self) -> None:
         """Wraps sampling, scoring, and the call around both."""
+        super().watch()
         trainer = self.trainer
         if hasattr(trainer, "_generate"):
             generate = inside(trainer._generate, self.rows.calling_tools)

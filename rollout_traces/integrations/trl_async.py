@@ -119,6 +119,7 @@ class _TrlAsyncObserver(TrlCallback):
 
     def watch(self) -> None:
         """Wraps the making of the loader, and the step of a micro-batch."""
+        super().watch()
         self.trainer.get_train_dataloader = self.around_loader(self.trainer.get_train_dataloader)
         self.trainer.training_step = watched(NAME, self.trainer.training_step, self.before_training)
 

@@ -172,8 +172,9 @@ class TrlCallback(TrainerCallback):
         self.hook = HookLogger(name, logger, wanted, self._said_by_trainer)
 
     def watch(self) -> None:
-        """Wraps the methods of the trainer by which its rollouts are seen."""
-        raise NotImplementedError
+        """Wraps the methods of the trainer by which its rollouts are seen, and is told of its steps."""
+        self.trainer.log = inside(self.trainer.log, partial(at_global_step, self.trainer))
+        self.trainer.callback_handler.callbacks.insert(0, self)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Makes TRL's own scalars and tables carry the global step that the rollouts carry."""
@@ -208,12 +209,7 @@ def attach_callback(
     Returns:
         The callback; it is already added, unless nothing was asked for or the trainer lacks what a hook needs.
     """
-    callback, is_new = attach_once(name, trainer, logger, options, kind)
-    if is_new:
-        callback.watch()
-        trainer.log = inside(trainer.log, partial(at_global_step, trainer))
-        trainer.callback_handler.callbacks.insert(0, callback)
-    return callback or kind(name, trainer, logger, options)
+    return attach_once(name, trainer, logger, options, kind) or kind(name, trainer, logger, options)
 
 
 _logging: ContextVar[int | None] = ContextVar("rollout_traces_trl_logging", default=None)

@@ -15,13 +15,8 @@ from typing import Any
 
 from rollout_traces.integrations import agent_lightning
 from rollout_traces.integrations.base import Arguments, attach_when_built, contained, wrap_once
-from rollout_traces.integrations.verl_observer import (
-    ScoredDataProto,
-    VerlObserver,
-    batches_from,
-    observe,
-    validating,
-)
+from rollout_traces.integrations.hook_logger import attach_once
+from rollout_traces.integrations.verl_observer import DumpObserver, ScoredDataProto, batches_from, validating
 from rollout_traces.logger.rollout_logger import RolloutLogger
 
 MODULE = "verl.trainer.ppo.ray_trainer"
@@ -40,10 +35,7 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
     if any(kind.__module__.startswith("agentlightning.") for kind in type(trainer).__mro__):
         agent_lightning.attach(trainer, logger=logger, **options)
         return
-    observer = observe(_VerlObserver, "verl", trainer, logger, options)
-    if observer is not None:
-        trainer._log_rollout_data = observer.around_dump(trainer._log_rollout_data)
-        observer.ask_for_dumps()
+    attach_once("verl", trainer, logger, options, _VerlObserver)
 
 
 def install() -> None:
@@ -52,7 +44,7 @@ def install() -> None:
         wrap_once(sys.modules[MODULE], "extract_reward", _seen_in_validation)
 
 
-class _VerlObserver(VerlObserver):
+class _VerlObserver(DumpObserver):
     """Sees a `RayPPOTrainer`'s batches go by."""
 
     def on_rollouts(self, given: Arguments) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from rollout_traces.integrations.base import Arguments, arguments_of, check_keys, contained, inside
 from rollout_traces.integrations.followed import announce
-from rollout_traces.integrations.hook_logger import HookLogger, attach_once
+from rollout_traces.integrations.hook_logger import HookLogger
 from rollout_traces.integrations.verl_followed import NOTED, noted_columns
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
@@ -45,39 +45,14 @@ class VerlObserver:
         """The step that verl is at."""
         return int(self.trainer.global_steps)
 
-    def on_rollouts(self, given: Arguments) -> None:
-        """Hands a training batch over.
-
-        Args:
-            given: the arguments of `_log_rollout_data`.
-        """
-        raise NotImplementedError
-
-    def ask_for_dumps(self) -> None:
-        """Makes verl call `_log_rollout_data` also where no dump was asked for."""
-        from omegaconf import open_dict
-
-        config = self.trainer.config.trainer
-        if not config.get("rollout_data_dir", None):
-            with open_dict(config):
-                config.rollout_data_dir = NO_DUMP
+    def watch(self) -> None:
+        """Wraps the methods of the trainer by which its rollouts are seen."""
+        self.trainer._validate = inside(self.trainer._validate, self.validating)
+        self.trainer.fit = inside(self.trainer.fit, self.fitting)
 
     def announce(self) -> None:
         """Lets the agent loops of this node be seen in flight, before verl samples first."""
         announce(self.hook.ready_for_live())
-
-    def around_dump(self, dump: Callable[..., Any]) -> Callable[..., Any]:
-        """Hands training rollouts over, closes the step, and lets verl dump where a folder was asked for."""
-
-        @functools.wraps(dump)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            contained(self.name)(self._hand_over)(arguments_of(dump, args, kwargs))
-            given = (*args, *kwargs.values())
-            if any(isinstance(value, str) and value == NO_DUMP for value in given):
-                return None
-            return dump(*args, **kwargs)
-
-        return wrapped
 
     @contextmanager
     def validating(self) -> Iterator[None]:
@@ -99,6 +74,46 @@ class VerlObserver:
         finally:
             self.hook.close()
 
+
+class DumpObserver(VerlObserver):
+    """Sees the training batches of a trainer that dumps them."""
+
+    def watch(self) -> None:
+        """Wraps the dump as well, and asks for it."""
+        super().watch()
+        self.trainer._log_rollout_data = self.around_dump(self.trainer._log_rollout_data)
+        self.ask_for_dumps()
+
+    def on_rollouts(self, given: Arguments) -> None:
+        """Hands a training batch over.
+
+        Args:
+            given: the arguments of `_log_rollout_data`.
+        """
+        raise NotImplementedError
+
+    def ask_for_dumps(self) -> None:
+        """Makes verl call `_log_rollout_data` also where no dump was asked for."""
+        from omegaconf import open_dict
+
+        config = self.trainer.config.trainer
+        if not config.get("rollout_data_dir", None):
+            with open_dict(config):
+                config.rollout_data_dir = NO_DUMP
+
+    def around_dump(self, dump: Callable[..., Any]) -> Callable[..., Any]:
+        """Hands training rollouts over, closes the step, and lets verl dump where a folder was asked for."""
+
+        @functools.wraps(dump)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            contained(self.name)(self._hand_over)(arguments_of(dump, args, kwargs))
+            given = (*args, *kwargs.values())
+            if any(isinstance(value, str) and value == NO_DUMP for value in given):
+                return None
+            return dump(*args, **kwargs)
+
+        return wrapped
+
     def _hand_over(self, given: Arguments) -> None:
         self.on_rollouts(given)
         self.hook.close_step(self.step, "rollout")
@@ -108,26 +123,6 @@ def validating(name: str) -> VerlObserver | None:
     """The observer of an integration whose trainer is validating now."""
     observer = _validating.get()
     return observer if observer is not None and observer.name == name else None
-
-
-def observe(
-    observer: type[VerlObserver],
-    name: str,
-    trainer: Any,
-    logger: RolloutLogger | None,
-    options: Mapping[str, Any],
-) -> VerlObserver | None:
-    """Makes a trainer's observer and wraps its `fit` and `_validate`.
-
-    Returns:
-        The observer; None where the trainer had one already, lacks what a hook needs, or nothing was asked for.
-    """
-    made, is_new = attach_once(name, trainer, logger, options, observer)
-    if not is_new:
-        return None
-    trainer._validate = inside(trainer._validate, made.validating)
-    trainer.fit = inside(trainer.fit, made.fitting)
-    return made
 
 
 def run_settings_of(trainer: Any) -> dict[str, Any]:

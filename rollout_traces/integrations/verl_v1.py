@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.integrations.base import Arguments, arguments_of, attach_when_built, check_keys, contained
+from rollout_traces.integrations.hook_logger import attach_once
 from rollout_traces.integrations.verl_followed import NOTED, noted_columns
 from rollout_traces.integrations.verl_observer import (
-    VerlObserver,
+    DumpObserver,
     ground_truths_of,
     merged_rows,
-    observe,
     split_extras,
     validating,
 )
@@ -114,10 +114,7 @@ def attach(trainer: Any, *, logger: RolloutLogger | None = None, **options: Any)
         logger: where to log; else one is made when the first rollouts come.
         **options: arguments of that `RolloutLogger`; environment variables `ROLLOUT_TRACES_...` win.
     """
-    observer = observe(_VerlV1Observer, "verl_v1", trainer, logger, options)
-    if observer is not None:
-        trainer._log_rollout_data = observer.around_dump(trainer._log_rollout_data)
-        observer.ask_for_dumps()
+    attach_once("verl_v1", trainer, logger, options, _VerlV1Observer)
 
 
 def install() -> None:
@@ -147,7 +144,7 @@ class _QueueSeenInValidation:
         return getattr(self._queue, name)
 
 
-class _VerlV1Observer(VerlObserver):
+class _VerlV1Observer(DumpObserver):
     """Sees a trainer's keys go by, and fetches their rows."""
 
     def on_rollouts(self, given: Arguments) -> None:
