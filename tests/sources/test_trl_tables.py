@@ -120,7 +120,7 @@ class TestAProject:
             ["right", "short"],
             (1.0, 0.5),
         )
-        assert shown(table) == "ab" and table.first == table.repeated == 0
+        assert shown(table) == "ab" and table.first == 0
 
     def test_scalars_of_an_evaluation_alone_make_it_an_evaluation(self, project):
         project.log({"eval/rewards/right/mean": 0.5})
@@ -149,7 +149,7 @@ class TestAProject:
         assert [shown(reader.table(n)) for n in (2, 4, 5)] == ["abcd", "x", "zz"]
         reader.forget()
         late = project.reader.table(4)
-        assert shown(late) == "x" and (late.first, late.repeated) == (2, 2)
+        assert shown(late) == "x" and late.first == 2
         assert [row.line for row in late.rollouts()] == [3]
 
     @pytest.mark.parametrize(
