@@ -31,6 +31,8 @@ from tests.generator import tiny_tokenizer
         '{"success": false}',
         '{"status": "failed"}',
         '{"status_code": 404}',
+        '{"status_code": 400}',
+        '{"status_code": 599}',
         '{"stdout": "", "exit_code": 1}',
     ],
 )
@@ -53,6 +55,8 @@ def test_a_failure_is_recognised(text):
         '{"errors": [], "ok": true}',
         '{"error": 0.02, "estimate": 5}',
         '{"status": "active", "exit_code": 0}',
+        '{"status_code": 399}',
+        '{"status_code": 600}',
         '[{"error": "inside a list of search results"}]',
         "{not json, error: none}",
     ],

@@ -284,3 +284,9 @@ class TestOneRun:
 
     def test_a_step_beyond_any_number_has_no_groups(self, store: Store) -> None:
         assert store.groups(RUN, "rollout", 10**30).groups == ()
+
+
+def test_what_a_filter_looks_for_in_texts_is_shown_around_where_it_was_found(store: Store) -> None:
+    assert all("sorry" in str(row["snippet"]) for row in store.search(where="text 'sorry'").rows)
+    assert all("sorry" in str(row["snippet"]) for row in store.search("sorry", where="step > 0").rows)
+    assert not any(row["snippet"] for row in store.search(where="step > 0").rows)
