@@ -298,7 +298,7 @@ def _read(
     query = """
         select coalesce(split || '/', '') as split, key, step, arg_max(value, coalesce(attempt, '')) as value from metrics
         where run = ? and isfinite(cast(value as double)) and step between ? and ? and not coalesce(superseded, false)
-        group by 1, 2, 3 order by 1, 2, 3"""
+        and key not like 'phase/%' group by 1, 2, 3 order by 1, 2, 3"""
     ends = [0 if steps[0] is None else steps[0], np.iinfo(np.int64).max if steps[1] is None else steps[1]]
     found = as_arrays(relations.sql(query, [run, int(ends[0]), int(ends[1])]))
     names = [

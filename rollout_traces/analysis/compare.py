@@ -39,6 +39,8 @@ LEAST_T = 4.0
 EXACT_UP_TO = 25
 """Pairs up to which the signed rank is exact."""
 TINY = np.finfo(float).tiny
+ROUNDED = np.sqrt(np.finfo(float).eps)
+"""Part of a number that is rounding: an epoch goes on by the same each time but for it."""
 
 
 @dataclass(frozen=True)
@@ -192,8 +194,9 @@ def step_p(values: np.ndarray, *, within: float = 0.0, within_freedom: float = n
         if scale > 0
         else float((before**2).mean())
     )
-    if max(variance, within) <= (np.finfo(float).eps * max(np.abs(values).max(), TINY)) ** 2:
-        return 1.0 if distance * distance <= variance or distance == 0 else _first_change(values)
+    rounding = (ROUNDED * max(np.abs(values).max(), TINY)) ** 2
+    if max(variance, within) <= rounding:
+        return 1.0 if distance * distance <= rounding else _first_change(values)
     independent = len(before) / OVERLAP
     if variance <= within * float(chi2.ppf(CONFIDENCE, independent)) / independent:
         return float(2 * student.sf(distance / np.sqrt(within), within_freedom))
@@ -206,6 +209,8 @@ def step_p(values: np.ndarray, *, within: float = 0.0, within_freedom: float = n
 
 def young_change(values: np.ndarray, groups: np.ndarray, within: float) -> tuple[float, int] | None:
     """A change among the last ten steps but one, the one in question: its p, for all places together, and how many steps it has.
+
+    What a series usually drifts by in so many steps is no change.
 
     Args:
         values: float [T], a value for each step, the one in question last.
@@ -222,10 +227,11 @@ def young_change(values: np.ndarray, groups: np.ndarray, within: float) -> tuple
     if len(found) <= FEWEST_CONTRASTS:
         return None
     own = float((found - np.median(found)) @ (found - np.median(found)) / len(found)) / (1 + 1 / NEIGHBOURS)
+    drift = float(np.median(found)) * 2 / (1 + NEIGHBOURS)
     best, most = (1.0, 0), 0.0
     for k in range(1, NEIGHBOURS):
         of_last, of_rest = groups[:-1][-k:], groups[:-1][-k - NEIGHBOURS : -k]
-        difference = earlier[-k:].mean() - earlier[-k - NEIGHBOURS : -k].mean()
+        difference = earlier[-k:].mean() - earlier[-k - NEIGHBOURS : -k].mean() - drift * (k + NEIGHBOURS) / 2
         variance = max(own * (1 / k + 1 / NEIGHBOURS), within * (1 / of_last.sum() + 1 / of_rest.sum()), TINY)
         moved = float(difference) ** 2 / (1 / k + 1 / NEIGHBOURS)
         if moved > most:
