@@ -35,7 +35,7 @@ class ConfigDifference:
 
 
 def config_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[ConfigDifference]:
-    """The settings in which two configurations differ, by name.
+    """The settings that someone chose in which two configurations differ, by name: without what Trackio and an import write of themselves.
 
     Args:
         a: one run's configuration.
@@ -45,13 +45,8 @@ def config_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Confi
     return [
         ConfigDifference(key, flat_a.get(key), flat_b.get(key))
         for key in sorted({*flat_a, *flat_b})
-        if flat_a.get(key) != flat_b.get(key)
+        if flat_a.get(key) != flat_b.get(key) and not key.startswith(("_", "imported"))
     ]
-
-
-def chosen(differences: Iterable[ConfigDifference]) -> list[ConfigDifference]:
-    """Keeps the settings that someone chose: without what Trackio and an import write of themselves."""
-    return [each for each in differences if not each.key.startswith(("_", "imported"))]
 
 
 def configs_of(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -81,7 +76,7 @@ def settings_of_attempts(
     for name, first in attempts:
         there = [each for moment, each in known if moment <= _moment(name)]
         now = there[-1] if there else known[0][1]
-        if before is not None and (changed := list(chosen(config_differences(before, now)))):
+        if before is not None and (changed := config_differences(before, now)):
             yield first, changed
         before = now
 
@@ -183,7 +178,7 @@ def settings_changed(store: Any, name: str) -> tuple[str, list[ConfigDifference]
         return "", []
     before = runs[here - 1]
     newest = configs_of(store.config(runs[here].id))[0]
-    return before.name, chosen(config_differences(store.config(before.id), newest))
+    return before.name, config_differences(store.config(before.id), newest)
 
 
 def settings_sentences(store: Any, name: str) -> list[str]:

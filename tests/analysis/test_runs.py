@@ -8,7 +8,6 @@ import pytest
 
 from rollout_traces.analysis.runs import (
     ConfigDifference,
-    chosen,
     config_differences,
     configs_of,
     progress,
@@ -35,7 +34,7 @@ class TestDifferences:
 
     def test_of_earlier_configs_and_of_what_nobody_chose_are_none(self):
         differences = config_differences({EARLIER_KEY: "[1]"}, {"_Created": 1, "imported": "x", "lr": 1})
-        assert [each.key for each in chosen(differences)] == ["lr"]
+        assert [each.key for each in differences] == ["lr"]
 
     @pytest.mark.parametrize(("value", "text"), [(None, "not set"), (0.5, "0.5"), ("x" * 200, "x" * 50)])
     def test_are_told_in_a_sentence(self, value, text):
