@@ -57,11 +57,16 @@ def fault_sentence(name: str, n: int, step: int) -> str:
 
 
 def entry_may_alert(diagnosis: Diagnosis, parameters: Mapping[str, Any]) -> bool:
-    """Tells whether an entry is an alert: not where its flag's threshold is not passed."""
-    first = diagnosis.series[0] if diagnosis.series else None
-    if first is None or first.column.rsplit("/", 1)[-1] != "flags" or first.value is None:
-        return True
-    return may_alert(first.value, diagnosis.after or 0.0, parameters)
+    """Tells whether an entry is an alert: not where all that moved are flags whose threshold is not passed."""
+    moved = [(m.name, m.after) for m in diagnosis.movements]
+    if not moved:
+        moved = [(name, diagnosis.after) for name in diagnosis.series[:1]]
+    return not moved or any(
+        name.column.rsplit("/", 1)[-1] != "flags"
+        or name.value is None
+        or may_alert(name.value, after or 0.0, parameters)
+        for name, after in moved
+    )
 
 
 def may_alert(flag: str, share: float, parameters: Mapping[str, Any]) -> bool:

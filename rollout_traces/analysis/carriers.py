@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollout_traces.analysis.run_rows import RowMeasure, RunRows
+from rollout_traces.analysis.run_rows import ENOUGH_ROWS, RowMeasure, RunRows
 
 HANDFUL, AN_EIGHTH = (3, 5), 8
 """Rows that are a handful: three, and where that is no more than one in eight of the step up to five ..."""
@@ -26,8 +26,6 @@ NORMAL = 2.439
 heaps the larger alone has no spread."""
 FEWEST_ROWS = 8
 """Rows that a step needs for a handful of them to be few."""
-ENOUGH_ROWS = 1 << 16
-"""Rows, evenly spaced over the run, whose middle and spread stand for those of all."""
 TAIL = 0.01
 """Part of the rows of the other steps, the furthest from the middle, that say how far out a row may lie by itself ..."""
 FEWEST_OF_TAIL = 10

@@ -18,6 +18,10 @@ ALIKE = 4.0
 """Log likelihood that another movement's steps may cost a movement that is the same: two ends, each known within 95 %."""
 SHOWS = 3.0
 """Standard errors of a series at the steps of an entry that it joins."""
+STARTS = 0.05
+"""Part of the run from its start; what changes within it is how the run starts ..."""
+STARTS_STEPS = 3, 5
+"""... or within so many steps, the second where that is at most an eighth of the run: until queues are full, samples get older."""
 
 
 @dataclass(eq=False)
@@ -65,15 +69,19 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
             continue
         if home is None:
             made.append(AlikeMovements([each], each.chosen.values))
+        elif _is_point(home.head) and home.head.panel.parents[0] == each.panel.names[0].column:
+            home.found[0] = each
         elif not _is_child(each, home):
             home.found.append(each)
     return made
 
 
 def _is_said(each: Moved, entry: AlikeMovements) -> bool:
-    """Tells whether an entry says a movement already, of the column that it is computed from or of its own."""
+    """Tells whether an entry says a movement already, of the column that it is computed from or of its own, or as what is learned from the start."""
     if _is_child(each, entry):
         return _same_time(each, entry.head)
+    if each.drift and starts(each) and is_learning(entry.head) and _same_series(each, entry):
+        return True
     return any(
         own.panel.names[0] == each.panel.names[0]
         and own.chosen.values == each.chosen.values
@@ -82,9 +90,25 @@ def _is_said(each: Moved, entry: AlikeMovements) -> bool:
     )
 
 
+def _is_point(found: Moved) -> bool:
+    """Tells whether a movement is of how many rows have one value of a number."""
+    return found.panel.names[0].column == found.panel.parents[0]
+
+
 def is_learning(found: Moved) -> bool:
     """Tells whether a movement has no onset: slow change from the first step to the last."""
     return found.template.start == 0 and found.template.stop == len(found.panel.steps)
+
+
+def first_steps(n: int) -> int:
+    """Counts the steps, of a run's `n`, that are how it starts."""
+    least, usual = STARTS_STEPS
+    return max(least, min(usual, n // 8), int(STARTS * n))
+
+
+def starts(found: Moved) -> bool:
+    """Tells whether a movement begins with the run."""
+    return found.template.start <= first_steps(len(found.panel.steps))
 
 
 def span(found: Moved) -> tuple[int, int | None]:

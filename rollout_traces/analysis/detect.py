@@ -20,7 +20,7 @@ from rollout_traces.analysis.detected_movement import (
     there_and_back,
 )
 from rollout_traces.analysis.learning import may_be_learned
-from rollout_traces.analysis.noise import Noise, clipped, fits_of, is_setting, noise_of
+from rollout_traces.analysis.noise import OF_LEVEL, Noise, clipped, fits_of, is_setting, noise_of
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import Chosen, smallest_part
 from rollout_traces.analysis.scan import Whitened, n_tests, polynomials, whitened
@@ -37,7 +37,7 @@ from rollout_traces.analysis.slow_change import (
     beside_learning,
     came_or_went,
     drift_of_run,
-    is_of_most,
+    is_needed,
     learning_is_likelier,
     may_be_slow,
     with_curve,
@@ -63,7 +63,7 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
         sure: float [S], log p up to which that is hardly chance.
     """
     n = len(panel.steps)
-    if (changes := setting_changes(panel, noise)) is not None:
+    if (changes := setting_changes(panel)) is not None:
         changed = [_set(panel, noise, located, float(sure[0])) for located in changes]
         return [each for each in changed if each.log_p <= limit[0]]
     basis, is_smooth = constant_basis(panel), False
@@ -91,14 +91,9 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
             _set_aside(noise, best, at)
             aside += 1
             continue
-        if not is_smooth and not learned and is_of_most(found):
-            is_smooth = True
-            kept.append(drift_of_run(panel, noise, basis, 0))
-            panel, noise, basis = beside_learning(panel, noise, basis)
-            continue
         found = next((behind(found, other) for other in kept if outlasts(found, other)), found)
         is_new = came_or_went(panel, list(found.chosen.members), found.template)
-        slow = not is_new and (found.drift or may_be_slow(found, w, best, at))
+        slow = not is_new and may_be_slow(found, w, best, at)
         plain = slow or is_new or _beyond_noise(found) <= min(sure[at], LASTING)
         is_sure = plain and bool(found.log_p <= sure[at])
         found = replace(found, drift=slow, is_sure=is_sure)
@@ -115,6 +110,7 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
         if each.drift and each.located.template.stop == n and not each.located.template.start
     ]
     others = [each for each in kept if each not in drifts and stands(each, basis, rests)]
+    drifts = [each for each in drifts if is_needed(each, others)]
     return drifts + [from_its_end(each) for each in there_and_back(others)]
 
 
@@ -196,8 +192,7 @@ def _found(
             located.template.start,
             located.template.stop - located.template.start,
         )
-    drift = located.template.is_drift(len(panel.steps)) and may_be_learned(panel, chosen.values)
-    return Moved(panel, basis, noise, located, chosen, log_p, drift)
+    return Moved(panel, basis, noise, located, chosen, log_p)
 
 
 FEWEST_ROWS = 5
@@ -325,24 +320,69 @@ class _Change:
     after: float
 
 
-def setting_changes(panel: Panel, noise: Noise) -> list[Located] | None:
-    """The changes of a logged number that mostly stays as it is, each with its size in usual errors.
+def setting_changes(panel: Panel) -> list[Located] | None:
+    """The changes of a logged number that somebody set, or that counts, each with its size in what it may go on by.
 
     Args:
         panel: one series for a logged scalar.
-        noise: its noise.
 
     Returns:
-        The changes in their order; None where it is another kind of series, or changes too often.
+        The changes in their order, none of a number that keeps to its schedule; None where it is another kind of series, or changes too often.
     """
-    if panel.measure is not None or not np.isfinite(panel.values).all() or not is_setting(panel.values)[0]:
+    levels_T = panel.levels[0]
+    if panel.measure is not None or not np.isfinite(levels_T).all():
         return None
-    return changes_of(panel.values[0], float(np.sqrt(np.median(noise.variance[0]))))
+    if counts(levels_T):
+        return []
+    if is_setting(levels_T[None])[0] or is_scheduled(levels_T):
+        return changes_of(*jumps_of(levels_T))
+    return None
 
 
-def _counts(changes: Sequence[_Change], error: float) -> bool:
-    """Tells whether a number goes on by the same each time, as one that counts epochs: that it does is no news."""
-    return len(changes) > 1 and np.ptp([change.after - change.before for change in changes]) <= error
+def counts(values_T: np.ndarray) -> bool:
+    """Tells whether a number counts something, as tokens or samples since the run began, or since it was resumed: that it rises is no news."""
+    by = np.diff(values_T)
+    usual = np.median(by)
+    is_whole = bool((values_T == np.round(values_T)).all())
+    alike = np.median(np.abs(by - usual)) < usual / 2
+    return is_whole and bool(alike) and int((by <= 0).sum()) <= MOST_CHANGES
+
+
+SMOOTH = 1 / 2
+"""A number without noise changes its rate less and less: what is left is less than this much at each further difference."""
+BESIDE = 5
+"""Steps to each side of one that say by how much a schedule goes on ..."""
+JUMPS = 2.0
+"""... and times that by which it goes on where it jumps."""
+
+
+def is_scheduled(values_T: np.ndarray) -> bool:
+    """Tells whether a number follows a smooth curve without any noise, as a learning rate does that is warmed up and decays.
+
+    Args:
+        values_T: float [T], without gaps.
+    """
+    curve, left = (float(np.median(np.abs(np.diff(values_T, n)))) for n in (2, 3))
+    return left <= max(SMOOTH * curve, ROUNDED * float(np.abs(values_T).max()))
+
+
+ROUNDED = 1e-9
+"""Part of a number that is the rounding of sums."""
+
+
+def jumps_of(values_T: np.ndarray) -> tuple[np.ndarray, float]:
+    """A schedule without what it goes on by between its jumps, float [T], and what it may go on by where they are."""
+    by = np.diff(values_T)
+    padded = np.pad(np.abs(by), BESIDE, mode="reflect")
+    around = np.lib.stride_tricks.sliding_window_view(padded, 2 * BESIDE + 1)
+    usual = np.maximum(*(np.median(side, axis=1) for side in (around[:, :BESIDE], around[:, BESIDE + 1 :])))
+    jumped = np.abs(by) > JUMPS * usual
+    usual_at_jumps = max(
+        float(np.max(usual, where=jumped, initial=0.0)), OF_LEVEL * float(np.abs(values_T).max())
+    )
+    return values_T[0] + np.concatenate([[0.0], np.cumsum(np.where(jumped, by, 0.0))]), (
+        1 + JUMPS
+    ) * usual_at_jumps
 
 
 def changes_of(values_T: np.ndarray, error: float) -> list[Located] | None:
@@ -365,9 +405,9 @@ def changes_of(values_T: np.ndarray, error: float) -> list[Located] | None:
             changes[-1] = _Change(earlier.start, at + 1, earlier.before, after)
         else:
             changes.append(_Change(at, at + 1, before, after))
-    if _counts(changes, error):
-        return []
-    if not changes or len(changes) > MOST_CHANGES:
+    if len(changes) > 1 and np.ptp([change.after - change.before for change in changes]) <= error:
+        return []  # as an epoch does
+    if len(changes) > MOST_CHANGES:
         return None
     found = []
     while changes:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import numpy as np
 
-from rollout_traces.analysis.compete import AlikeMovements, is_learning, span
+from rollout_traces.analysis.compete import AlikeMovements, first_steps, is_learning, span, starts
 from rollout_traces.analysis.curves import HEAVIEST_COLUMN, HEAVIEST_SQL
 from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.diagnosis import OTHER, Carrier, Diagnosis, Movement, Severity, Shape
@@ -37,10 +38,6 @@ FEW_ROWS, FEW_GROUPS = 30, 10
 """A part of fewer rows or groups at the steps of a movement gives a warning at most: how sure a mean of them is, is hardly known."""
 LARGEST = 5.0
 """Size of a step in units of its noise that counts for the order; what is larger is no more urgent."""
-STARTS = 0.05
-"""Part of the run from its start; what changes within it is how the run starts ..."""
-STARTS_STEPS = 3, 5
-"""... or within so many steps, the second where that is at most an eighth of the run: until queues are full, samples get older."""
 ABSENT = 0.002
 """A share below this is of a value that is not there."""
 ENDS = 10
@@ -69,16 +66,9 @@ def _is_of_few(found: Moved) -> bool:
     return bool(found.chosen.values) and (n_rows < FEW_ROWS or n_groups < FEW_GROUPS)
 
 
-def first_steps(n: int) -> int:
-    """Counts the steps, of a run's `n`, that are how it starts."""
-    least, usual = STARTS_STEPS
-    return max(least, min(usual, n // 8), int(STARTS * n))
-
-
 def _is_expected(found: Moved) -> bool:
     """Tells whether a movement is slow change, or how a run starts."""
-    first = first_steps(len(found.panel.steps))
-    return found.drift or (found.located.onset[0] <= first and found.template.start <= first)
+    return found.drift or (starts(found) and found.located.onset[0] <= first_steps(len(found.panel.steps)))
 
 
 def _severity_of_entry(found: Sequence[Moved], n_series: int) -> Severity:
@@ -194,10 +184,21 @@ def cost_of(found: Moved, n_rows: float) -> float:
 
 
 def diagnosis_of(
-    entry: AlikeMovements, n_series: int, n_rows: float, carriers: Sequence[Carrier] = ()
+    entry: AlikeMovements,
+    n_series: int,
+    n_rows: float,
+    carried: Moved | None = None,
+    carriers: Sequence[Carrier] = (),
 ) -> Diagnosis:
-    """An entry in words."""
-    carried = carried_of(entry)
+    """An entry in words.
+
+    Args:
+        entry: the entry.
+        n_series: series of the run.
+        n_rows: its rollouts.
+        carried: which of its movements a handful of rows carry.
+        carriers: those rows.
+    """
     moved = [movement_of(found, carriers if found is carried else ()) for found in entry.found]
     head = moved[0]
     signature, at = _named(moved, entry.part, is_learning(entry.head))
@@ -229,11 +230,6 @@ def diagnosis_of(
         consequences=tuple(diagnosis_of(each, n_series, n_rows) for each in entry.follows),
         is_sure=is_sure,
     )
-
-
-def carried_of(entry: AlikeMovements) -> Moved | None:
-    """Finds the surest movement of an entry that a handful of rows carry; None without one."""
-    return next((found for found in entry.found if found.n_carriers), None)
 
 
 def rows_filter(carriers: Sequence[Carrier]) -> str:
@@ -285,11 +281,19 @@ def sentence_of(
         share = percent(sum(carrier.share for carrier in carried.carriers))
         many, of = len(carried.carriers), "" if carried is m else f" in {series_text(carried.name)}"
         text += f": {many} rollout{'s carry' if many > 1 else ' carries'} {share} of what the step's rollouts lie apart{of}"
-    together = dict.fromkeys(series_text(other.name) for other in others)
-    together.pop(named, None)
-    if together:
-        text += "; with it " + ", ".join(together)
-    return text
+    return text + _together(named, others)
+
+
+def _together(named: str, others: Sequence[Movement]) -> str:
+    """The other series of an entry, by which way they went."""
+    ways: dict[str, dict[str, None]] = {"rose": {}, "fell": {}, "moved": {}}
+    for other in others:
+        name = series_text(other.name)
+        if name != named and not any(name in held for held in ways.values()):
+            known = other.before is not None and other.after is not None and other.before != other.after
+            way = ("rose" if other.after > other.before else "fell") if known else "moved"  # type: ignore[operator]
+            ways[way][name] = None
+    return "".join(f"; also {way}: {', '.join(held)}" for way, held in ways.items() if held)
 
 
 def _named(moved: Sequence[Movement], part: Part | None, is_learned: bool) -> tuple[Signature | None, int]:
@@ -297,7 +301,8 @@ def _named(moved: Sequence[Movement], part: Part | None, is_learned: bool) -> tu
 
     What happened is named by its cause, what a policy learns by how rollouts came out, which the table has last.
     """
-    for signature in reversed(SIGNATURES) if is_learned else SIGNATURES:
+    by_tier = sorted(SIGNATURES, key=lambda signature: signature.tier)
+    for signature in reversed(by_tier) if is_learned else SIGNATURES:
         for i, m in enumerate(moved):
             if _fits(signature, m, part):
                 return signature, i
@@ -306,7 +311,7 @@ def _named(moved: Sequence[Movement], part: Part | None, is_learned: bool) -> tu
 
 def _fits(signature: Signature, m: Movement, part: Part | None) -> bool:
     names = () if m.name.statistic == "covariance" else (m.name.column, str(m.name))
-    known = any(_is(name, pattern) for name in names for pattern in signature.columns)
+    known = any(fnmatchcase(name, pattern) for name in names for pattern in signature.columns)
     rises = m.before is not None and m.after is not None and m.after > m.before
     direction = "up" if rises else "down"
     column = part[0][0] if part else ""
@@ -316,12 +321,6 @@ def _fits(signature: Signature, m: Movement, part: Part | None) -> bool:
         and signature.shape in ("", m.shape)
         and signature.part in ("", column)
     )
-
-
-def _is(name: str, pattern: str) -> bool:
-    if pattern.endswith("/"):
-        return name.startswith(pattern)
-    return name.endswith(pattern[1:]) if pattern.startswith("*") else name == pattern
 
 
 def level_queries(scope: RunScope, entry: Diagnosis) -> tuple[str, ...]:

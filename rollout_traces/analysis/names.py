@@ -1,8 +1,7 @@
 """Names, advice and tiers of entries: a table of signatures, without code and without numbers.
 
-The first row that fits names the entry. A row fits where one of the entry's series is of one of its columns (a column that
-ends with `/` stands for all that begin with it, one with `*` before it for all that end so), and direction, shape and kind of
-part are as it says ("" for any). `what` begins the sentence; the figures follow. Emptying the table changes no score.
+The first row that fits names the entry. A row fits where one of the entry's series is of one of its columns (`*` stands for any
+text), and direction, shape and kind of part are as it says ("" for any). `what` begins the sentence; the figures follow. Emptying the table changes no score.
 """
 
 from __future__ import annotations
@@ -52,29 +51,36 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(("tool_names", "n_tool_calls"), "", "", "", ENVIRONMENT, "tools are called otherwise", "Look at the tool schemas of the prompts."),
     Signature(("flags tool_call_unparsed",), "up", "", "", ENVIRONMENT, "tool calls cannot be parsed", "Compare the parser with the template."),
     Signature(("discard_reason",), "", "", "", ENVIRONMENT, "rollouts are discarded otherwise", "Compare the filter's settings."),
-    Signature(("timing/",), "up", "", "", ENVIRONMENT, "it takes longer", "Look at the load of the environment and the engines."),
     Signature(("engine",), "", "came", "", SAMPLER, "an engine came", "Compare its settings with the others'."),
     Signature(("engine",), "", "went", "", SAMPLER, "an engine went", "Look at its logs."),
+    Signature(("staleness_max", "flags stale"), "up", "", "", SAMPLER, "samples are older", "Look at the synchronisation of weights and at the queue."),
     Signature(("mismatch_abs_max", "mismatch_k3", "mismatch_k1", "flags logprob_mismatch", "log_ratio_sum"), "up", "", "engine", SAMPLER, "an engine samples with other probabilities than the trainer computes", "Compare this engine's weights, temperature and precision with the others'."),
     Signature(("mismatch_abs_max", "mismatch_k3", "mismatch_k1", "flags logprob_mismatch", "log_ratio_sum"), "up", "", "", SAMPLER, "trainer and sampler compute other probabilities", "Compare weights, temperature, precision and template of trainer and sampler."),
     Signature(("flags duplicate_completions", "equal_to"), "up", "", "", SAMPLER, "completions of a prompt are the same", "Look at the sampler's seed and temperature."),
-    Signature(("staleness_max", "flags stale"), "up", "", "", SAMPLER, "samples are older", "Look at the synchronisation of weights and at the queue."),
+    Signature(("written/refusal refusal",), "up", "", "", OUTCOME, "the policy refuses", "Read these rollouts: which prompts does it refuse?"),
+    Signature(("written/script", "written/language"), "", "", "", OUTCOME, "answers are in another language", "Read these rollouts: does a reward see the language?"),
+    Signature(("written/answer",), "", "", "", OUTCOME, "answers have another form", "Read how rollouts end, and compare the parser of answers."),
+    Signature(("written",), "up", "", "", OUTCOME, "a phrase is written more often", "Read these rollouts: does a reward pay for it?"),
+    Signature(("written",), "down", "", "", OUTCOME, "a phrase is written less often", "Read rollouts of before and after."),
     Signature(("entropy", "*entropy"), "down", "", "", SAMPLER, "the policy became more certain", "Look at temperature, clipping and the KL term."),
     Signature(("entropy", "*entropy"), "up", "", "", SAMPLER, "the policy became less certain", "Look at temperature, clipping and the KL term."),
     Signature(("mean_logprob",), "up", "", "", SAMPLER, "the policy became more certain", "Look at temperature, clipping and the KL term."),
     Signature(("mean_logprob",), "down", "", "", SAMPLER, "the policy became less certain", "Look at temperature, clipping and the KL term."),
-    Signature(("component/",), "", "", "", ENVIRONMENT, "a component of the reward changed", "Open rollouts of before and after and compare what this component gave."),
+    Signature(("stop_reason length", "flags truncated"), "up", "", "", SAMPLER, "answers are cut off", "Compare the limit, and read how these rollouts end."),
+    Signature(("component/*",), "", "", "", ENVIRONMENT, "a component of the reward changed", "Open rollouts of before and after and compare what this component gave."),
     Signature(("reward", "success"), "down", "", "", OUTCOME, "the reward falls", "Open rollouts of before and after and compare."),
     Signature(("*lr", "*learning_rate"), "", "", "", UPDATE, "the learning rate changed", "Compare its schedule."),
     Signature(("*loss",), "", "spike", "", UPDATE, "the loss jumped", "Look at the rollouts that carry the update of this step."),
     Signature(("*grad_norm",), "", "spike", "", UPDATE, "the gradient jumped", "Look at the rollouts that carry the update of this step."),
+    Signature(("*grad_norm",), "up", "", "", UPDATE, "the gradient grows", "Compare learning rate and clipping, and look at the rollouts that carry the update."),
     Signature(("*kl",), "up", "", "", UPDATE, "the policy moves away from its reference", "Compare the KL term's settings."),
     Signature(("update/top3_share",), "up", "", "", UPDATE, "few rollouts carry the update", "Look at the rollouts with the largest share of the update."),
     Signature(("update_share", "advantage", "clip_share", "flags dominates_update"), "", "", "", UPDATE, "the update is distributed otherwise", "Look at the rollouts with the largest share of the update."),
-    Signature(("eval-rollout/",), "down", "", "", OUTCOME, "the evaluation falls", "Open Flips between the two evaluations."),
-    Signature(("eval-rollout/",), "up", "", "", OUTCOME, "the evaluation rises", "Open Flips between the two evaluations."),
+    Signature(("eval*/reward", "eval*/success", "eval*/component/*"), "down", "", "", OUTCOME, "the evaluation falls", "Open Flips between the two evaluations."),
+    Signature(("eval*/reward", "eval*/success", "eval*/component/*"), "up", "", "", OUTCOME, "the evaluation rises", "Open Flips between the two evaluations."),
     Signature(("n_sampled", "stop_reason", "flags truncated"), "up", "", "", OUTCOME, "answers are longer", "Compare answers of before and after, and the limit."),
     Signature(("n_sampled", "stop_reason", "flags truncated"), "down", "", "", OUTCOME, "answers are shorter", "Compare answers of before and after."),
+    Signature(("timing/*",), "up", "", "", ENVIRONMENT, "it takes longer", "Look at the load of the environment and the engines."),
     Signature(("answered",), "down", "", "", OUTCOME, "answers are not found", "Read how these rollouts end, and compare the parser of answers."),
     Signature(("group/tie_share", "flags tied_group"), "up", "", "", OUTCOME, "more groups teach nothing", "Look at what their rewards have in common."),
     Signature(("reward", "success"), "up", "", "", OUTCOME, "the reward rises", "Open rollouts of before and after and compare: better, or only better paid?"),

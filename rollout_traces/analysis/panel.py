@@ -26,8 +26,10 @@ ROUNDING = 1e-9
 """Part of the largest value below which two values are one."""
 WIDE = 10.0
 """A logged scalar that is positive and differs by more than this factor is looked at as its logarithm."""
-ASKED = 0.9
-"""Part of all prompts that a step asks where all steps ask the same."""
+AGAIN = 1 / 2
+"""Part of the groups whose prompt is asked more than once, from which on prompts are told apart."""
+ROUNDS = 3
+"""Rounds in which steps and prompts are told apart, each beside the other."""
 
 
 @dataclass(frozen=True)
@@ -297,19 +299,71 @@ class Parting:
             n = np.bincount(self.sources, there)
             usual = np.bincount(self.sources, np.where(there, values, 0.0)) / np.maximum(n, 1)
             values = values - (usual - np.average(usual, weights=n))[self.sources]
-        prompt = self.rows.prompt
-        if len(prompt) and self._asked_again and there.any():
-            n = np.bincount(prompt[there], minlength=int(prompt.max()) + 1)
-            usual = np.bincount(prompt[there], values[there], len(n)) / np.maximum(n, 1)
-            values = values - (usual - np.average(usual, weights=n))[prompt]
-        return values
+        return (
+            values - self._of_prompts(np.where(there, values, np.nan))[self.rows.unit]
+            if self._is_visited
+            else values
+        )
+
+    def _of_prompts(self, values: np.ndarray) -> np.ndarray:
+        """float [U]: what the other visits of its prompt, net of their steps, say of each group (best linear prediction, Henderson 1975).
+
+        No group is compared with itself, so that how groups differ still says how sure a mean of them is.
+
+        Args:
+            values: float [N], NaN where they are not known.
+        """
+        at, prompt = self._visits
+        there = np.isfinite(values)
+        n = np.bincount(self.rows.unit, there, len(at))
+        known = (n > 0) & (prompt >= 0)
+        total = np.bincount(self.rows.unit, np.where(there, values, 0.0), len(at))
+        mean, weight = np.where(known, total / np.maximum(n, 1), 0.0), np.where(known, n, 0.0)
+        of_step, visits = (
+            np.maximum(np.bincount(at, weight), 1),
+            np.bincount(prompt[known], minlength=prompt.max() + 1),
+        )
+        others, expected = visits[prompt] - 1, np.zeros(len(at))
+        if _is_given(mean[known], prompt[known]):
+            return expected
+        for _ in range(ROUNDS):
+            apart = np.where(known, mean - (np.bincount(at, weight * (mean - expected)) / of_step)[at], 0.0)
+            of_prompt = np.bincount(prompt[known], apart[known], len(visits))
+            own = float((apart**2).sum() - (of_prompt**2 / np.maximum(visits, 1)).sum()) / max(
+                known.sum() - (visits > 0).sum(), 1
+            )
+            shared = max(float((apart**2).sum()) / max(known.sum(), 1) - own, 0.0)
+            if own + shared == 0:
+                return np.zeros(len(at))
+            reliable = shared * others / (shared * others + own)
+            expected = np.where(
+                known & (others > 0), reliable * (of_prompt[prompt] - apart) / np.maximum(others, 1), 0.0
+            )
+        return expected
 
     @cached_property
-    def _asked_again(self) -> bool:
-        """Tells whether nearly every step asks the same prompts, as an evaluation does: how prompts differ is no error then."""
+    def _visits(self) -> tuple[np.ndarray, np.ndarray]:
+        """int [U] each: the step and the prompt of each group."""
         rows = self.rows
-        cells = np.unique(rows.prompt * len(rows.steps) + rows.at)
-        return len(cells) > ASKED * (int(rows.prompt.max()) + 1) * len(rows.steps)
+        at, prompt = (np.zeros(int(rows.unit.max()) + 1, np.int64) for _ in range(2))
+        at[rows.unit], prompt[rows.unit] = rows.at, rows.prompt
+        return at, prompt
+
+    @cached_property
+    def _is_visited(self) -> bool:
+        """Tells whether prompts come again often enough to say how they differ."""
+        if not len(self.rows.prompt):
+            return False
+        prompt = self._visits[1]
+        return bool((np.bincount(prompt[prompt >= 0])[prompt[prompt >= 0]] > 1).sum() > AGAIN * len(prompt))
+
+
+def _is_given(mean: np.ndarray, prompt: np.ndarray) -> bool:
+    """Tells whether most visits of a prompt show what its first one did, float and int [U]: what a prompt is, as its length, says nothing of its other visits."""
+    first = np.zeros(prompt.max(initial=0) + 1)
+    first[prompt[::-1]] = mean[::-1]
+    again = len(mean) - len(np.unique(prompt))
+    return int((mean == first[prompt]).sum()) - (len(mean) - again) > again / 2
 
 
 def _is_constant(values: np.ndarray, least: np.ndarray) -> bool:

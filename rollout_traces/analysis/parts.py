@@ -123,7 +123,7 @@ class _Effects:
 
 @dataclass(frozen=True)
 class _Cut:
-    """The values that a movement is in: what they explain beyond one movement of all, and what remains outside."""
+    """The values that a movement is in: what they explain beyond one movement of all, and whether the others went the same way."""
 
     inside: list[int]
     gain: float
@@ -180,14 +180,18 @@ def best_cut(seen: _Effects) -> _Cut | None:
     (own,), _, loss = fitted(in_part)
     both = np.concatenate([in_part, expected[:, outside].sum(axis=1, keepdims=True)], axis=1)
     size, inverse, left = fitted(both)
-    rest = np.abs(seen.beta[outside] - (in_part[:n][outside] * own).ravel())
-    also_there = bool(((rest > REMAINS * abs(own)) & (rest > PLAINLY * seen.error[outside])).any())
-    is_there = loss - left > THERE**2 or also_there
+    rest = seen.beta[outside] - (in_part[:n][outside] * own).ravel()
+    apart = (np.abs(rest) > REMAINS * abs(own)) & (np.abs(rest) > PLAINLY * seen.error[outside])
+    also_there, is_there = bool(apart.any()), loss - left > THERE**2 or bool(apart.any())
+    went_along = bool((apart & (rest * own > 0)).any()) or (loss - left > THERE**2 and size[0] * size[1] > 0)
     is_known = np.linalg.matrix_rank(both[weight > 0]) == both.shape[1]
     bound = abs(size[1]) + BOUND * np.sqrt(inverse[1, 1])
     is_bounded = bool(is_known and bound < REMAINS * abs(size[0]))
     return _Cut(
-        inside.tolist(), gain, not also_there and (is_bounded or (common > 1 / 2 and not is_there)), is_there
+        inside.tolist(),
+        gain,
+        not also_there and (is_bounded or (common > 1 / 2 and not is_there)),
+        went_along,
     )
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollout_traces.analysis.compete import AlikeMovements, entries
+from rollout_traces.analysis.compete import AlikeMovements, entries, first_steps
 from rollout_traces.analysis.contained import Contained
 from rollout_traces.analysis.contributions import carriers_of
 from rollout_traces.analysis.curves import HEAVIEST, heaviest_curve, logged_series
 from rollout_traces.analysis.detect import movements, spikes_of_rows
 from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.diagnosis import Diagnosis
-from rollout_traces.analysis.entries import carried_of, diagnosis_of, first_steps, level_queries
+from rollout_traces.analysis.entries import diagnosis_of, level_queries
 from rollout_traces.analysis.evaluations import with_flips
 from rollout_traces.analysis.faults import fault_entries
 from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS, group_rows
@@ -153,7 +153,9 @@ def collected(scope: RunScope, rows: RunRows, contained: Contained) -> list[Pane
 
 
 def _logged(scope: RunScope, panels: Sequence[Panel]) -> list[Panel]:
-    """Reads what the trainer logged. A figure that it logged of rollouts repeats the ledger, unless a mean differs from the ledger's."""
+    """Reads what the trainer logged, which is no evaluation's. A figure that it logged of rollouts repeats the ledger, unless a mean differs from the ledger's."""
+    if scope.split != "rollout":
+        return []
     ours = (f"{scope.split}/", "eval-rollout/")
     means = {f"{scope.split}/{panel.names[0]}/mean": panel for panel in panels if panel.parts[0] == ()}
     found = logged_series(scope.relations, scope.run)
@@ -267,8 +269,10 @@ def _is_told(head: Diagnosis, column: str, changed: Diagnosis) -> bool:
 
 
 def _said(scope: RunScope, entry: AlikeMovements, n_series: int, n_rows: float) -> Diagnosis:
-    carried = carried_of(entry)
-    return diagnosis_of(entry, n_series, n_rows, carriers_of(scope, carried) if carried else ())
+    for carried in entry.found:
+        if carried.n_carriers and (carriers := carriers_of(scope, carried)):
+            return diagnosis_of(entry, n_series, n_rows, carried, carriers)
+    return diagnosis_of(entry, n_series, n_rows)
 
 
 def ordered(found: Sequence[Diagnosis], steps: np.ndarray) -> list[Diagnosis]:

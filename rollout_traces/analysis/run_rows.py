@@ -22,6 +22,10 @@ MOST_PARTS = 16
 """Values of a text column by which rollouts are parted, and whose shares are series; a column of more names things."""
 MOST_SHARES = 24
 """Tags whose share is a series, the most frequent first."""
+ENOUGH_ROWS = 1 << 16
+"""Rows, evenly spaced over the run, that stand for all of them."""
+AT_POINT = 1 / 50
+"""Part of the rows that have one value of a number of many values, from which on their share is a series."""
 FEWEST_HITS = 3
 """Rollouts that have a value in the whole run, below which its share is no series."""
 NULL_BY_DEFINITION = ("update_share", "advantage")
@@ -64,17 +68,19 @@ class RowMeasure:
         read: gives float [N], NaN where unknown.
         drawn: whether only rows that were traced at random count, weighted by 1 / probability.
         condition: a filter in the query language for the rows of which it is 1, where it is not the value's.
+        of: the column that it is computed from, where `DERIVED` does not say it.
     """
 
     name: SeriesName
     read: Callable[[], np.ndarray]
     drawn: bool = False
     condition: str = ""
+    of: str = ""
 
     @property
     def parent(self) -> str:
         """The column that it is computed from; "" for none."""
-        return DERIVED.get(str(self.name), "")
+        return self.of or DERIVED.get(str(self.name), "")
 
 
 @dataclass(eq=False)
@@ -157,6 +163,11 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
             rows.measures.append(RowMeasure(unknown, _unknown(known), condition=f"{name} is null"))
         if known.any() and np.ptp(floats[known]) > 0:
             rows.measures.append(RowMeasure(SeriesName(prefix + name), kept_values, of_traces))
+        if name not in DERIVED and known.any() and (point := _point(floats[known])) is not None:
+            share = SeriesName(prefix + name, f"{point:g}", "share")
+            rows.measures.append(
+                RowMeasure(share, _is_at(kept_values, point), of_traces, f"{name} = {point:g}", prefix + name)
+            )
         if name in CUT_BY_NUMBER and known.any():
             lags, lag = np.unique(floats[known], return_inverse=True)
             if 2 <= len(lags) <= MOST_PARTS:
@@ -220,6 +231,24 @@ def _texts(run: RunScope) -> list[str]:
     query = f"select {counts} from rollouts where {run.scope}"
     row = run.relations.sql(query, run.params).to_pylist()[0]
     return [name for i, name in enumerate(names) if 1 <= (row[f"d{i}"] or 0) <= 2 * MOST_PARTS]
+
+
+def _point(values: np.ndarray) -> float | None:
+    """The round value that many rows have of a number that is measured, as a judge's that gives up or a reward's that is clamped; None without one, and of a count."""
+    seen = values[:: -(-len(values) // ENOUGH_ROWS)]
+    if (seen == np.round(seen)).all():
+        return None
+    found, n = np.unique(seen, return_counts=True)
+    point, often = float(found[n.argmax()]), n.max() >= AT_POINT * n.sum()
+    return point if len(found) > MOST_SHARES and often and float(f"{point:g}") == point else None
+
+
+def _is_at(read: Callable[[], np.ndarray], point: float) -> Callable[[], np.ndarray]:
+    def held() -> np.ndarray:
+        values = read()
+        return np.where(np.isfinite(values), (values == point).astype(float), np.nan)
+
+    return held
 
 
 def _unknown(known: np.ndarray) -> Callable[[], np.ndarray]:

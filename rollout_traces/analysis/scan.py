@@ -59,6 +59,14 @@ class Whitened:
         """float [S]: the sum of squares that the basis leaves."""
         return (self.residual**2).sum(axis=1)
 
+    def explained(self, at: int, curves: np.ndarray) -> np.ndarray:
+        """float [C]: the sum of squares of a series that each of some curves, float [C, T], explains."""
+        weight, memory = (np.broadcast_to(each[at], curves.shape) for each in (self.weight, self.memory))
+        h = _whiten(curves, weight, memory)
+        own = h - (h @ self.basis[at].T) @ self.basis[at]
+        norm, least = (own**2).sum(axis=1), np.sqrt(np.finfo(float).eps) * (h**2).sum(axis=1)
+        return np.where(norm > least, (own @ self.residual[at]) ** 2 / np.where(norm > least, norm, 1.0), 0.0)
+
     @cached_property
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
         """Cumulative sums F [S, 1 + K, T + 1]: a window's product is F[b] - F[a], with the residual and each of the basis."""

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, WARM_UP, Moved, beside
+from rollout_traces.analysis.detected_movement import (
+    NEAR_EDGE,
+    RESIDUE,
+    Moved,
+    beside,
+    constant_basis,
+    rows_of_basis,
+)
 from rollout_traces.analysis.learning import is_given, may_be_learned
 from rollout_traces.analysis.noise import Noise
 from rollout_traces.analysis.panel import Panel, one_of
 from rollout_traces.analysis.parts import Chosen
-from rollout_traces.analysis.scan import SHORTEST_RAMP, Whitened, lengths, polynomials, whitened
+from rollout_traces.analysis.scan import Whitened, lengths, polynomials, whitened
 from rollout_traces.analysis.screen import DRIFT_DEGREE, Scanned, freedom_of, log_chance, scan
-from rollout_traces.analysis.templates import LARGE_PART, SPIKE, Located, Template
+from rollout_traces.analysis.templates import SPIKE, Located, Template
 
 SLOW = 0.2
-"""A ramp over this part of the run or more is slow change."""
-CURVE_DEGREE = 3
-"""A policy that learns late and then has learned is a cubic."""
+"""A policy that learns late takes this part of the run at least, twice or four times that ..."""
+MIDDLES = 32
+"""... around one of so many places: a logistic curve, which has no step at which it begins ..."""
+TEN_TO_NINETY = math.log(9)
+"""... and rises from 10 to 90 % over twice this in its own unit."""
 LEARNED_WITHIN = 2.0 ** np.arange(1, 6)
 """A policy that learns fast at first and ever less is an exponential; parts of the run that its rate may be."""
 AMBIGUOUS = 8.0
@@ -55,14 +65,6 @@ def beside_learning(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Pane
     return unlearned, replace(noise, clipped=noise.clipped - learned), smooth
 
 
-def is_of_most(found: Moved) -> bool:
-    """Tells whether a movement is slow change over the run of all rows, or of most of them while a part does something against it."""
-    panel, n = found.panel, len(found.panel.steps)
-    if not found.template.is_drift(n) or panel.parts[0] != () or found.chosen.values is None:
-        return False
-    return bool(panel.rows[list(found.chosen.members)].sum() > panel.rows[0].sum() / 2)
-
-
 def drift_of_run(panel: Panel, noise: Noise, basis: np.ndarray, at: int) -> Moved:
     """Slow change over the run, of the part that shows it most or of all rows."""
     place = next((i for i, part in enumerate(panel.parts) if part == ()), at)
@@ -75,6 +77,16 @@ def drift_of_run(panel: Panel, noise: Noise, basis: np.ndarray, at: int) -> Move
     )
 
 
+def is_needed(drift: Moved, others: Sequence[Moved]) -> bool:
+    """Tells whether slow change over the run explains anything of a series beside its other movements."""
+    panel, at = drift.panel, drift.chosen.at
+    if not others:
+        return True
+    rows = np.concatenate([rows_of_basis(each) for each in others])
+    explained = _explained_by_curve(drift.noise, beside(constant_basis(panel), rows), at)
+    return _gain(explained, freedom_of(panel)[at]) > DRIFT_DEGREE * np.log(len(panel.steps)) / 2
+
+
 def learning_is_likelier(panel: Panel, noise: Noise, basis: np.ndarray, best: Scanned, at: int) -> bool:
     """Tells whether slow change over the run is a likelier account of a series than its best movement, each alone or with another movement.
 
@@ -84,11 +96,16 @@ def learning_is_likelier(panel: Panel, noise: Noise, basis: np.ndarray, best: Sc
         best: the scan beside it.
         at: which series.
     """
-    n = len(panel.steps)
+    n, tails = len(panel.steps), freedom_of(panel)[at]
     curve, gained = with_curve(basis[at : at + 1])[0], _explained_by_curve(noise, basis, at)
-    drifting = _account(panel, noise, curve, at, gained, DRIFT_DEGREE * np.log(n) / 2)
-    moved = np.concatenate([basis[at], best.template(at, n).over(n)[None]])
-    return drifting > _account(panel, noise, moved, at, float(best.z[at] ** 2), _cost(best, at, panel))
+    drifting = _accounts(panel, noise, curve, at, gained, DRIFT_DEGREE * float(np.log(n)) / 2)
+    template = np.concatenate([basis[at], best.template(at, n).over(n)[None]])
+    moved = _accounts(panel, noise, template, at, float(best.z[at] ** 2), _cost(best, at, panel))
+    most = max(squares for squares, _ in (*drifting, *moved))
+    slow, sudden = (
+        max(-_gain(most - squares, tails) - cost for squares, cost in each) for each in (drifting, moved)
+    )
+    return slow > sudden
 
 
 def _explained_by_curve(noise: Noise, basis: np.ndarray, at: int) -> float:
@@ -98,8 +115,10 @@ def _explained_by_curve(noise: Noise, basis: np.ndarray, at: int) -> float:
     return float(plain.loss[0] - smooth.loss[0])
 
 
-def _account(panel: Panel, noise: Noise, basis: np.ndarray, at: int, explained: float, cost: float) -> float:
-    """Log evidence of what a basis explains of a series, alone or with the best movement beside it, whichever is more.
+def _accounts(
+    panel: Panel, noise: Noise, basis: np.ndarray, at: int, explained: float, cost: float
+) -> list[tuple[float, float]]:
+    """The sum of squares of a series that a basis explains alone, and with the best movement beside it, each with the log of how many such there are.
 
     Args:
         panel, noise: the series.
@@ -108,11 +127,9 @@ def _account(panel: Panel, noise: Noise, basis: np.ndarray, at: int, explained: 
         explained: the sum of squares that it explains.
         cost: log of how many such bases there are.
     """
-    alone, tails = np.asarray([at]), freedom_of(panel)[at]
     one = one_of(panel, [at])
-    best, _ = scan(one, noise.at(alone), basis)
-    both = float(best.z[0] ** 2), _cost(best, 0, one)
-    return max(_gain(explained, tails) - cost, _gain(explained + both[0], tails) - cost - both[1])
+    best, _ = scan(one, noise.at(np.asarray([at])), basis)
+    return [(explained, cost), (explained + float(best.z[0] ** 2), cost + _cost(best, 0, one))]
 
 
 def _cost(best: Scanned, at: int, panel: Panel) -> float:
@@ -122,42 +139,30 @@ def _cost(best: Scanned, at: int, panel: Panel) -> float:
 
 
 def may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
-    """Tells whether a change of all rows that lasts is hardly better described by a step than as slow change over a part of the run."""
-    panel, template = found.panel, found.template
-    n = len(panel.steps)
-    lasts = template.kind != "window" or template.stop - template.start > LARGE_PART * n
-    starts = template.start <= WARM_UP and template.stop - template.start > SPIKE
-    if not (lasts or starts) or is_given(panel) or not may_be_learned(panel, found.chosen.values):
+    """Tells whether a change of several steps is hardly better described with a step at which it begins than by what is learned, beside a parabola too."""
+    panel, template, n = found.panel, found.template, len(found.panel.steps)
+    is_spike = template.kind == "window" and template.stop - template.start <= SPIKE
+    if is_spike or is_given(panel) or not may_be_learned(panel, found.chosen.values):
         return False
-    if not lasts:  # what is learned has its largest curvature at the start
-        return True
-    ramp = max(
-        np.abs(w.ramps(length)[at]).max()
-        for length in lengths(n).tolist()
-        if length >= max(SLOW * n, SHORTEST_RAMP)
-    )
-    explained = [(float(ramp**2), float(np.log(n * len(lengths(n)))))]
-    if (w.basis[at] ** 2).sum() < CURVE_DEGREE:
-        wide = whitened(
-            found.noise.clipped[at : at + 1],
-            found.noise.at(np.asarray([at])),
-            np.concatenate([polynomials(n, CURVE_DEGREE), found.basis[at, 1:]])[None],
-        )
-        explained.append((float(w.loss[at] - wide.loss[0]), CURVE_DEGREE * np.log(n) / 2 + np.log(n)))
-    explained.append((_saturating(found, w, at), float(np.log(n * len(LEARNED_WITHIN)))))
+    curves = _learned(n)
+    explained = [(float(w.explained(at, curves).max()), float(np.log(len(curves))))]
+    if (w.basis[at] ** 2).sum() <= DRIFT_DEGREE:
+        one = np.asarray([at])
+        smooth = np.concatenate([polynomials(n, DRIFT_DEGREE), found.basis[at, 1:]])
+        wide = whitened(found.noise.clipped[one], found.noise.at(one), smooth[None])
+        both = float(w.loss[at] - wide.loss[0] + wide.explained(0, curves).max())
+        explained.append((both, explained[0][1] + DRIFT_DEGREE * float(np.log(n)) / 2))
     own = float(best.z[at] ** 2), _cost(best, at, panel)
     tails = freedom_of(panel)[at]
     return any(_gain(own[0] - slow[0], tails) + slow[1] - own[1] < AMBIGUOUS for slow in explained)
 
 
-def _saturating(found: Moved, w: Whitened, at: int) -> float:
-    """The sum of squares that learning ever less explains of the series of a movement, beside what it does without."""
-    n, n_rates = len(found.panel.steps), len(LEARNED_WITHIN)
-    curves = np.exp(-np.outer(LEARNED_WITHIN, np.arange(n) / n))
-    basis = np.broadcast_to(found.basis[at], (n_rates, *found.basis[at].shape))
-    one = found.noise.at(np.full(n_rates, at))
-    wide = whitened(one.clipped, one, np.concatenate([basis, curves[:, None]], axis=1))
-    return float(w.loss[at] - wide.loss.min())
+def _learned(n_steps: int) -> np.ndarray:
+    """float [C, T]: curves of what is learned fast at first and ever less, and of what is learned late, at some step."""
+    t = np.arange(n_steps) / n_steps
+    middles, rises = np.meshgrid(np.linspace(0, 1, MIDDLES), SLOW * 2.0 ** np.arange(3))
+    late = np.tanh((t - middles.reshape(-1, 1)) * TEN_TO_NINETY / rises.reshape(-1, 1))
+    return np.concatenate([np.exp(-np.outer(LEARNED_WITHIN, t)), late])
 
 
 def came_or_went(panel: Panel, members: Sequence[int], template: Template) -> bool:
@@ -170,9 +175,9 @@ def came_or_went(panel: Panel, members: Sequence[int], template: Template) -> bo
         members: those that move.
         template: how.
     """
-    if not panel.is_share or template.kind == "window":
-        return False
     n, start = len(panel.steps), template.start
+    if not panel.is_share or (template.kind == "window" and template.stop < n):
+        return False
     there = np.isfinite(panel.levels[members]) & (panel.rows[members] > 0)
     rows_T = np.where(there, panel.rows[members], 0.0).sum(axis=0)
     held_T = np.where(there, panel.levels[members] * panel.rows[members], 0.0).sum(axis=0)

@@ -16,8 +16,6 @@ MOST_LENGTHS = 32
 """Lengths around the best that are tried for the exact one."""
 SPIKE = 3
 """Steps that a spike has at most."""
-LARGE_PART = 1 / 3
-"""A ramp over more of the run than this is learning: slow change, not something that happened."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +43,6 @@ class Template:
         """bool [T]: the steps that differ."""
         t = np.arange(n_steps)
         return (t >= self.start) & ((t < self.stop) | (self.kind != "window"))
-
-    def is_drift(self, n_steps: int) -> bool:
-        """Tells whether it is slow change over a large part of the run."""
-        return self.kind == "ramp" and self.stop - self.start > LARGE_PART * n_steps
 
 
 @dataclass(frozen=True)

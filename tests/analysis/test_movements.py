@@ -467,6 +467,16 @@ class TestCarriers:
         assert [each.uid for each in entry.carriers] == [f"33-{33 * 24}", f"33-{33 * 24 + 13}"]
         assert entry.where == f"uid in ('33-{33 * 24}', '33-{33 * 24 + 13}')"
 
+    def test_rows_that_carry_a_step_are_named_where_the_spread_of_their_groups_is_surer(self):
+        """Seen once: two rewards of -30 among rewards of 0 and 1 named no rollout, since groups, which are none, stood first."""
+
+        def reward(s: int, g: int, i: int) -> float:
+            return -30.0 if (s, i) == (33, 2) and g in (1, 4) else float(happens(0.5, s, g, i))
+
+        rows = [{**row, "uid": f"{row['step']}-{at}"} for at, row in enumerate(steps(N, reward=reward))]
+        [entry] = told(table(rows))
+        assert [each.uid for each in entry.carriers] == [f"33-{33 * 24 + 6}", f"33-{33 * 24 + 18}"]
+
 
 class TestNames:
     def test_emptying_the_table_of_names_changes_nothing_but_words(self, monkeypatch):
@@ -755,3 +765,94 @@ class TestFewRowsAndTurns:
 
         entries = told(table(steps(60, groups=10, size=5, n_sampled=value)))
         assert [(each.step, len(each.carriers)) for each in entries] == ([(33, many)] if many else [])
+
+
+class TestPromptsThatComeAgain:
+    @staticmethod
+    def rows(fall: float) -> list[dict[str, object]]:
+        """Ninety prompts, some far harder than others, three in each step; from step 30 on fewer are solved."""
+        order = np.random.default_rng(4).integers(0, 90, (60, 3))
+        hard = np.random.default_rng(5).random(90)
+
+        def solved(step: int, group: int, sample: int) -> float:
+            draw = np.random.default_rng([step, group, sample]).random()
+            return float(draw < 0.05 + 0.9 * hard[order[step, group]] - fall * (step >= 30))
+
+        rows = steps(60, groups=3, size=8, reward=solved)
+        for row in rows:
+            row["prompt_key"] = f"p{order[row['step'], row['group']]}"
+        return rows
+
+    def test_a_fall_is_seen_beside_how_prompts_differ(self):
+        [entry] = diagnose(table(self.rows(0.25)), "run").diagnoses
+        assert (str(entry.series[0]), entry.part) == ("reward", ())
+        assert entry.onset[0] <= 30 <= entry.onset[1] and entry.after < entry.before
+
+    def test_prompts_that_differ_are_no_movement(self):
+        assert not told(table(self.rows(0.0)))
+
+    def test_what_a_prompt_is_says_nothing_of_its_other_visits(self):
+        """Its length hardly differs between visits, so that any change of one visit would be one of all others."""
+        rows = self.rows(0.0)
+        for row in rows:
+            row["n_prompt"] = 100 + 7 * int(row["prompt_key"][1:]) + 60 * (row["step"] in (20, 21, 22))
+        assert {each.step for each in told(table(rows))} <= {20}
+
+
+class TestWhatIsLearned:
+    def test_lengths_that_fall_before_they_grow_are_no_warning(self):
+        """Seen once: an error at the step at which a healthy run's answers were shortest."""
+        rows = steps(
+            90,
+            reward=lambda *at: float(happens(0.5, *at)),
+            n_sampled=lambda step, group, sample: round(
+                (450 + 350 * np.exp(-step / 6) + 6 * step) * np.exp(0.25 * drawn(step, group, sample))
+            ),
+        )
+        assert not told(table(rows))
+
+    def test_a_number_that_is_flat_and_then_climbs_is_said_since_it_climbs(self):
+        """Seen once: memory that leaks from step 30 on stood among what is learned since step 0."""
+        noise = np.random.default_rng(2).normal(0, 0.4, 100)
+        values = [61 + noise[s] + 0.2 * max(s - 30, 0) for s in range(100)]
+        [entry] = diagnose(logged(steps(100), values, "perf/gpu_mem_gb"), "run").diagnoses
+        assert 25 <= entry.step <= 36 and entry.last is None
+
+    def test_which_way_each_series_went_is_said(self):
+        rows = steps(
+            60,
+            reward=lambda step, group, sample: float(happens(0.2 + 0.01 * step, step, group, sample)),
+            n_sampled=lambda step, group, sample: round(900 - 9 * step + 30 * drawn(step, group, sample)),
+        )
+        [entry] = [each for each in diagnose(table(rows), "run").diagnoses if each.step == 0]
+        assert "the reward rises: reward rose" in entry.sentence and "also fell: n_sampled" in entry.sentence
+
+
+class TestParts:
+    def test_a_source_that_falls_while_the_others_learn_has_its_own_figures(self):
+        """Seen once: the figures of all rows stood in the sentence of one source."""
+
+        def solved(step: int, group: int, sample: int) -> float:
+            share = 0.02 if group % 3 == 0 and step >= 40 else 0.35 + 0.4 * step / 100
+            return float(happens(share, step, group, sample))
+
+        rows = steps(100, groups=9, reward=solved, source=lambda _, group, __: f"s{group % 3}")
+        [entry] = [each for each in told(table(rows)) if "reward" in map(str, each.series)]
+        assert entry.part == (("source", "s0"),) and 39 <= entry.step <= 41
+        assert entry.before > 0.35 and entry.after < 0.1 and entry.elsewhere > 0.4
+
+
+class TestPoints:
+    def test_scores_of_a_worker_that_are_one_value_are_said_of_it(self):
+        """Seen once: a judge that gave a half to most rollouts of one worker was said nowhere, since its mean stayed."""
+
+        def judged(step: int, group: int, sample: int) -> float:
+            gives_up = sample == 1 and step >= 30 and happens(0.8, step, group, sample)
+            return 0.5 if gives_up else 0.5 + 0.1 * drawn(step, group, sample)
+
+        rows = steps(
+            60, size=4, **{"component/judge": judged, "extra/worker": lambda _, __, sample: f"w{sample}"}
+        )
+        [entry] = [each for each in told(table(rows)) if str(each.series[0]) == "component/judge 0.5"]
+        assert entry.part == (("extra/worker", "w1"),) and 29 <= entry.step <= 31
+        parse_query(entry.where)
