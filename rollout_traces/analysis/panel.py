@@ -299,11 +299,9 @@ class Parting:
             n = np.bincount(self.sources, there)
             usual = np.bincount(self.sources, np.where(there, values, 0.0)) / np.maximum(n, 1)
             values = values - (usual - np.average(usual, weights=n))[self.sources]
-        return (
-            values - self._of_prompts(np.where(there, values, np.nan))[self.rows.unit]
-            if self._is_visited
-            else values
-        )
+        if self._is_visited:
+            values = values - self._of_prompts(np.where(there, values, np.nan))[self.rows.unit]
+        return values
 
     def _of_prompts(self, values: np.ndarray) -> np.ndarray:
         """float [U]: what the other visits of its prompt, net of their steps, say of each group (best linear prediction, Henderson 1975).
@@ -319,26 +317,20 @@ class Parting:
         known = (n > 0) & (prompt >= 0)
         total = np.bincount(self.rows.unit, np.where(there, values, 0.0), len(at))
         mean, weight = np.where(known, total / np.maximum(n, 1), 0.0), np.where(known, n, 0.0)
-        of_step, visits = (
-            np.maximum(np.bincount(at, weight), 1),
-            np.bincount(prompt[known], minlength=prompt.max() + 1),
-        )
-        others, expected = visits[prompt] - 1, np.zeros(len(at))
+        expected = np.zeros(len(at))
         if _is_given(mean[known], prompt[known]):
             return expected
+        of_step = np.maximum(np.bincount(at, weight), 1)
+        visits = np.bincount(prompt[known], minlength=prompt.max() + 1)
+        others, again = np.maximum(visits[prompt] - 1, 0), max(int(np.maximum(visits - 1, 0).sum()), 1)
         for _ in range(ROUNDS):
             apart = np.where(known, mean - (np.bincount(at, weight * (mean - expected)) / of_step)[at], 0.0)
             of_prompt = np.bincount(prompt[known], apart[known], len(visits))
-            own = float((apart**2).sum() - (of_prompt**2 / np.maximum(visits, 1)).sum()) / max(
-                known.sum() - (visits > 0).sum(), 1
-            )
-            shared = max(float((apart**2).sum()) / max(known.sum(), 1) - own, 0.0)
-            if own + shared == 0:
-                return np.zeros(len(at))
-            reliable = shared * others / (shared * others + own)
-            expected = np.where(
-                known & (others > 0), reliable * (of_prompt[prompt] - apart) / np.maximum(others, 1), 0.0
-            )
+            squares = float((apart**2).sum())
+            own = max(squares - float((of_prompt**2 / np.maximum(visits, 1)).sum()), 0.0) / again
+            shared = max(squares / max(known.sum(), 1) - own, 0.0)
+            reliable = shared / np.maximum(shared * others + own, np.finfo(float).tiny)
+            expected = np.where(known & (others > 0), reliable * (of_prompt[prompt] - apart), 0.0)
         return expected
 
     @cached_property

@@ -10,6 +10,7 @@ import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import SEVERITIES, print_json, print_table, sentence
+from rollout_traces.model.text import quoted
 
 if TYPE_CHECKING:
     from rollout_traces.analysis import Diagnosis, Explanation, Finding, RunReport, Selection
@@ -84,6 +85,7 @@ def explain(
         return
     if against is not None and b is not None and b.run != a.run:
         print_config(store, name, str(b.run))
+        typer.echo(sentence(f"What changed is read from {quoted(b.run)} to {quoted(name)}."))
     print_explanation(found, in_force, short_links(table, found))
 
 

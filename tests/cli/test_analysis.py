@@ -87,7 +87,9 @@ class TestExplain:
         assert done.exit_code and "Traceback" not in done.output
 
     def test_two_runs(self, command):
-        assert "“off” against “healthy”" in command("explain", "off", "--against", "healthy").output
+        said = command("explain", "off", "--against", "healthy").output
+        assert "“off” against “healthy”" in said
+        assert "What changed is read from “healthy” to “off”." in said
 
     def test_a_healthy_run_is_silent_and_says_what_is_unobserved(self, command):
         output = command("explain", "healthy").output
