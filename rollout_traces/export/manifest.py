@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rollout_traces.model.plain_values import MIB
+from rollout_traces.model.units import MB
 
 if TYPE_CHECKING:
     from rollout_traces.export.rows import ExportQuery
@@ -131,6 +131,6 @@ def _about(store: Store, run: RunInfo) -> dict[str, Any]:
 def _checksum(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(MIB):
+        while block := file.read(MB):
             digest.update(block)
     return digest.hexdigest()

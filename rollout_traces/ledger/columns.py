@@ -16,7 +16,8 @@ import numpy as np
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model import packed_arrays
-from rollout_traces.model.plain_values import EXACT_WHOLE, finite_or_text
+from rollout_traces.model.plain_values import finite_or_text
+from rollout_traces.model.units import LARGEST_EXACT
 
 SCHEMA_VERSION = packed_arrays.SCHEMA_VERSION
 MOST_ROWS = 2**20
@@ -262,7 +263,7 @@ def number_text(value: float) -> str:
         stated = finite_or_text(value)
         return stated if isinstance(stated, str) else repr(value)
     whole = int(value)
-    return str(whole) if abs(whole) < EXACT_WHOLE or not isinstance(value, float) else repr(value)
+    return str(whole) if abs(whole) < LARGEST_EXACT or not isinstance(value, float) else repr(value)
 
 
 def pack(ledger: Ledger) -> bytes:

@@ -14,10 +14,6 @@ from rollout_traces.model.text import encodable
 MAX_TEXT = 1_000_000
 """Characters of one message that are stored as text; the rest is cut, visibly."""
 MAX_DEPTH = 20
-MIB, GIB = 1 << 20, 1 << 30
-"""Bytes."""
-EXACT_WHOLE = 2**53
-"""Whole numbers up to which a float holds every one."""
 INT64_MIN, INT64_MAX = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 """The whole numbers that a database can hold."""
 INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}

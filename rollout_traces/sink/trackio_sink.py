@@ -23,7 +23,8 @@ import numpy as np
 import orjson
 
 from rollout_traces.flags.flag import Alert
-from rollout_traces.model.plain_values import MIB, plain
+from rollout_traces.model.plain_values import plain
+from rollout_traces.model.units import MB
 from rollout_traces.settings.run_settings import EARLIER_KEY
 from rollout_traces.sink.home import DiskUse, make_trackio_folder
 from rollout_traces.sink.stored import Stored, query_of, scalar_signature
@@ -36,7 +37,7 @@ log = logging.getLogger("rollout_traces")
 BINS = 32
 """Bins of as many values or more; of fewer values, as many as there are values: Trackio goes through every count and
 edge, number by number, several times."""
-QUEUE_BYTES = 16 * MIB
+QUEUE_BYTES = 16 * MB
 """Bytes that may wait in Trackio's own queue before we wait for its sender."""
 QUEUE_CALLS = 2000
 """Log calls that may, however small."""

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.model.plain_values import MIB
 from rollout_traces.model.private_files import FILE_MODE, make_folder
+from rollout_traces.model.units import MB
 from rollout_traces.spool.locks import FolderLock, is_locked
 from rollout_traces.spool.record import PREFIX_BYTES, Record, RecordError, Said, decode, said_by
 from rollout_traces.spool.segments import FRAME_HEAD, SEGMENT, SMALL, Frame, SegmentWriter, SpoolSegments
@@ -32,7 +32,7 @@ FREE = "free"
 DAMAGED = ".damaged"
 KEEP_FREE = 2
 """Free files kept for the next records."""
-WORTH_KEEPING = MIB
+WORTH_KEEPING = MB
 """Bytes from which a file is kept."""
 FOR_TOKENS = 7 / 8
 """Share of a spool's limit that tokens may fill; the rest is for the scalars of the steps after."""
@@ -128,7 +128,7 @@ class SpoolWriter:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             os.posix_fallocate(fd, 0, n_bytes)
-            zeros = bytes(MIB)
+            zeros = bytes(MB)
             for at in range(0, n_bytes, len(zeros)):
                 os.pwrite(fd, zeros[: n_bytes - at], at)
         except OSError:

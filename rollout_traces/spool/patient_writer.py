@@ -17,13 +17,13 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from rollout_traces.model.counted_warnings import Warnings
-from rollout_traces.model.plain_values import MIB
+from rollout_traces.model.units import MB
 from rollout_traces.spool.folder import DiskFull, SpoolFull
 from rollout_traces.spool.record import decode
 
 log = logging.getLogger("rollout_traces")
 
-MAX_PENDING_BYTES = 256 * MIB
+MAX_PENDING_BYTES = 256 * MB
 """Bytes of records that wait in memory for a slow or a full disk."""
 TRY_AGAIN = 0.5
 """Seconds until a disk that refused a record is tried again."""

@@ -18,7 +18,8 @@ import numpy as np
 import orjson
 
 from rollout_traces.errors import StoreError
-from rollout_traces.model.plain_values import MIB, plain
+from rollout_traces.model.plain_values import plain
+from rollout_traces.model.units import MB
 
 SCHEMA_VERSION = 1
 MAGIC = b"RTsp"
@@ -58,7 +59,7 @@ class RecordBuffer:
     """
 
     def __init__(self) -> None:
-        self._memory = np.zeros(MIB, np.uint8)
+        self._memory = np.zeros(MB, np.uint8)
         self._used = 0
         self._arrays: list[dict[str, Any]] = []
 
@@ -76,7 +77,7 @@ class RecordBuffer:
         self._used = 0
         self._arrays = []
         if n_bytes + (1 << 16) > len(self._memory):
-            self._memory = np.zeros(int(n_bytes * 1.25) + MIB, np.uint8)
+            self._memory = np.zeros(int(n_bytes * 1.25) + MB, np.uint8)
 
     def reserve(self, name: str, dtype: Any, shape: int | Sequence[int]) -> np.ndarray:
         """An array of the record, its values not set.

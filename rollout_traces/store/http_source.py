@@ -24,7 +24,7 @@ import orjson
 
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.model.bounded_reading import check_values
-from rollout_traces.model.plain_values import MIB
+from rollout_traces.model.units import MB
 from rollout_traces.store.places import cached_index_path
 from rollout_traces.store.source import Source, SqlValue
 
@@ -222,7 +222,7 @@ TIMEOUT = 60.0
 """Seconds to wait for the next part of an answer."""
 WHOLE_ANSWER = 300.0
 """Seconds within which a whole answer has to arrive, its head included."""
-MOST_BYTES = 256 * MIB
+MOST_BYTES = 256 * MB
 """Bytes of one answer, unpacked; a page of texts has 64 MiB of them, or is one longer text."""
 
 
@@ -327,7 +327,7 @@ class ServerClient:
                 parts.append(part)
                 size += len(part)
                 if size > MOST_BYTES:
-                    raise self._refused(path, f"more than {MOST_BYTES // MIB} MiB; not read on")
+                    raise self._refused(path, f"more than {MOST_BYTES // MB} MiB; not read on")
             content = b"".join(parts)
             check_values(content)
         except (zlib.error, ValueError) as error:

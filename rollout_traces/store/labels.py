@@ -25,9 +25,9 @@ import orjson
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
-from rollout_traces.model.plain_values import MIB
 from rollout_traces.model.private_files import open_file, take_folder, why_not_believed, write_file
 from rollout_traces.model.transcript import Transcript
+from rollout_traces.model.units import MB
 from rollout_traces.store.columns.schema import LABELLED, type_of
 
 Kind = Literal["label", "note", "removed"]
@@ -186,7 +186,7 @@ def checked_place(transcript: Transcript | None, turn: int | None, tokens: tuple
         )
 
 
-MOST_BYTES = 64 * MIB
+MOST_BYTES = 64 * MB
 """Bytes of a project's file."""
 logger = logging.getLogger("rollout_traces")
 

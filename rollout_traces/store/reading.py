@@ -17,7 +17,8 @@ import orjson
 from rollout_traces.errors import StoreError
 from rollout_traces.ledger.text_facts import result_failed
 from rollout_traces.model.packed_arrays import damage_said
-from rollout_traces.model.plain_values import EXACT_WHOLE, INFINITE, INT64_MAX, INT64_MIN
+from rollout_traces.model.plain_values import INFINITE, INT64_MAX, INT64_MIN
+from rollout_traces.model.units import LARGEST_EXACT
 from rollout_traces.store.rows import StoredTrace
 from rollout_traces.trace.conversion import TraceRecord
 
@@ -409,7 +410,7 @@ def group_number(named: Any) -> int:
     Args:
         named: a group as its tool names it.
     """
-    if isinstance(named, (int, float)) and abs(named) < EXACT_WHOLE and named == int(named):
+    if isinstance(named, (int, float)) and abs(named) < LARGEST_EXACT and named == int(named):
         return int(named)
     text = str(named).encode("utf-8", "replace")
     return int.from_bytes(hashlib.blake2b(text, digest_size=GROUP_BYTES).digest(), "big")

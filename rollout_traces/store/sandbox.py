@@ -20,13 +20,13 @@ import pyarrow as pa
 from rollout_traces.errors import StoreError
 from rollout_traces.model.bounded_reading import bound_memory
 from rollout_traces.model.lean_process import leave_pandas_out
-from rollout_traces.model.plain_values import GIB, MIB
+from rollout_traces.model.units import GB, MB
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.rollout_table import State
 
-MOST_MEMORY = 2 * GIB
+MOST_MEMORY = 2 * GB
 """Bytes of address space that a statement may take beyond what its process has when it starts."""
-MOST_ANSWER = GIB
+MOST_ANSWER = GB
 """Bytes of an answer."""
 STARTING = 30.0
 """Seconds that the process itself may take."""
@@ -90,7 +90,7 @@ def _answer(folder: Path, done: subprocess.CompletedProcess[bytes]) -> pa.Table:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["killed"]
         raise StoreError(
             f"sql: its process ended with {done.returncode} ({said[0][:200]}); it may have taken more than"
-            f" {MOST_MEMORY // MIB} MB."
+            f" {MOST_MEMORY // MB} MB."
         )
     with pa.OSFile(str(folder / "answer"), "rb") as file:
         return pa.ipc.open_file(file).read_all()
@@ -116,13 +116,13 @@ def main(folder: Path) -> None:
         answer = engine.run(asked["query"], asked["parameters"], on=cursor, timeout=asked["timeout"])
         if answer.nbytes > MOST_ANSWER:
             raise StoreError(
-                f"sql: an answer of {answer.nbytes // MIB} MB; at most {MOST_ANSWER // MIB}. Use LIMIT."
+                f"sql: an answer of {answer.nbytes // MB} MB; at most {MOST_ANSWER // MB}. Use LIMIT."
             )
         _write(folder / "answer", answer)
     except StoreError as error:
         (folder / "refused").write_text(str(error), "utf-8")
     except MemoryError:
-        (folder / "refused").write_text(f"sql: took more than {MOST_MEMORY // MIB} MB of memory.", "utf-8")
+        (folder / "refused").write_text(f"sql: took more than {MOST_MEMORY // MB} MB of memory.", "utf-8")
 
 
 if __name__ == "__main__":

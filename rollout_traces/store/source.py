@@ -19,12 +19,12 @@ import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.packed_arrays import damage_said
-from rollout_traces.model.plain_values import MIB
+from rollout_traces.model.units import MB
 from rollout_traces.store.logged_tables import LoggedTables
 from rollout_traces.store.places import cached_marks_path, own_labels_path
 from rollout_traces.store.rows import StoredTrace
 
-PAGE_BYTES = 16 * MIB
+PAGE_BYTES = 16 * MB
 """Messages read, and indexed, together; one trace may hold more."""
 SCALARS = 5000
 """Rows of logged scalars read together."""

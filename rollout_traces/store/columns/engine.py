@@ -13,11 +13,11 @@ import duckdb
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
-from rollout_traces.model.plain_values import GIB
+from rollout_traces.model.units import GB
 from rollout_traces.store.time_limit import check_time, current_limit
 
 MOST_THREADS = 4
-MOST_MEMORY = 4 * GIB
+MOST_MEMORY = 4 * GB
 """Bytes that DuckDB may take, half of the machine's memory where that is less."""
 
 _SETTINGS = (
