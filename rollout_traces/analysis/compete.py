@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from rollout_traces.analysis.templates import SPIKE
 
 ALIKE = 4.0
 """Log likelihood that another movement's steps may cost a movement that is the same: two ends, each known within 95 %."""
+PLAINLY = np.log(1e-4)
+"""Log of the chance up to which an evaluation and training plainly go different ways."""
+ENDS = 10
+"""Part of the run at each end at which a change over the whole run is read."""
 SHOWS = 3.0
 """Standard errors of a series at the steps of an entry that it joins."""
 STARTS = 0.05
@@ -51,12 +55,15 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
         found: all movements; those that are slow change over the run are one, learning.
     """
     made: list[AlikeMovements] = []
-    slow = sorted((each for each in found if each.drift and is_learning(each)), key=lambda f: -f.located.z)
+    learned = [each for each in found if each.drift and is_learning(each)]
+    against = [each for each in learned if any(_goes_against(each, other) for other in learned)]
+    slow = sorted((each for each in learned if each not in against), key=lambda f: -f.located.z)
     if slow:
         made.append(AlikeMovements(slow, slow[0].chosen.values))
-    for each in sorted(
-        (each for each in found if not (each.drift and is_learning(each))), key=lambda f: -abs(f.located.z)
-    ):
+    others = [each for each in found if each not in learned] + [
+        replace(each, drift=False) for each in against
+    ]
+    for each in sorted(others, key=lambda f: -abs(f.located.z)):
         home = next(
             (
                 entry
@@ -88,6 +95,21 @@ def _is_said(each: Moved, entry: AlikeMovements) -> bool:
         and span(own) == span(each)
         for own in entry.found
     )
+
+
+def _goes_against(found: Moved, other: Moved) -> bool:
+    """Tells whether a figure of an evaluation goes another way over the run than the same figure does in training."""
+    name, training = found.panel.names[0], other.panel.names[0]
+    is_same = name.column.endswith(f"/{training.column}") and name[1:] == training[1:]
+    return is_same and _way(found) * _way(other) < 0 and max(found.log_p, other.log_p) <= PLAINLY
+
+
+def _way(found: Moved) -> float:
+    """The sign of what a series ends higher by than it began."""
+    levels = found.panel.levels[found.chosen.at]
+    known = levels[np.isfinite(levels)]
+    ends = max(len(known) // ENDS, 1)
+    return float(np.sign(known[-ends:].mean() - known[:ends].mean())) if len(known) else 0.0
 
 
 def _is_point(found: Moved) -> bool:

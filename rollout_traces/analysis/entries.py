@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from rollout_traces.analysis.compete import AlikeMovements, first_steps, is_learning, span, starts
+from rollout_traces.analysis.compete import ENDS, AlikeMovements, first_steps, is_learning, span, starts
 from rollout_traces.analysis.curves import HEAVIEST_COLUMN, HEAVIEST_SQL
 from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.diagnosis import OTHER, Carrier, Diagnosis, Movement, Severity, Shape
@@ -40,8 +40,6 @@ LARGEST = 5.0
 """Size of a step in units of its noise that counts for the order; what is larger is no more urgent."""
 ABSENT = 0.002
 """A share below this is of a value that is not there."""
-ENDS = 10
-"""Part of the run at each end at which a change over the whole run is read."""
 NEAR = 20
 """Steps before and after a movement whose level stands for before."""
 AT_EDGE = 5
@@ -68,7 +66,8 @@ def _is_of_few(found: Moved) -> bool:
 
 def _is_expected(found: Moved) -> bool:
     """Tells whether a movement is slow change, or how a run starts."""
-    return found.drift or (starts(found) and found.located.onset[0] <= first_steps(len(found.panel.steps)))
+    first = first_steps(len(found.panel.steps))
+    return found.drift or (starts(found) and not is_learning(found) and found.located.onset[0] <= first)
 
 
 def _severity_of_entry(found: Sequence[Moved], n_series: int) -> Severity:

@@ -827,6 +827,19 @@ class TestWhatIsLearned:
         [entry] = [each for each in diagnose(table(rows), "run").diagnoses if each.step == 0]
         assert "the reward rises: reward rose" in entry.sentence and "also fell: n_sampled" in entry.sentence
 
+    @pytest.mark.parametrize(("slope", "severities"), [(-0.006, {"error", "warn"}), (0.006, set())])
+    def test_an_evaluation_that_falls_while_the_reward_rises_is_no_learning(self, slope, severities):
+        """Seen once: both stood as what is learned since step 0."""
+        rows = steps(60, reward=lambda s, g, i: float(happens(0.3 + 0.006 * s, s, g, i)))
+        asked = steps(
+            60, groups=64, size=1, reward=lambda s, g, i: float(happens(0.5 + slope * s, s, 64 + g, i))
+        )
+        for row in asked:
+            row |= {"split": "eval-rollout", "prompt_key": f"e{row['group']}", "group": row["group"] + 64}
+        found = told(table([*rows, *(row for row in asked if row["step"] % 5 == 0)]))
+        assert {each.severity for each in found} <= severities and bool(found) == bool(severities)
+        assert all("the evaluation falls: eval-rollout/reward fell" in each.sentence for each in found)
+
 
 class TestParts:
     def test_a_source_that_falls_while_the_others_learn_has_its_own_figures(self):
