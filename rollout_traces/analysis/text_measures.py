@@ -26,8 +26,8 @@ BINS = 24
 READ = 4_000
 """Characters of a text by which its script, language and answer are told: of a longer one both ends."""
 FEWEST_LETTERS = 20
-MOSTLY = 0.5
-"""A text is of a script that this part of its letters are of."""
+NEARLY_ALL = 0.9
+"""A text in Latin script has this part of its letters in it, else it is mixed; one in another has Latin words and formulas beside it, and has half."""
 FEWEST_HITS = 5
 """Texts of a kind, and texts of any other, below which its share is no series."""
 LEAST_RISE = 0.03
@@ -204,7 +204,7 @@ def _ends(text: str) -> str:
 
 
 def script_of(text: str) -> str:
-    """The script of most of a text's letters; "" for too few letters, "mixed" where none has most."""
+    """The script of a text's letters; "" for too few letters, "mixed" where there are several."""
     from rollout_traces.flags.text import NAMES, code_points, script_codes
 
     if text.isascii():
@@ -213,7 +213,8 @@ def script_of(text: str) -> str:
     if counts.sum() < FEWEST_LETTERS:
         return ""
     most = int(counts.argmax())
-    return NAMES[most + 1] if counts[most] >= MOSTLY * counts.sum() else "mixed"
+    least = NEARLY_ALL if NAMES[most + 1] == "Latin" else 1 / 2
+    return NAMES[most + 1] if counts[most] >= least * counts.sum() else "mixed"
 
 
 def language_of(text: str) -> str:

@@ -82,6 +82,14 @@ class TestKinds:
         assert script_of("следовательно, ответ сорок два") == "Cyrillic"
         assert script_of("1 + 1 = 2") == ""
 
+    def test_a_text_with_letters_of_another_script_is_mixed_and_formulas_are_none(self):
+        """Seen once: Chinese among English reasoning was said nowhere, since most letters were Latin."""
+        assert (
+            script_of("首先我们把两个数相加。然后除以堆数。Wait, let me recheck that. The answer is 55.")
+            == "mixed"
+        )
+        assert script_of("Let α + β = γ and α - β = δ, so that the sum of both is two alpha") == "Latin"
+
     def test_languages(self):
         assert language_of("The answer is the sum of the two, and that is it") == "English"
         assert language_of("La respuesta es la suma de los dos, y por lo tanto es para una") == "Spanish"
