@@ -35,7 +35,7 @@ class TestPagesAndProjects:
         """Seen once: the link to Trackio dropped the project."""
         visit.open(project="demo", run="run-a")
         expect(visit.get("trackio-link")).to_have_attribute(
-            "href", re.compile(r"^/trackio/[0-9a-f]{40}/\?project=demo$")
+            "href", re.compile(r"^/trackio/[0-9a-f]{64}/\?project=demo$")
         )
 
     def test_the_address_at_trackio_follows_the_page(self, visit):

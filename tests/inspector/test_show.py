@@ -37,7 +37,7 @@ class TestShow:
         said = served.output.read_text()
         token = urlencode({"access_token": TOKEN})
         assert f"Inspector: http://127.0.0.1:{served.port}/#{token}" in said
-        assert re.search(rf"http://127.0.0.1:{served.port}/trackio/[0-9a-f]{{40}}/\n", said)
+        assert re.search(rf"http://127.0.0.1:{served.port}/trackio/[0-9a-f]{{64}}/\n", said)
 
     def test_help_shows_an_example(self, tmp_path):
         said = " ".join(run_show(tmp_path, "--help").stdout.split())  # the oldest typer wraps it

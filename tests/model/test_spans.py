@@ -74,8 +74,8 @@ class TestChecking:
         ("at", "kept"),
         [
             (0, True),
-            (spans.LARGEST - 1, True),
-            (spans.LARGEST, False),
+            (spans.LARGEST_EXACT - 1, True),
+            (spans.LARGEST_EXACT, False),
             (-1, False),
             (True, False),
             (1.0, False),
