@@ -21,7 +21,7 @@ from rollout_traces.analysis.detected_movement import (
 )
 from rollout_traces.analysis.learning import may_be_learned
 from rollout_traces.analysis.noise import OF_LEVEL, Noise, clipped, fits_of, is_setting, noise_of
-from rollout_traces.analysis.panel import Panel
+from rollout_traces.analysis.panel import ROUNDING, Panel
 from rollout_traces.analysis.parts import Chosen, smallest_part
 from rollout_traces.analysis.scan import Whitened, n_tests, polynomials, whitened
 from rollout_traces.analysis.screen import (
@@ -363,11 +363,7 @@ def is_scheduled(values_T: np.ndarray) -> bool:
         values_T: float [T], without gaps.
     """
     curve, left = (float(np.median(np.abs(np.diff(values_T, n)))) for n in (2, 3))
-    return left <= max(SMOOTH * curve, ROUNDED * float(np.abs(values_T).max()))
-
-
-ROUNDED = 1e-9
-"""Part of a number that is the rounding of sums."""
+    return left <= max(SMOOTH * curve, ROUNDING * float(np.abs(values_T).max()))
 
 
 def jumps_of(values_T: np.ndarray) -> tuple[np.ndarray, float]:
