@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import secrets
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from rollout_traces.capture.part import (
 from rollout_traces.model.batch import NAMED_FLOATS, ROW_LISTS, RolloutBatch
 from rollout_traces.model.packed_batch import ASSUMED_MASK, PARTLY_GIVEN, PackedBatch, hash_ids
 from rollout_traces.model.plain_values import finite_or_text
+from rollout_traces.model.text import fresh_name
 from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
 from rollout_traces.model.units import MB
 from rollout_traces.spool.batch_record import (
@@ -151,7 +151,7 @@ class Capture:
         if not kept.all():
             row_lists["prompt_keys"] = keys = _prompt_keys(parts, row_lists.get("prompt_keys"), kept)
             n_unknown = sum(key is None for key in itertools.compress(keys, ~kept))
-        batch_id = batch_id or secrets.token_hex(6)
+        batch_id = batch_id or fresh_name()
         meta = record_meta(
             row_lists,
             batch_id=batch_id,

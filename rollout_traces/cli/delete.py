@@ -7,9 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.filesize import decimal
 
 from rollout_traces.cli import options
-from rollout_traces.cli.printing import MEGABYTE, megabytes, print_json, print_table
+from rollout_traces.cli.printing import print_json, print_table
+from rollout_traces.model.units import GIGABYTE, MEGABYTE
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -105,7 +107,7 @@ def _retention(store: Store, older_than: str | None, keep_gb: float | None) -> R
         age = timedelta(**{_UNITS[found[2]]: int(found[1])})
     if keep_gb is not None and not keep_gb >= 0:
         raise typer.BadParameter(f"--keep-gb {keep_gb}: expected 0 or more.")
-    return plan_retention(store, age, None if keep_gb is None else int(keep_gb * 1000 * MEGABYTE))
+    return plan_retention(store, age, None if keep_gb is None else int(keep_gb * GIGABYTE))
 
 
 def _spooled(store: Store, plan: RemovalPlan) -> list[Left]:
@@ -142,7 +144,7 @@ def _say(plan: RemovalPlan, spooled: list[Left], yes: bool, as_json: bool) -> No
         typer.echo(f"… and {len(rows) - SHOWN_PLACES} steps more")
     typer.echo(
         f"{plan.rollouts} rollouts go, {plan.traced} of them traced: {len(plan.traces)} traces and step summaries,"
-        f" {megabytes(plan.text_bytes)}; {len(plan.ledger_rows)} ledgers lose rows."
+        f" {decimal(plan.text_bytes)}; {len(plan.ledger_rows)} ledgers lose rows."
     )
     for name in sorted(plan.runs.values()):
         typer.echo(f"Run {name} goes as a whole, with its scalars, configuration and alerts.")

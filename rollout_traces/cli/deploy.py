@@ -18,12 +18,13 @@ import typer
 from packaging.requirements import Requirement
 
 from rollout_traces.errors import ConfigError, RolloutTracesError
+from rollout_traces.model.units import MINUTE
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi, Volume
 
 
-HUB_SECONDS = 60.0
+HUB_SECONDS = 1.0 * MINUTE
 """Seconds after which a Hub that says nothing is given up."""
 MOUNT = "/data"
 """The folder at which the bucket is mounted; Trackio mounts its own there, too."""

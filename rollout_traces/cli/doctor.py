@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.filesize import decimal
 
 from rollout_traces.cli import options
-from rollout_traces.cli.printing import megabytes, print_json
+from rollout_traces.cli.printing import print_json
 
 if TYPE_CHECKING:
     from rollout_traces.doctor.base import CheckFinding
@@ -140,7 +141,7 @@ def _run(run: FoundRun, problems: Problems) -> Iterator[CheckFinding]:
     from rollout_traces.doctor.base import CheckFinding
 
     steps = "steps are in the records" if run.steps is None else f"steps {run.steps[0]} to {run.steps[1]}"
-    yield CheckFinding("where", "ok", f"{run.root}: {len(run.files)} files, {megabytes(run.size)}, {steps}")
+    yield CheckFinding("where", "ok", f"{run.root}: {len(run.files)} files, {decimal(run.size)}, {steps}")
     for title, count in run.formats.items():
         first = next(found for found in run.files if found.format.title == title)
         yield CheckFinding(title, "ok", f"{count} files; {_sample(first, problems)}")

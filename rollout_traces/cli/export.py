@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.filesize import decimal
 
 from rollout_traces.cli import options
-from rollout_traces.cli.printing import megabytes, print_json
+from rollout_traces.cli.printing import print_json
 
 if TYPE_CHECKING:
     from rollout_traces.export.training import TrainingManifest
@@ -127,7 +128,7 @@ def export(
     if as_json:
         print_json(asdict(manifest))
     else:
-        typer.echo(f"{manifest.rows} of {manifest.matched} rollouts, {megabytes(manifest.bytes)}: {out}")
+        typer.echo(f"{manifest.rows} of {manifest.matched} rollouts, {decimal(manifest.bytes)}: {out}")
 
 
 def _write_site(store: Store, source: options.From, which: options.Which, out: Path, as_json: bool) -> None:
@@ -145,7 +146,7 @@ def _write_site(store: Store, source: options.From, which: options.Which, out: P
     if as_json:
         print_json({"rows": rows, "bytes": size, "folder": str(out)})
     else:
-        typer.echo(f"{rows} rollouts, {megabytes(size)}: {out}/index.html, for any web server.")
+        typer.echo(f"{rows} rollouts, {decimal(size)}: {out}/index.html, for any web server.")
 
 
 def _print_training(manifest: TrainingManifest, out: Path, as_json: bool) -> None:

@@ -108,5 +108,5 @@ def _print(done: ImportReport) -> None:
             typer.secho("  Not all of it is stored yet: rollout-traces recover stores the rest.", fg="yellow")
     for problem in done.problems.kept:
         typer.secho(sentence(str(problem)), err=True, fg="yellow")
-    if done.problems.counts:
+    if len(done.problems.kept) > 1:
         typer.secho(f"In all: {done.problems.summary()}.", err=True, fg="yellow")

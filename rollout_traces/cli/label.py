@@ -10,6 +10,7 @@ import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import print_rows, print_table, sentence
+from rollout_traces.model.text import WHOLE_SECONDS
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -97,7 +98,7 @@ def _print(store: Store, rollouts: list[str], as_json: bool) -> None:
     else:
         print_table(
             ["rollout", "where", "", "text", "author", "time"],
-            [[e.rollout, _where(e), e.kind, e.text, e.author, e.time[:19]] for e in found],
+            [[e.rollout, _where(e), e.kind, e.text, e.author, e.time[:WHOLE_SECONDS]] for e in found],
         )
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rollout_traces.model.transcript import Transcript, Turn
 
 
-MEGABYTE = 1e6
 SENTENCE = 500
 """Most characters of a sentence."""
 TITLE = 200
@@ -88,11 +87,6 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
 def sentence(text: str) -> str:
     """A sentence that holds words of others, on one line."""
     return one_line(text, SENTENCE)
-
-
-def megabytes(size: float, digits: int = 1) -> str:
-    """Writes a number of bytes."""
-    return f"{size / MEGABYTE:.{digits}f} MB"
 
 
 def print_fields(rows: Sequence[object], fields: Mapping[str, str], *, title: str = "") -> None:

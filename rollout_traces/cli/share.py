@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.filesize import decimal
 
 from rollout_traces.cli import options
-from rollout_traces.cli.printing import megabytes
 
 
 def share(
@@ -69,4 +69,4 @@ def share(
         with closing(Workspace(server_url=source.server_url, space=source.space)) as workspace:
             page = shared_page(shared_contents(workspace, wanted))
     out.write_text(page, "utf-8")
-    typer.echo(f"{megabytes(out.stat().st_size, 2)}: {out}")
+    typer.echo(f"{decimal(out.stat().st_size)}: {out}")

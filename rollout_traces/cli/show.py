@@ -19,13 +19,15 @@ from socket import socket
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.filesize import decimal
 
 from rollout_traces.cli.opening import progress_bar, remember, remembered
 from rollout_traces.cli.options import login
-from rollout_traces.cli.printing import megabytes, sentence
+from rollout_traces.cli.printing import sentence
 from rollout_traces.errors import ConfigError, StoreError, extra
 from rollout_traces.inspector.origins import LARGEST_PORT, is_loopback
 from rollout_traces.settings.run_settings import file_stem
+from rollout_traces.store.time_limit import QUERY_SECONDS
 
 if TYPE_CHECKING:
     from rollout_traces.inspector.guard import ServerOptions
@@ -99,7 +101,7 @@ def show(
     ] = False,
     query_seconds: Annotated[
         float, typer.Option(help="Seconds that one question of a page may take before it is stopped.")
-    ] = 30.0,
+    ] = QUERY_SECONDS,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
 ) -> None:
     """Open the inspector: from a curve to a step, a group, a sample, a token.
@@ -373,7 +375,7 @@ def dump_home(path: Path) -> Iterator[str]:
     size = sum(run.size for run in found)
     if size > SMALL:
         typer.echo(
-            f"{megabytes(size, 0)} are read first; rollout-traces import {shlex.quote(str(path))} -p NAME keeps them.",
+            f"{decimal(size)} are read first; rollout-traces import {shlex.quote(str(path))} -p NAME keeps them.",
             err=True,
         )
     with own_folders():

@@ -18,10 +18,12 @@ from typing import Any
 
 import orjson
 
-SILENCE = 60.0
+from rollout_traces.model.units import GB, MB, MINUTE
+
+SILENCE = 1.0 * MINUTE
 """Seconds without a byte after which the other side is given up."""
-MAX_META = 1 << 20
-MAX_BODY = 1 << 31
+MAX_META = MB
+MAX_BODY = 2 * GB
 """Bytes of one message that are accepted."""
 KEY_BYTES = 32
 BACKLOG = 64

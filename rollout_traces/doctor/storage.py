@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.filesize import decimal
+
 from rollout_traces.doctor.base import CheckFinding, Examination, check
 from rollout_traces.model.private_files import NETWORK_TYPES, is_network_mount, mount_type
+from rollout_traces.model.units import GIGABYTE
 from rollout_traces.sink.home import GROUP, allowed_mode
 
 if TYPE_CHECKING:
     from rollout_traces.store.step_metrics import What
 
 
-MEGABYTE, GIGABYTE = 1e6, 1e9
 LOW_DISK_GB = 5
 PERMISSIONS = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
 SHOWN = 3
@@ -61,7 +63,7 @@ def storage(examination: Examination) -> Iterator[CheckFinding]:
             yield CheckFinding(
                 f"project {examination.project}",
                 "ok",
-                f"{database.stat().st_size / MEGABYTE:.1f} MB in {database}",
+                f"{decimal(database.stat().st_size)} in {database}",
             )
         else:
             yield CheckFinding(

@@ -6,7 +6,6 @@ advantages, versions, the reward, is under `extra.rollout_traces`, so that an im
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import orjson
 
 from rollout_traces.export.rows import ExportQuery, empty_folder, records
 from rollout_traces.model.plain_values import plain
+from rollout_traces.model.text import short_hash
 from rollout_traces.trace.conversion import with_thinking_apart
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def export_atif(
     for record in records(store, query, tokens=True, conversation=with_thinking_apart):
         if record.get("messages") is None:
             continue
-        name = f"{n:07d}-{hashlib.blake2b(str(record['id']).encode(), digest_size=6).hexdigest()}"
+        name = f"{n:07d}-{short_hash(str(record['id'])).hex()}"
         unfinished = folder / f".{name}.unfinished"
         unfinished.write_bytes(orjson.dumps(trajectory(record)))
         unfinished.replace(folder / f"{name}.json")

@@ -15,15 +15,13 @@ import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.workspace import LONGEST_TEXT, Workspace
-from rollout_traces.model.text import NOTICE
+from rollout_traces.model.text import BRIEF, NOTICE
 
 Function = Callable[..., Any]
 Names = tuple[str, ...]
 """Several names in one argument: a page sends a list, a program one text with commas."""
 MOST_NAMES = 200
 """Names in one argument: charts, columns."""
-SHOWN = 40
-"""Characters of what was sent that a refusal quotes."""
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
@@ -83,7 +81,7 @@ def as_json(answer: Any) -> bytes:
 
 def seen(value: object) -> str:
     """Quotes the beginning of what was sent, for a refusal."""
-    return repr(str(value)[:SHOWN])
+    return repr(str(value)[:BRIEF])
 
 
 def listed(names: str) -> Names:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rollout_traces import __version__
 from rollout_traces.errors import RolloutTracesError
-from rollout_traces.model.text import one_line
+from rollout_traces.model.text import one_line, short_hash
 
 _HERE = Path(__file__).parent
 _TYPES = {
@@ -85,7 +85,7 @@ def bundle() -> Bundle:
         STYLE: Asset(b"\n".join(path.read_bytes() for path in sheets), _TYPES[".css"]),
         VIEWER: Asset((_HERE / "lib" / VIEWER).read_bytes(), _TYPES[".html"]),
     }
-    digest = hashlib.blake2b(b"".join(asset.body for asset in files.values()), digest_size=6).hexdigest()
+    digest = short_hash(b"".join(asset.body for asset in files.values())).hex()
     return Bundle(files, modules, digest)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from http.client import HTTP_PORT, HTTPS_PORT
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 LARGEST_PORT = 65_535
-_DEFAULT_PORTS = {"http": 80, "https": 443}
+_DEFAULT_PORTS = {"http": HTTP_PORT, "https": HTTPS_PORT}
 _FORWARDED = (b"x-forwarded-", b"x-original-", b"forwarded", b"x-real-ip", b"x-gradio-server")
 """Beginnings of the names of headers with which a proxy says what it was asked."""
 

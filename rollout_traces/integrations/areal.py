@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import secrets
 import sys
 import types
 import typing
@@ -34,6 +33,7 @@ from rollout_traces.integrations.followed import announce
 from rollout_traces.integrations.hook_logger import HookLogger, attach_once
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import ListElement, RolloutBatch
+from rollout_traces.model.text import fresh_name
 from rollout_traces.settings.environment import kind_of, read_environment
 from rollout_traces.settings.logger_options import LoggerOptions, default_of
 from rollout_traces.stats.trajectories import JOINED_KEYS, batch_of, batches_from, only, resolve
@@ -308,7 +308,7 @@ class _ArealObserver:
         """Hands a batch over; a dict that cannot be understood is warned about and does not take its siblings."""
         if not batch or not self._writes():
             return None
-        call, parts = secrets.token_hex(4), []
+        call, parts = fresh_name(), []
         places = [place for place, trajectory in enumerate(batch) if trajectory is not None]
         batches: list[RolloutBatch] = []
         for index, (place, trajectory) in enumerate(zip(places, resolve(batch), strict=True)):

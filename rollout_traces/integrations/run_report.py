@@ -16,6 +16,8 @@ import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from rollout_traces.model.units import MS
+
 FOLDER = "ROLLOUT_TRACES_RUN_REPORT"
 """The environment variable that names the folder."""
 PROCESS = "ROLLOUT_TRACES_RUN_PROCESS"
@@ -155,7 +157,7 @@ def _cost(reports: list[HookReport]) -> str:
     if not n_steps or not step:
         return ""
     return (
-        f"; the hooks took {hooks / n_steps * 1e3:.1f} ms of a step's {step / n_steps * 1e3:,.0f} ms "
+        f"; the hooks took {hooks / n_steps * MS:.1f} ms of a step's {step / n_steps * MS:,.0f} ms "
         f"({hooks / step:.1%})"
     )
 

@@ -17,6 +17,7 @@ import numpy as np
 from rollout_traces.errors import StoreError
 from rollout_traces.model import packed_arrays
 from rollout_traces.model.plain_values import finite_or_text
+from rollout_traces.model.text import BRIEF
 from rollout_traces.model.units import LARGEST_EXACT
 
 SCHEMA_VERSION = packed_arrays.SCHEMA_VERSION
@@ -305,7 +306,7 @@ def unpack_coded(data: bytes) -> tuple[int, dict[str, np.ndarray | Coded]]:
         n_rows = packed_arrays.check_count(head["rows"], MOST_ROWS)
         packed_arrays.check_count(n_rows * len(head["columns"]), MOST_CELLS)
         if wrong := [name for name, array in arrays.items() if len(array) != n_rows]:
-            raise ValueError(f"{wrong[0][:40]}: {len(arrays[wrong[0]])} values of {n_rows} rows")
+            raise ValueError(f"{wrong[0][:BRIEF]}: {len(arrays[wrong[0]])} values of {n_rows} rows")
         return n_rows, {entry["name"]: _unpacked(entry, arrays[entry["name"]]) for entry in head["columns"]}
 
 
@@ -355,7 +356,7 @@ def _stored_text(kind: str, value: Any) -> Any:
         return value
     if kind == "tags" and isinstance(value, list) and all(isinstance(name, str) for name in value):
         return tuple(value)
-    raise ValueError(f"{str(value)[:40]!r} in a column of kind {str(kind)[:20]!r}")
+    raise ValueError(f"{str(value)[:BRIEF]!r} in a column of kind {str(kind)[:BRIEF]!r}")
 
 
 @lru_cache

@@ -76,6 +76,8 @@ class GroupIndex:
 
 TIE_TOLERANCE = 1e-6
 """Rewards are equal within this times max(1, |reward|)."""
+ZERO_ADVANTAGE = 1e-8
+"""An advantage up to this is none."""
 TIED_SQL = (
     "(n >= 2 AND known + failed = n AND (failed = n OR (known >= 2 AND "
     f"high - low <= {TIE_TOLERANCE} * greatest(1, abs(low), abs(high)))))"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,9 @@ def _holds_something(value: Any) -> bool:
 def _is_failed_status(status: Any) -> bool:
     if isinstance(status, str):
         return status.strip().lower() in _FAILED_WORDS
-    return isinstance(status, int) and not isinstance(status, bool) and 400 <= status <= 599
+    return (
+        isinstance(status, int) and not isinstance(status, bool) and HTTPStatus.BAD_REQUEST <= status <= 599
+    )
 
 
 _BETWEEN = "\n\n"

@@ -9,7 +9,6 @@ import atexit
 import contextlib
 import itertools
 import os
-import secrets
 import threading
 import time
 import weakref
@@ -33,7 +32,7 @@ from rollout_traces.model.live_lines import (
     LivePlace,
     line_of,
 )
-from rollout_traces.model.text import encodable
+from rollout_traces.model.text import encodable, fresh_name
 from rollout_traces.model.units import KB
 
 MAX_QUEUED = 10_000
@@ -132,7 +131,7 @@ class LiveWriter:
         n_ranks: int = 1,
         says_texts: bool = True,
     ) -> None:
-        token = secrets.token_hex(4)
+        token = fresh_name()
         kept = "".join(c for c in node if c.isalnum() or c in "-_")[:MAX_NAME] or "node"
         self.path = place.folder / f"{kept}-{rank}-{token}{SUFFIX}"
         self._head = {"live": 1, "project": place.project, "run": place.run, "run_id": place.run_id}

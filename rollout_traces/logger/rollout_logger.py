@@ -6,7 +6,6 @@ import atexit
 import inspect
 import logging
 import os
-import secrets
 import threading
 import time
 import weakref
@@ -41,6 +40,8 @@ from rollout_traces.logger.where_to_open import say_where_to_open
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.live_lines import MAX_TEXT, LivePlace
 from rollout_traces.model.plain_values import plain
+from rollout_traces.model.text import fresh_name
+from rollout_traces.model.units import MINUTE
 from rollout_traces.settings.logger_options import LoggerOptions, default_of, page_address
 from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS
 from rollout_traces.settings.secrets import stored_config
@@ -190,7 +191,7 @@ class RolloutLogger:
             awaited = awaited_keys(await_join, self._warnings)
             at = plain_step(step)
             self._check_open()
-            batch_id = secrets.token_hex(6)
+            batch_id = fresh_name()
             batches = batches_of_call(batch, batch_id, self._warnings)
             attempt = self._pipeline.attempts.note_rollouts(at, split, announced=self._announces_closes)
             self._counters["attempts_begun"] = self._pipeline.attempts.n_begun - 1
@@ -467,6 +468,6 @@ def _finish_at_exit(logger: RolloutLogger) -> None:
     def finish() -> None:
         alive = known()
         if alive is not None and alive._pipeline.dies_with_process:
-            alive.finish(timeout=10 if alive._pipeline.is_on_disk else 60)
+            alive.finish(timeout=10 if alive._pipeline.is_on_disk else MINUTE)
 
     atexit.register(finish)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ from rollout_traces.capture.hand_over import HandOver
 from rollout_traces.logger.attempts import Attempts
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.live_lines import LIVE_FOLDER, LivePlace, live_folder
+from rollout_traces.model.text import fresh_name
 from rollout_traces.settings.logger_options import LoggerOptions
 from rollout_traces.settings.run_settings import file_stem
 from rollout_traces.spool.account import Account, account_of, damage_of
@@ -182,4 +182,4 @@ def place_of_run(project: str, run: str, run_id: str) -> LivePlace:
 
 def unique() -> str:
     """A name for a spool that no other process uses."""
-    return f"{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{os.getpid()}-{fresh_name()}"

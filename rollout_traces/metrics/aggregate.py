@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from rollout_traces.ledger.columns import Ledger
+from rollout_traces.model.text import short_hash
 
 SPREAD = ("mean", "std", "min", "max")
 TINY = 1e-12
@@ -90,14 +90,10 @@ def key_parts(names: Iterable[object]) -> dict[str, str]:
     """
     parts = {str(name): key_part(name) for name in names}
     shared = Counter(parts.values())
-
-    def digits(name: str) -> str:
-        return hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=_DIGITS).hexdigest()
-
     return {
         name: part
         if shared[part] == 1 or part == name
-        else f"{part[: KEY_LENGTH - 1 - 2 * _DIGITS]}_{digits(name)}"
+        else f"{part[: KEY_LENGTH - 1 - 2 * _DIGITS]}_{short_hash(name, _DIGITS).hex()}"
         for name, part in parts.items()
     }
 

@@ -147,7 +147,7 @@ def check_keys(keys: str | Sequence[str]) -> None:
         nested = pattern.startswith(("source/", "discarded/"))
         if nested or pattern in (DEFAULT, FULL) or any(may_overlap(pattern, glob) for glob in declared):
             continue
-        alike = get_close_matches(pattern, declared, n=3, cutoff=0.5)
+        alike = get_close_matches(pattern, declared, cutoff=0.5)
         raise ConfigError(
             f"metric_keys: {name!r} matches no metric. "
             f"Expected {DEFAULT!r}, {FULL!r} or patterns of the keys in docs/metrics.md"

@@ -6,12 +6,11 @@ import math
 
 import numpy as np
 
-from rollout_traces.ledger.groups import TIE_TOLERANCE, GroupIndex, equal_ends, tied_groups
+from rollout_traces.ledger.groups import TIE_TOLERANCE, ZERO_ADVANTAGE, GroupIndex, equal_ends, tied_groups
 from rollout_traces.metrics.aggregate import TINY, describe, finite_of, key_parts, mean_of, share
 from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
 
-ZERO_ADVANTAGE = 1e-8
 NOISE_SHARE = 0.01
 """A reward spread below this share of the reward range is noise that normalisation blows up."""
 TIE_CAUSES = (

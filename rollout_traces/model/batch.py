@@ -7,7 +7,6 @@ no torch.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -25,6 +24,7 @@ from rollout_traces.model.batch_checks import (
     check_row_array,
     check_row_list,
 )
+from rollout_traces.model.text import fresh_name
 from rollout_traces.model.transcript import FLOAT_TRACKS
 
 SPLITS = ("rollout", "eval-rollout")
@@ -322,7 +322,7 @@ class RolloutBatch:
         if isinstance(data, Mapping):
             return [cls.from_dict(data)]
         if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
-            call = secrets.token_hex(4)
+            call = fresh_name()
             return [
                 batch.as_group(ListElement(call, index))
                 for index, element in enumerate(data)
@@ -450,4 +450,4 @@ def keys_left_out(data: Mapping[str, Any]) -> dict[str, str | None]:
 
 @lru_cache
 def _nearest(key: str) -> str | None:
-    return next(iter(get_close_matches(key, sorted(FIELD_NAMES), n=1, cutoff=0.6)), None)
+    return next(iter(get_close_matches(key, sorted(FIELD_NAMES), n=1)), None)

@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from rollout_traces.errors import FileRefused
 from rollout_traces.model.lean_process import leave_pandas_out
+from rollout_traces.model.text import SAID
 from rollout_traces.model.units import GB, MB
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ def main() -> None:
         except FileRefused as error:
             said = str(error).removeprefix(f"{path}: ")
         except Exception as error:  # noqa: BLE001  whatever a damaged file makes the library raise; it is said
-            said = f"is no whole parquet file ({' '.join(str(error).split())[:200]})."
+            said = f"is no whole parquet file ({' '.join(str(error).split())[:SAID]})."
         else:
             out.write(_LENGTH.pack(0))
             out.flush()

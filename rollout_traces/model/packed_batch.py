@@ -5,7 +5,6 @@ What the hand-over leaves and everything after it reads: ledger, metrics, flags,
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from rollout_traces.model.text import short_hash
 from rollout_traces.model.transcript import INT_TRACKS
 
 SCHEMA_VERSION = 1
@@ -226,7 +226,7 @@ class PackedBatch:
 
 def hash_ids(ids: np.ndarray) -> str:
     """16 hex characters that identify a sequence of token ids."""
-    return hashlib.blake2b(np.ascontiguousarray(ids, dtype="<u4").data, digest_size=8).hexdigest()
+    return short_hash(np.ascontiguousarray(ids, dtype="<u4").tobytes()).hex()
 
 
 def concatenate(batches: Sequence[PackedBatch]) -> PackedBatch:

@@ -13,13 +13,12 @@ import errno
 import grp
 import os
 import pwd
-import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rollout_traces.errors import StoreError
-from rollout_traces.model.text import words
+from rollout_traces.model.text import fresh_name, words
 
 FOLDER_MODE = stat.S_IRWXU
 FILE_MODE = stat.S_IRUSR | stat.S_IWUSR
@@ -165,7 +164,7 @@ def replace_file(path: Path, data: bytes) -> None:
     Raises:
         OSError: it cannot be written; what was there before stays.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{fresh_name()}")
     try:
         write_file(temporary, data)
         temporary.replace(path)

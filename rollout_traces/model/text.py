@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import secrets
 import unicodedata
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -10,6 +12,14 @@ from typing import Any
 
 from rollout_traces.model.units import DAY, HOUR, MINUTE
 
+SAID = 300
+"""Characters of an error, or of what others say instead of an answer, in a sentence of ours."""
+BRIEF = 40
+"""Characters there of a value that should have been a short one: a name, a cursor, a time."""
+WHOLE_SECONDS = len("2026-01-01T00:00:00")
+"""Characters of a time as ISO 8601 writes it, without fractions of a second and zone."""
+_NAME_BYTES = 6
+"""Random bytes of a name: of a million names no two are the same."""
 _SUSPECT = re.compile(r"[^\x20-\x7e\n\t]")
 
 
@@ -26,7 +36,8 @@ def clipped_text(text: str, limit: int) -> str:
     """Harmless text of at most `limit` characters; what is missing from its middle is said."""
     if len(text) <= limit:
         return harmless(text)
-    head, tail = limit * 2 // 3, limit // 3
+    tail = limit // 3
+    head = limit - tail
     return f"{harmless(text[:head])} … {len(text) - head - tail} characters … {harmless(text[-tail:])}"
 
 
@@ -34,6 +45,34 @@ def one_line(text: str, limit: int) -> str:
     """The first `limit` characters on one line, newlines spelled out."""
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     return harmless(cut.replace("\r", "\\r").replace("\n", "\\n").replace("\t", "\\t"))
+
+
+HASH_BYTES = 8
+"""Bytes of a hash by which a few million names or texts are told apart."""
+IDENTITY_BYTES = 12
+"""Bytes of one that stands for a rollout or a file wherever it is seen again."""
+_SHARE_BYTES = 7
+"""Bytes of a hash whose number a float holds without rounding."""
+
+
+def short_hash(data: str | bytes, size: int = HASH_BYTES) -> bytes:
+    """A hash of a text or of bytes, the same in every process.
+
+    Args:
+        size: its bytes.
+    """
+    data = data.encode("utf-8", "replace") if isinstance(data, str) else data
+    return hashlib.blake2b(data, digest_size=size).digest()
+
+
+def hash_share(text: str) -> float:
+    """A number from 0 up to 1 that looks drawn and is the same for a text in every process."""
+    return int.from_bytes(short_hash(text, _SHARE_BYTES), "little") / 256**_SHARE_BYTES
+
+
+def fresh_name() -> str:
+    """Draws a name that nothing else has: of a file, a batch, a call."""
+    return secrets.token_hex(_NAME_BYTES)
 
 
 def words(text: str) -> tuple[str, ...]:

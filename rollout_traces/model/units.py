@@ -8,6 +8,9 @@ KB = 1 << 10
 """Bytes."""
 MB = KB * KB
 GB = KB * MB
+MEGABYTE = 1e6
+"""Bytes, of a file or a disk as its maker counts them."""
+GIGABYTE = 1e9
 MS = 1000
 """Milliseconds of a second."""
 MINUTE = 60

@@ -24,7 +24,7 @@ import orjson
 
 from rollout_traces.flags.flag import Alert
 from rollout_traces.model.plain_values import plain
-from rollout_traces.model.units import MB
+from rollout_traces.model.units import MB, MINUTE
 from rollout_traces.settings.run_settings import EARLIER_KEY
 from rollout_traces.sink.home import DiskUse, make_trackio_folder
 from rollout_traces.sink.stored import Stored, query_of, scalar_signature
@@ -275,7 +275,7 @@ class TrackioSink:
         self._let_send()
         self.run.log(values, step=int(step))
         self._sizes.append(_n_bytes(values))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + MINUTE
         while self._is_too_full() and time.monotonic() < deadline:
             time.sleep(0.02)
 

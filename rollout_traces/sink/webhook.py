@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -103,11 +104,11 @@ class AlertWebhook:
             except (OSError, ValueError, http.client.HTTPException) as error:
                 why = type(error).__name__
             else:
-                if 200 <= status < 300:
+                if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
                     self._count("alerts_sent")
                     return
                 why = f"status {status}"
-                if status < 500 and status != 429:
+                if status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.TOO_MANY_REQUESTS:
                     break
             if pause is None or self._closing.wait(pause):
                 break

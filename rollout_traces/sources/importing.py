@@ -340,7 +340,7 @@ class _Loggers:
             return
         patience = time.monotonic() + HOUR
         before = -1
-        while not logger.flush(30.0) and time.monotonic() < patience:
+        while not logger.flush() and time.monotonic() < patience:
             stored = logger.counters["rollouts_stored"]
             if stored == before:
                 break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.model_calls import MergedRow, ModelCall
 from rollout_traces.model.plain_values import INFINITE, columns_of
 from rollout_traces.model.spans import Span
+from rollout_traces.model.text import IDENTITY_BYTES, short_hash
 from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
 from rollout_traces.sources.chat import messages_of_marked_text
 
@@ -129,7 +129,7 @@ class RolloutRow:
         if self.prompt_key is not None:
             return self.prompt_key
         if self.prompt_text is not None:
-            return _hash(self.prompt_text.encode("utf-8", "surrogatepass"))
+            return short_hash(self.prompt_text.encode("utf-8", "surrogatepass")).hex()
         if not self.messages:
             return None
         n = self.n_prompt_messages
@@ -139,7 +139,7 @@ class RolloutRow:
         if n <= 0:
             return None
         prompt = [[m.get("role"), m.get("content"), m.get("tool_calls")] for m in self.messages[:n]]
-        return _hash(orjson.dumps(prompt, default=str, option=orjson.OPT_SORT_KEYS))
+        return short_hash(orjson.dumps(prompt, default=str, option=orjson.OPT_SORT_KEYS)).hex()
 
 
 def add_tokens(row: RolloutRow, calls: MergedRow) -> None:
@@ -174,7 +174,7 @@ def identity_of(row: RolloutRow) -> tuple[bytes, bool]:
         A hash, and whether several rollouts of a run may have the same one.
     """
     if row.identity is not None:
-        return hashlib.blake2b(row.identity.encode("utf-8", "surrogatepass"), digest_size=12).digest(), False
+        return short_hash(row.identity.encode("utf-8", "surrogatepass"), IDENTITY_BYTES), False
     place = (row.step, row.split, row.group, row.sample_id, row.episode)
     texts = (row.messages, row.prompt_text, row.reply_text, row.input_ids)
     content = [*place, row.reward, row.components, *texts]
@@ -182,7 +182,7 @@ def identity_of(row: RolloutRow) -> tuple[bytes, bool]:
         data = orjson.dumps(content, default=str, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
     except (TypeError, ValueError):
         data = repr(content).encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(data, digest_size=12).digest(), True
+    return short_hash(data, IDENTITY_BYTES), True
 
 
 def number(value: Any) -> float | None:
@@ -320,7 +320,3 @@ def _tracks(rows: Sequence[RolloutRow]) -> dict[str, list[Any]]:
 
 def _numbers(values: Any) -> Any:
     return [np.nan if v is None else v for v in values] if isinstance(values, list) else values
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=8).hexdigest()

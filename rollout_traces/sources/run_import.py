@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from rollout_traces.logger.arguments import check_split
 from rollout_traces.logger.attempts import attempts_of
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.text import IDENTITY_BYTES, short_hash
 from rollout_traces.model.units import KB, MB, MINUTE
 from rollout_traces.sources.base import TRAIN, Fields, FileReading, Found
 from rollout_traces.sources.formats.chat_jsonl import rows_of
@@ -267,8 +267,6 @@ class FileImport:
         done = n_read = 0
         for found in files:
             before = self._state.file(found.path)
-            if before is None and found.path.suffix in PACKED:  # it was read before it was packed
-                before = self._state.file(found.path.with_suffix(""))
             if before is None or (before.size, before.mtime_ns) != (found.size, found.mtime_ns):
                 n_read += 1
                 self._read_file(found, before, done)
@@ -398,4 +396,4 @@ def _tail(found: Found, stop: int) -> bytes:
             data = file.read(min(stop, _TAIL))
     except OSError:
         return b""
-    return hashlib.blake2b(data, digest_size=12).digest() if len(data) == min(stop, _TAIL) else b""
+    return short_hash(data, IDENTITY_BYTES) if len(data) == min(stop, _TAIL) else b""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollout_traces.errors import ConfigError
+from rollout_traces.model.text import SAID
 from rollout_traces.sources.base import HEAD, Claim, Format, Found, Head, number_in, split_of
 from rollout_traces.sources.formats import format_named, formats
 from rollout_traces.sources.lines import PACKED, is_json_by_name
@@ -154,7 +155,7 @@ def _why_not(head: Head) -> str:
         return "cannot be unpacked: it is damaged, or cut off in its beginning" if is_cut else "is empty"
     if (said := _of_other_encoding(head)) is not None:
         return said
-    keys = ", ".join(sorted(head.keys))[:300]
+    keys = ", ".join(sorted(head.keys))[:SAID]
     if head.record is None and keys and len(head.raw) >= HEAD:
         return f"begins with a record above {HEAD:,} bytes ({keys}, ...), of which no format is told; --format NAME reads it"
     return f"is of no format that is known; its first record has {keys or 'no keys'}"

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout_traces.model.private_files import FILE_MODE, make_folder
+from rollout_traces.model.text import fresh_name
 from rollout_traces.model.units import MB
 from rollout_traces.spool.locks import FolderLock, is_locked
 from rollout_traces.spool.record import PREFIX_BYTES, Record, RecordError, Said, decode, said_by
@@ -124,7 +124,7 @@ class SpoolWriter:
         Raises:
             OSError: the disk refused.
         """
-        path = self.folder / f"{secrets.token_hex(4)}{WRITING}"
+        path = self.folder / f"{fresh_name()}{WRITING}"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             os.posix_fallocate(fd, 0, n_bytes)

@@ -22,7 +22,7 @@ from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.model.batch import RolloutBatch
-from rollout_traces.model.text import clipped_text, harmless, one_line
+from rollout_traces.model.text import BRIEF, clipped_text, harmless, one_line
 from rollout_traces.model.transcript import Transcript, Turn
 
 TEXT_LIMIT = 600
@@ -130,7 +130,7 @@ def mask_line(transcript: Transcript) -> str:
 
 def _turn_lines(turn: Turn) -> Iterator[Text]:
     style = _STYLES.get(turn.role, "")
-    name = f" {one_line(turn.name, 40)}" if turn.name else ""
+    name = f" {one_line(turn.name, BRIEF)}" if turn.name else ""
     if turn.role == "tool":
         yield Text(f"tool{name}: {one_line(turn.content, LINE_LIMIT)}", style=style)
         return

@@ -7,13 +7,13 @@ before they are resolved, since a resolved handle travels with every later call 
 from __future__ import annotations
 
 import copy
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollout_traces.capture.host_copy import MAX_BYTES
 from rollout_traces.errors import BatchError, extra
 from rollout_traces.model.batch import ListElement, RolloutBatch
+from rollout_traces.model.text import fresh_name
 
 TOKEN_KEYS = {
     "input_ids": "input_ids",
@@ -77,7 +77,7 @@ def batches_from(native: Sequence[Mapping[str, Any] | None], /) -> list[RolloutB
     Raises:
         BatchError: a dict has none of the keys that a rollout needs.
     """
-    call = secrets.token_hex(4)
+    call = fresh_name()
     return [
         batch_of(trajectory).as_group(ListElement(call, place))
         for place, trajectory in enumerate(native)

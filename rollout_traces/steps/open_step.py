@@ -10,7 +10,6 @@ sampling", SIGMOD 2022, for groups of unequal size and a budget in bytes).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,6 +19,8 @@ import numpy as np
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger, any_known
 from rollout_traces.model.packed_batch import PackedBatch, StepKey, concatenate
+from rollout_traces.model.text import hash_share
+from rollout_traces.model.units import MB
 from rollout_traces.settings.run_settings import RunSettings
 
 FROM_TOKENS = (
@@ -184,7 +185,7 @@ class OpenStep:
             rows = _with_known(rows, parts)
             note = (
                 f"The tokens of {int(given_up.sum())} of {len(given_up)} rollouts were given up: the step's tokens exceed "
-                f"{self._max_bytes / 2**20:.4g} MB (max_step_bytes). Their scalars are here."
+                f"{self._max_bytes / MB:.4g} MB (max_step_bytes). Their scalars are here."
             )
             whole = replace(whole, notes=(*whole.notes, note))
         return ClosedStep(self.key, whole, rows, self.batch_ids, given_up, self._threshold)
@@ -222,9 +223,7 @@ class OpenStep:
         self._bytes += _bytes(part.batch)
 
     def _priority(self, group_key: str) -> float:
-        text = f"{self._seed}/{self.key.step}/{self.key.split}/{group_key}"
-        drawn = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=7).digest()
-        return int.from_bytes(drawn, "little") / 2**56
+        return hash_share(f"{self._seed}/{self.key.step}/{self.key.split}/{group_key}")
 
 
 def _group_keys(batch: PackedBatch) -> list[str]:

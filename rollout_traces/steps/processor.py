@@ -17,6 +17,7 @@ from rollout_traces.alarms.online import TRAIL
 from rollout_traces.flags import Alert
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.packed_batch import PackedBatch, StepKey
+from rollout_traces.model.units import GIGABYTE
 from rollout_traces.sink.stored import Stored
 from rollout_traces.steps.judge import Judge, Judgement
 from rollout_traces.steps.open_step import ClosedStep, OpenStep
@@ -216,4 +217,4 @@ class StepProcessor:
 
     def _is_over_disk_limit(self) -> bool:
         limit = self.options.max_disk_gb
-        return limit is not None and self.sink.disk_bytes() > limit * 1e9
+        return limit is not None and self.sink.disk_bytes() > limit * GIGABYTE

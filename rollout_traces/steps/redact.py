@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ import numpy as np
 
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.spans import TEXTS
+from rollout_traces.model.text import short_hash
 from rollout_traces.model.transcript import ToolCall, Transcript, Turn
 
 Redact = Callable[[Mapping[str, Any]], Sequence[str]]
@@ -95,10 +95,7 @@ class Redaction:
             lists["timings"] = self._hide_timings(lists["timings"])
         if lists.get("prompt_keys") is not None:
             lists["prompt_keys"] = [
-                None
-                if key is None
-                else hashlib.blake2b(str(key).encode("utf-8", "replace"), digest_size=8).hexdigest()
-                for key in lists["prompt_keys"]
+                None if key is None else short_hash(str(key)).hex() for key in lists["prompt_keys"]
             ]
         return replace(batch, row_lists=lists)
 

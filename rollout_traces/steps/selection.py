@@ -164,8 +164,9 @@ def _reasoned(request: SelectionRequest, limit: int, quarter: int) -> dict[int, 
 
     groups = _Groups(request)
     whole, others = groups.split_whole()
-    spend(limit // 4, groups.halves(whole, limit // 4))
-    spend(limit // 4 // 2 * 2, groups.pairs(others))
+    quarter = limit // 4
+    spend(quarter, groups.halves(whole, quarter))
+    spend(quarter // 2 * 2, groups.pairs(others))
     spend(limit // 5, _alarms(request.ledger))
     spend(limit, _dead_or_discarded(request.ledger, groups.tied))
     return reasons

@@ -24,7 +24,8 @@ import orjson
 
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.model.bounded_reading import check_values
-from rollout_traces.model.units import MB
+from rollout_traces.model.text import BRIEF, SAID
+from rollout_traces.model.units import MB, MINUTE
 from rollout_traces.store.places import cached_index_path
 from rollout_traces.store.source import Source, SqlValue
 
@@ -189,7 +190,7 @@ class _Api:
             ) from error
         if not isinstance(body, dict) or body.get("error") is not None or "data" not in body:
             said = body.get("error", body) if isinstance(body, dict) else body
-            raise StoreError(f"{self.address}: {name}: HTTP {status}: {str(said)[:300]}")
+            raise StoreError(f"{self.address}: {name}: HTTP {status}: {str(said)[:SAID]}")
         return body["data"]
 
     def _odd(self, name: str, expected: str, seen: Any) -> StoreError:
@@ -218,9 +219,9 @@ def _hugging_face_token() -> str | None:
     return get_token()
 
 
-TIMEOUT = 60.0
+TIMEOUT = 1.0 * MINUTE
 """Seconds to wait for the next part of an answer."""
-WHOLE_ANSWER = 300.0
+WHOLE_ANSWER = 5.0 * MINUTE
 """Seconds within which a whole answer has to arrive, its head included."""
 MOST_BYTES = 256 * MB
 """Bytes of one answer, unpacked; a page of texts has 64 MiB of them, or is one longer text."""
@@ -317,7 +318,7 @@ class ServerClient:
     def _content(self, response: httpx.Response, path: str) -> bytes:
         packed = response.headers.get("Content-Encoding", "identity")
         if packed not in ("identity", "gzip"):
-            raise self._refused(path, f"seen an answer packed as {packed[:40]}, expected gzip or none")
+            raise self._refused(path, f"seen an answer packed as {packed[:BRIEF]}, expected gzip or none")
         unpack = zlib.decompressobj(zlib.MAX_WBITS | 16)
         parts, size = [], 0
         try:

@@ -23,6 +23,8 @@ logger = logging.getLogger("rollout_traces")
 
 WATERMARK, COUNTED = "tables_watermark", "tables_counted"
 """The last row of scalars that was looked at, and, once a table was found, how many there were up to it."""
+PLACES_AT_ONCE = 100
+"""Places whose rows are read again and replaced together."""
 Lent = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
 
@@ -147,8 +149,8 @@ class StepWriter(IndexWriter):
         Args:
             places: their numbers; those of which the source has nothing any more lose their rows.
         """
-        for at in range(0, len(places), 100):
-            chunk = list(places[at : at + 100])
+        for at in range(0, len(places), PLACES_AT_ONCE):
+            chunk = list(places[at : at + PLACES_AT_ONCE])
             holes = ", ".join("?" * len(chunk))
             docs = {
                 src: (doc, place)

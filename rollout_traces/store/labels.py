@@ -9,7 +9,6 @@ import fcntl
 import logging
 import os
 import re
-import secrets
 import stat
 import threading
 import unicodedata
@@ -26,6 +25,7 @@ import pyarrow as pa
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.private_files import open_file, take_folder, why_not_believed, write_file
+from rollout_traces.model.text import BRIEF, fresh_name
 from rollout_traces.model.transcript import Transcript
 from rollout_traces.model.units import MB
 from rollout_traces.store.columns.schema import LABELLED, type_of
@@ -130,7 +130,7 @@ def check_entry(entry: Entry) -> None:
         or replace(entry, id=made.id, time=made.time) != made
     ):
         raise StoreError(
-            f"labels: the entry {entry.id[:40]!r} of {entry.time[:40]!r} is none that can be kept."
+            f"labels: the entry {entry.id[:BRIEF]!r} of {entry.time[:BRIEF]!r} is none that can be kept."
         )
 
 
@@ -249,7 +249,7 @@ class LabelLog:
         """
         if not self.path.exists():
             return 0
-        rest = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        rest = self.path.with_name(f".{self.path.name}.{fresh_name()}")
         try:
             fd = self._locked()
             try:

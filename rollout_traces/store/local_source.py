@@ -9,6 +9,7 @@ from typing import Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.live_lines import LIVE_FOLDER
+from rollout_traces.model.text import SAID
 from rollout_traces.store.places import (
     SIDE_FOLDER,
     database_path,
@@ -76,7 +77,7 @@ class LocalSource(Source):
                 raise ValueError("it is not in the project's media folder.")
             return read_file(str(wanted))
         except (OSError, ValueError) as error:
-            raise StoreError(f"{self.label}: the file {path[:200]!r} cannot be shown: {error}") from error
+            raise StoreError(f"{self.label}: the file {path[:SAID]!r} cannot be shown: {error}") from error
 
     def index_path(self) -> Path:
         """Beside the project, in a folder that Trackio does not look into."""

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from rollout_traces.errors import StoreError
 from rollout_traces.ledger.columns import NULL_INT, Kind, Ledger, kind_of
 from rollout_traces.model.plain_values import INT64_MAX, INT64_MIN
+from rollout_traces.model.text import BRIEF
 from rollout_traces.store.asking import Asked, Asking, Scope
 from rollout_traces.store.columns.schema import INTERNAL, quoted
 from rollout_traces.store.query.compiler import EVERY, Sql, composed
@@ -190,7 +191,9 @@ def _row(cursor: str) -> int:
 
 
 def _no_cursor(cursor: str) -> StoreError:
-    return StoreError(f"after: {cursor[:40]!r} is no cursor of this query and sort. Start at the first page.")
+    return StoreError(
+        f"after: {cursor[:BRIEF]!r} is no cursor of this query and sort. Start at the first page."
+    )
 
 
 def _after(directions: Sequence[bool], last: int, keys: Sequence[Any]) -> Sql:

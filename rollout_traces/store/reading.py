@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import logging
 import math
 import re
@@ -18,6 +17,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.ledger.text_facts import result_failed
 from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.model.plain_values import INFINITE, INT64_MAX, INT64_MIN
+from rollout_traces.model.text import short_hash
 from rollout_traces.model.units import LARGEST_EXACT
 from rollout_traces.store.rows import StoredTrace
 from rollout_traces.trace.conversion import TraceRecord
@@ -412,8 +412,7 @@ def group_number(named: Any) -> int:
     """
     if isinstance(named, (int, float)) and abs(named) < LARGEST_EXACT and named == int(named):
         return int(named)
-    text = str(named).encode("utf-8", "replace")
-    return int.from_bytes(hashlib.blake2b(text, digest_size=GROUP_BYTES).digest(), "big")
+    return int.from_bytes(short_hash(str(named), GROUP_BYTES), "big")
 
 
 def renamed(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollout_traces.model.text import table, titled
+from rollout_traces.model.text import WHOLE_SECONDS, table, titled
 
 NO_STEP = -1
 """In place of a step that is no whole number."""
@@ -74,7 +74,7 @@ def run_cells(run: RunInfo) -> tuple[Any, ...]:
     return (
         run.name,
         run.id,
-        run.started[:19],
+        run.started[:WHOLE_SECONDS],
         run.last_step,
         run.n_traces,
         run.n_rollouts,

@@ -20,6 +20,7 @@ import pyarrow as pa
 from rollout_traces.errors import StoreError
 from rollout_traces.model.bounded_reading import bound_memory
 from rollout_traces.model.lean_process import leave_pandas_out
+from rollout_traces.model.text import SAID
 from rollout_traces.model.units import GB, MB
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.rollout_table import State
@@ -89,7 +90,7 @@ def _answer(folder: Path, done: subprocess.CompletedProcess[bytes]) -> pa.Table:
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["killed"]
         raise StoreError(
-            f"sql: its process ended with {done.returncode} ({said[0][:200]}); it may have taken more than"
+            f"sql: its process ended with {done.returncode} ({said[0][:SAID]}); it may have taken more than"
             f" {MOST_MEMORY // MB} MB."
         )
     with pa.OSFile(str(folder / "answer"), "rb") as file:

@@ -196,7 +196,7 @@ def draw_curves(series: Mapping[str, Any], run: str, keys: Sequence[str], ax: Ax
     wanted = list(keys) or [key for key in series if key.partition("/")[2] == PLOTTED]
     unknown = [key for key in wanted if key not in series]
     if unknown or not wanted:
-        near = [each for key in unknown for each in get_close_matches(key, series, n=3, cutoff=0.3)]
+        near = [each for key in unknown for each in get_close_matches(key, series, cutoff=0.3)]
         raise StoreError(
             f"no scalar {', '.join(map(repr, unknown)) or 'of a mean reward'}; there is, among {len(series)}: "
             f"{', '.join(near or sorted(series)[:5]) or 'none'}."

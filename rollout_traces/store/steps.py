@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.errors import StoreError
-from rollout_traces.ledger.groups import GroupIndex, tied_groups
+from rollout_traces.ledger.groups import ZERO_ADVANTAGE, GroupIndex, tied_groups
 from rollout_traces.store.asking import Asking
 from rollout_traces.store.columns.rollout_table import TRAINING
 from rollout_traces.store.rows import Group, RunInfo, StepGroups, StepInfo, TraceRow
@@ -180,7 +180,7 @@ def _group(group: int | None, traced: list[TraceRow], ledger: list[TraceRow], ti
         rewards=rewards,
         n_rollouts=len(known),
         tied=tied,
-        zero_advantage=all(a is not None and abs(a) <= 1e-8 for a in advantages),
+        zero_advantage=all(a is not None and abs(a) <= ZERO_ADVANTAGE for a in advantages),
         from_ledger=bool(ledger),
     )
 

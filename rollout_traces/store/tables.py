@@ -12,6 +12,7 @@ import pyarrow as pa
 from rollout_traces.errors import StoreError
 from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.model.text import encodable
+from rollout_traces.model.units import MINUTE
 from rollout_traces.store import questions, steps
 from rollout_traces.store.asking import EVERYTHING, Asking, Scope, Steps, Which, groups_table
 from rollout_traces.store.columns.engine import check_select
@@ -243,7 +244,7 @@ class StoreTables:
         """
         return self.ask(lambda asking: questions.sql_condition(asking, where))
 
-    def sql(self, query: str, parameters: Sequence[Any] = (), *, timeout: float = 60.0) -> pa.Table:
+    def sql(self, query: str, parameters: Sequence[Any] = (), *, timeout: float = 1.0 * MINUTE) -> pa.Table:
         """The answer to one SELECT over `rollouts` and `metrics`, of a process of its own with bounds.
 
         Args:

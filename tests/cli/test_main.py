@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rollout_traces.cli import build_app, commands
+from rollout_traces.cli import build_app, commands, options
 
 OWN = ("list", "get", "stats", "export", "import", "doctor")
 ROOT = Path(__file__).parents[2]
@@ -78,3 +78,13 @@ class TestErrors:
 
     def test_an_unknown_project_names_those_there_are(self, shared_folder: Path) -> None:
         assert "Projects there: reading." in run(shared_folder, "get", "x", "-p", "nope").stderr
+
+
+def test_a_user_without_a_name_on_this_machine_signs_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("uid not found")
+
+    monkeypatch.setattr(options.getpass, "getuser", lambda: "ann")
+    assert options.login() == "ann"
+    monkeypatch.setattr(options.getpass, "getuser", nobody)
+    assert options.login() == "unknown"

@@ -108,5 +108,5 @@ class TestADump:
         with dump_home(path) as project:
             assert project == "large"
         said = capsys.readouterr()
-        assert "9 MB are read first; rollout-traces import" in said.err
+        assert "9.0 MB are read first; rollout-traces import" in said.err
         assert "--project" not in said.out + said.err  # nobody else can open the one that it is in

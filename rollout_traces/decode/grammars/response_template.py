@@ -10,7 +10,7 @@ from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region
 from rollout_traces.decode.grammars.json_calls import call_of
 from rollout_traces.decode.grammars.json_value import plain_data
 from rollout_traces.decode.grammars.literal import typed
-from rollout_traces.model.text import quoted
+from rollout_traces.model.text import SAID, quoted
 
 _CALL_FIELDS = ("tool_calls",)
 _THINKING_FIELDS = ("reasoning_content", "thinking", "reasoning")
@@ -120,7 +120,7 @@ def _calls(
     try:
         value = plain_data(process_field(scan.text[start:stop], field.spec, captures))
     except Exception as error:  # noqa: BLE001 - the patterns and parsers are the model author's
-        return Malformed(quoted(error, 200), start, name, closer)
+        return Malformed(quoted(error, SAID), start, name, closer)
     calls = []
     for item in value if isinstance(value, list) else [value]:
         call = call_of(item)

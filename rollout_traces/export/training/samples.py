@@ -3,7 +3,6 @@ near-duplicates, known by the share of their five-word runs that two completions
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ import orjson
 from rollout_traces.decode.align import text_of
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.export.rows import ExportQuery, found
+from rollout_traces.model.text import IDENTITY_BYTES, short_hash
 from rollout_traces.trace.conversion import TraceRecord, read_transcript, with_thinking_apart
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def evaluation_prompts(store: Store) -> frozenset[str]:
 def prompt_hash(prompt: Sequence[Mapping[str, Any]]) -> str:
     """A key of a prompt's text: equal for equal ones, blanks and case left out."""
     text = "\x00".join(f"{m['role']}\x01{' '.join(text_of(m['content']).lower().split())}" for m in prompt)
-    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=12).hexdigest()
+    return short_hash(text, IDENTITY_BYTES).hex()
 
 
 def _sample(

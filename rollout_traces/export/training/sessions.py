@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import orjson
 
 from rollout_traces.export.training.samples import TrainingSample
+from rollout_traces.model.text import IDENTITY_BYTES, short_hash
 
 HARNESS = "rollout-traces"
 """The viewer draws a harness that it does not know without an icon of its own."""
@@ -19,7 +19,7 @@ _PI_ROLES = {"system": "developer", "tool": "toolResult"}
 
 def session_name(sample: TrainingSample) -> str:
     """The name of a rollout's file: safe letters alone."""
-    return hashlib.blake2b(sample.uid.encode(), digest_size=12).hexdigest() + ".jsonl"
+    return short_hash(sample.uid, IDENTITY_BYTES).hex() + ".jsonl"
 
 
 def pi_session(sample: TrainingSample) -> Iterator[dict[str, Any]]:
@@ -32,7 +32,7 @@ def pi_session(sample: TrainingSample) -> Iterator[dict[str, Any]]:
     called: dict[str, str] = {}
     parent = None
     for number, message in enumerate((*sample.prompt, *sample.completion)):
-        own = hashlib.blake2b(f"{sample.uid} {number}".encode(), digest_size=4).hexdigest()
+        own = short_hash(f"{sample.uid} {number}").hex()
         entry = {"type": "message", "id": own, "parentId": parent, "timestamp": sample.stored}
         yield {**entry, "message": _pi_message(message, called)}
         parent = own

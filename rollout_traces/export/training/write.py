@@ -19,6 +19,7 @@ from rollout_traces.export.manifest import ExportManifest, describe
 from rollout_traces.export.rows import ExportQuery, empty_folder, matched
 from rollout_traces.export.training.samples import Duplicates, TrainingOptions, TrainingSample, samples
 from rollout_traces.export.training.sessions import SESSIONS, session_name
+from rollout_traces.model.text import hash_share
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -148,8 +149,7 @@ def _write(
 
 def _split_of(key: str, options: TrainingOptions) -> str:
     """`train` or `test`, the same for a prompt whatever else is exported."""
-    digest = hashlib.blake2b(f"{options.seed} {key}".encode(), digest_size=8).digest()
-    return "test" if int.from_bytes(digest, "big") / 2**64 < options.test_share else "train"
+    return "test" if hash_share(f"{options.seed} {key}") < options.test_share else "train"
 
 
 def _card(options: TrainingOptions, splits: list[str], columns: list[str]) -> str:

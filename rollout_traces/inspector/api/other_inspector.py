@@ -14,14 +14,13 @@ from rollout_traces.errors import StoreError
 from rollout_traces.inspector.api.answers import LabelLinesAnswer, OpenedAnswer
 from rollout_traces.inspector.asking import as_plain
 from rollout_traces.inspector.pages.labels import TakenLines
+from rollout_traces.model.text import SAID
 from rollout_traces.model.units import KB
 from rollout_traces.store.http_source import ServerClient
 from rollout_traces.store.labels import MOST_BYTES, Entry, LabelBook
 
 MOST_SENT = 48 * KB
 """Bytes of lines that are sent at once; a server takes 64 KiB."""
-SHOWN = 300
-"""Bytes of a refusal that are said."""
 LINES = "/api/v1/labels/lines"
 Model = TypeVar("Model")
 
@@ -113,7 +112,7 @@ def _client(address: str, token: str | None) -> closing[ServerClient]:
 def _asked(client: ServerClient, method: str, path: str, **what: Any) -> bytes:
     status, answer = client.ask(method, path, **what)
     if status != HTTPStatus.OK:
-        said = answer[:SHOWN].decode("utf-8", "replace")
+        said = answer[:SAID].decode("utf-8", "replace")
         raise StoreError(f"the inspector at {client.address} refuses ({status}): {said}")
     return answer
 

@@ -25,10 +25,8 @@ export function signed(value) {
 export function percent(share) {
   if (share === null || share === undefined || Number.isNaN(share)) return "\u2013";
   const value = share * 100;
-  return (
-    (value !== 0 && Math.abs(value) < 1 ? value.toFixed(2) : value.toFixed(value < 10 ? 1 : 0)).replace(/\.0+$/, "") +
-    "%"
-  );
+  const places = value !== 0 && Math.abs(value) < 1 ? 2 : value < 10 ? 1 : 0;
+  return minus(value.toFixed(places).replace(/\.0+$/, "") + "%");
 }
 
 export function inUnit(unit, value) {
@@ -38,10 +36,9 @@ export function inUnit(unit, value) {
 export function compact(value) {
   if (value === null || value === undefined) return "\u2013";
   const size = Math.abs(value);
-  if (size >= 1e9) return (value / 1e9).toFixed(1) + "G";
-  if (size >= 1e6) return (value / 1e6).toFixed(1) + "M";
-  if (size >= 1e4) return (value / 1e3).toFixed(0) + "k";
-  if (size >= 1e3) return (value / 1e3).toFixed(1) + "k";
+  if (size >= 1e9) return minus((value / 1e9).toFixed(1) + "G");
+  if (size >= 1e6) return minus((value / 1e6).toFixed(1) + "M");
+  if (size >= 1e3) return minus((value / 1e3).toFixed(size >= 1e4 ? 0 : 1) + "k");
   return number(value);
 }
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.access import Visitor, who_asks
-from rollout_traces.inspector.asking import SHOWN, FromRuns, Names, seen
+from rollout_traces.inspector.asking import FromRuns, Names, seen
 from rollout_traces.inspector.workspace import ProjectView
-from rollout_traces.model.text import quoted
+from rollout_traces.model.text import BRIEF, quoted
 from rollout_traces.store import Store
 from rollout_traces.store.labels import Entry, check_entry, checked_place
 
@@ -148,7 +148,7 @@ def take_lines(store: Store, lines: Iterable[Entry], visitor: Visitor) -> TakenL
             _check_whose(line, authors, visitor)
             _check_where(store, line)
         except StoreError as error:
-            refused.append(f"line {quoted(line.id, SHOWN)}: {error}")
+            refused.append(f"line {quoted(line.id, BRIEF)}: {error}")
             continue
         authors[line.id] = line.author
         good.append(replace(line, time=now))

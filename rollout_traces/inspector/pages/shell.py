@@ -11,6 +11,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.inspector.asking import FromRuns
 from rollout_traces.inspector.pages.figures import SeriesPoints, split_series
 from rollout_traces.inspector.workspace import ProjectView, SplitView, Workspace
+from rollout_traces.model.text import WHOLE_SECONDS
 from rollout_traces.store import RunInfo, Store
 
 
@@ -107,7 +108,7 @@ def _runs(store: Store) -> list[ListedRun]:
         ListedRun(
             id=run.id,
             name=run.name if shared[run.name] == 1 else run.id,
-            label=run.name if shared[run.name] == 1 else f"{run.name} ({run.started[:19]})",
+            label=run.name if shared[run.name] == 1 else f"{run.name} ({run.started[:WHOLE_SECONDS]})",
             started=run.started,
             n_traces=run.n_traces,
             n_rollouts=run.n_rollouts,

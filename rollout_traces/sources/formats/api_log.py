@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rollout_traces.model.text import SAID
 from rollout_traces.sources.base import Claim, Fields, Found, Head, LinesFormat, split_of
 from rollout_traces.sources.chat import text_of
 from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, numbers
@@ -44,7 +45,7 @@ class ApiLog(LinesFormat):
         answers = _answers(response)
         usage = numbers(_mapping(response.get("usage")))
         if not answers and not prompt:
-            failed = str(fields.first("error", "result", "response"))[:200]
+            failed = str(fields.first("error", "result", "response"))[:SAID]
             text = f"holds no request and no answer that is known ({failed}); it is passed over."
             fields.note("rows_refused", text)
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rollout_traces.model.text import words
+from rollout_traces.model.text import SAID, words
 from rollout_traces.sources.base import Claim, Fields, Found, Head, LinesFormat, number_in, split_of
 from rollout_traces.sources.lines import is_json_by_name
 from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, numbers, scalars
@@ -68,7 +68,7 @@ class ChatJsonl(LinesFormat):
         _say_left_out(fields)
         for row in rows_of(fields, found.claim.step, found.claim.split):
             if row.messages is None:
-                named = ", ".join(map(str, fields.record))[:120] or "an empty object"
+                named = ", ".join(map(str, fields.record))[:SAID] or "an empty object"
                 text = f"{named}: expected messages, or a prompt and a reply; the row has its numbers alone."
                 fields.note("rows_without_text", text)
             yield row

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rollout_traces.model.text import SAID
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileReading, Format, Head, number_in, split_of
 from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, number, numbers, scalars
@@ -265,7 +266,7 @@ def _timings(timing: Mapping[str, Any]) -> dict[str, float]:
 def _first_error(episode: Mapping[str, Any]) -> str:
     given = episode.get("errors")
     errors = [error for error in given if isinstance(error, Mapping)] if isinstance(given, list) else []
-    return f" ({errors[-1].get('type')}: {str(errors[-1].get('message'))[:200]})" if errors else ""
+    return f" ({errors[-1].get('type')}: {str(errors[-1].get('message'))[:SAID]})" if errors else ""
 
 
 @lru_cache
@@ -280,7 +281,7 @@ def _ids(path: Path, size: int) -> frozenset[str]:
     found = set()
     with path.open("rb") as file:
         for raw in file:
-            match = _EPISODE_ID.match(raw[:200])
+            match = _EPISODE_ID.match(raw[:SAID])
             if match:
                 found.add(match[1].decode())
     return frozenset(found)

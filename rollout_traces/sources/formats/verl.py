@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rollout_traces.model.text import SAID
 from rollout_traces.sources.base import Claim, Fields, Found, Head, LinesFormat, number_in, split_of
 from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, numbers, scalars
 
@@ -43,7 +44,7 @@ class Verl(LinesFormat):
             text = (
                 f"has {', '.join(value) or 'no keys'}. Expected input, output and score; it is passed over."
             )
-            fields.note("rows_refused", text[:300])
+            fields.note("rows_refused", text[:SAID])
             return
         if not isinstance(prompt, str) or not isinstance(reply, str):
             fields.note("rows_without_text", "input and output: expected text; the row has its score alone.")

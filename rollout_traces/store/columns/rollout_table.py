@@ -7,7 +7,6 @@ anybody reads, has labels and side tables too, and none of the store's own.
 
 from __future__ import annotations
 
-import secrets
 import threading
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ import pyarrow.parquet as pq
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.private_files import write_file
+from rollout_traces.model.text import fresh_name
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.schema import (
     ALWAYS,
@@ -88,7 +88,7 @@ def write_segment(folder: Path, table: pa.Table) -> tuple[Path, int]:
     Returns:
         The file, and the CRC-32 of its bytes.
     """
-    path = folder / f"{secrets.token_hex(8)}{SUFFIX}"
+    path = folder / f"{fresh_name()}{SUFFIX}"
     unfinished = path.with_suffix(".unfinished")
     buffer = pa.BufferOutputStream()
     pq.write_table(table, buffer, compression="zstd", row_group_size=ROW_GROUP, store_schema=False)

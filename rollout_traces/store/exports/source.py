@@ -22,6 +22,7 @@ import pyarrow as pa
 from rollout_traces.errors import ConfigError, StoreError, extra
 from rollout_traces.model.bounded_reading import on_disk, read
 from rollout_traces.model.packed_arrays import damage_said
+from rollout_traces.model.text import SAID
 from rollout_traces.store.columns.assemble import ROW_BITS
 from rollout_traces.store.exports import ABOUT, MESSAGES, METADATA, METRICS, SIDE, SPANS, TEXTS
 from rollout_traces.store.places import cached_index_path
@@ -145,7 +146,7 @@ class Folder:
     def _unreachable(self, error: Exception) -> StoreError:
         said = str(error).strip().splitlines()[:1] or [""]
         return StoreError(
-            f"{self.address} cannot be read: {type(error).__name__}: {said[0][:300]}. Look at the address, the"
+            f"{self.address} cannot be read: {type(error).__name__}: {said[0][:SAID]}. Look at the address, the"
             " network and the credentials in the environment."
         )
 

@@ -1,0 +1,19 @@
+// Numbers as a person reads them: one minus sign in all of them.
+import test from "node:test";
+import assert from "node:assert/strict";
+import { compact, number, percent, signed } from "../../../rollout_traces/inspector/lib/format.js";
+
+test("below zero every kind of number has the same sign", () => {
+  assert.deepEqual([number(-0.05), signed(-0.05), percent(-0.05), compact(-1234), compact(-2.5e7), compact(-3e9)], [
+    "\u22120.05",
+    "\u22120.05",
+    "\u22125%",
+    "\u22121.2k",
+    "\u221225.0M",
+    "\u22123.0G",
+  ]);
+});
+
+test("a share has as many places as it can use", () => {
+  assert.deepEqual([0, 0.0005, 0.012, 0.5, null].map(percent), ["0%", "0.05%", "1.2%", "50%", "\u2013"]);
+});
