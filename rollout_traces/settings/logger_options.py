@@ -8,8 +8,6 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
-from rollout_traces.model.units import GB, MB, MINUTE
-
 Options = TypeVar("Options", bound="LoggerOptions")
 HERE: Mapping[str, bool] = {"here": True}
 """Marks a field that only the process of the logger needs, or that the worker learns otherwise."""
@@ -93,12 +91,12 @@ class LoggerOptions:
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict, metadata=HERE)
     worker: str = field(default="process", metadata=HERE)
     per_rank: bool = field(default=False, metadata=HERE)
-    max_bytes_per_step: int = field(default=128 * MB, metadata=HERE)
-    max_spool_bytes: int = field(default=8 * GB, metadata=HERE)
+    max_bytes_per_step: int = field(default=128 << 20, metadata=HERE)
+    max_spool_bytes: int = field(default=8 << 30, metadata=HERE)
     write_seconds: float = field(default=0.5, metadata=HERE)
-    max_step_bytes: int = GB
-    quiet_seconds: float = 1.0 * MINUTE
-    join_seconds: float = 10.0 * MINUTE
+    max_step_bytes: int = 1 << 30
+    quiet_seconds: float = 60.0
+    join_seconds: float = 600.0
     announces_closes: bool = field(default=False, metadata=HERE)
     not_secret: list[str] = field(default_factory=list, metadata=HERE)
     quiet: bool = field(default=False, metadata=HERE)

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.model.text import BRIEF
 
 EARLIER_KEY = "rollout_traces_earlier"
 """In a run's config: the configs of its earlier attempts, oldest first, as a JSON text; Trackio keeps the newest alone."""
@@ -227,6 +226,4 @@ def check_name(key: str, value: Any) -> None:
     except UnicodeEncodeError as error:
         raise ConfigError(f"{key}: seen {value!r}, which is no valid Unicode. Expected a text.") from error
     if n_bytes > MAX_BYTES:
-        raise ConfigError(
-            f"{key}: seen {value[:BRIEF]!r}... of {n_bytes} bytes. Expected {MAX_BYTES} at most."
-        )
+        raise ConfigError(f"{key}: seen {value[:40]!r}... of {n_bytes} bytes. Expected {MAX_BYTES} at most.")

@@ -4,14 +4,10 @@ import assert from "node:assert/strict";
 import { compact, number, percent, signed } from "../../../rollout_traces/inspector/lib/format.js";
 
 test("below zero every kind of number has the same sign", () => {
-  assert.deepEqual([number(-0.05), signed(-0.05), percent(-0.05), compact(-1234), compact(-2.5e7), compact(-3e9)], [
-    "\u22120.05",
-    "\u22120.05",
-    "\u22125%",
-    "\u22121.2k",
-    "\u221225.0M",
-    "\u22123.0G",
-  ]);
+  assert.deepEqual(
+    [number(-0.05), signed(-0.05), percent(-0.05), compact(-1234), compact(-2.5e7), compact(-3e9)],
+    ["\u22120.05", "\u22120.05", "\u22125%", "\u22121.2k", "\u221225.0M", "\u22123.0G"],
+  );
 });
 
 test("a share has as many places as it can use", () => {
