@@ -229,7 +229,8 @@ class TestPage:
         )
 
     def test_the_curves_are_drawn_while_changes_are_looked_for(self, shown: Visit):
-        page, held = shown.page, []
+        page, held, asked = shown.page, [], []
+        page.on("request", lambda request: asked.append(request.post_data or ""))
         page.route(
             "**/component_server/",
             lambda route, request: (
@@ -239,6 +240,9 @@ class TestPage:
         try:
             shown.open(project="story", run="off", split="rollout")
             shown.get("run-card").first.wait_for()
+            assert not any("incident_bar" in each for each in asked), (
+                "these take the diagnosis of the run too"
+            )
             assert shown.get("run-pending").is_visible() and not shown.get("run-verdict").count()
             dot = shown.get("run-pending").locator("i")
             healthy = page.evaluate("""() => { const probe = document.createElement('i'); probe.style.background = 'var(--rt-high)';

@@ -129,6 +129,8 @@ def remove_unknown(folder: Path, known: Sequence[Path]) -> None:
 
 MOST_LOADED = 3_000_000
 """Rows up to which the table is in memory, some 400 bytes each; of more, a question reads the parquet files."""
+FROM_FILES = 100
+"""Questions that read the files of more than `ROW_GROUP` rows before these are loaded: loading takes longer than the first page."""
 MOST_GONE = 1_000_000
 """Rows that were taken out of it after which it is loaded anew, since they keep their memory."""
 TRAINING = "rollout"
@@ -282,7 +284,7 @@ class RolloutTable:
         self._lock = threading.Lock()
         self._now: State | None = None
         self._loaded: Loaded = {}
-        self._next = self._gone = self._wide = 0
+        self._next = self._gone = self._wide = self._asked = 0
         self._is_condensed = False
 
     @contextmanager
@@ -302,7 +304,8 @@ class RolloutTable:
         with closing(self._engine.cursor()) as cursor:
             with self._lock:
                 state, lent = now()
-                if self._now is None or self._now.stamp != state.stamp:
+                self._asked += 1
+                if self._now is None or self._now.stamp != state.stamp or self._asked == FROM_FILES:
                     self._follow(cursor, state)
                 cursor.execute("BEGIN")
                 cursor.execute(
@@ -333,7 +336,8 @@ class RolloutTable:
                 cursor.register("given", relation)
                 cursor.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM given")
                 cursor.unregister("given")
-            if sum(segment.n_rows for segment in state.segments) > MOST_LOADED:
+            most = MOST_LOADED if self._asked >= FROM_FILES else min(MOST_LOADED, ROW_GROUP)
+            if sum(segment.n_rows for segment in state.segments) > most:
                 loaded: Loaded = {}
                 stored = self._of_files(cursor, state, before)
             else:

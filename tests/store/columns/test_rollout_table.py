@@ -86,10 +86,13 @@ class Seen:
         return [row[name] for row in self.rows(*segments, **changed)]
 
 
-@pytest.fixture(params=["in memory", "on disk"])
+@pytest.fixture(params=["in memory", "on disk", "first on disk"])
 def seen(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
     if request.param == "on disk":
         monkeypatch.setattr(rollout_table, "MOST_LOADED", 0)
+    if request.param == "first on disk":
+        monkeypatch.setattr(rollout_table, "ROW_GROUP", 1)
+        monkeypatch.setattr(rollout_table, "FROM_FILES", 2)
     found = Seen(tmp_path)
     yield found
     found.engine.close()
@@ -167,6 +170,23 @@ def test_it_is_loaded_anew_where_much_was_replaced(tmp_path: Path, monkeypatch: 
         assert seen.column("n", written(tmp_path, number, n=[number] * 2)) == [number] * 2
         assert seen.table._gone <= 5
         assert seen.engine.run("SELECT count(*) AS n FROM loaded").to_pylist() == [{"n": 2}]
+
+
+def test_many_rows_are_loaded_once_many_questions_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout_table, "FROM_FILES", 3)
+    few, many = (
+        written(tmp_path, 1, n=[1]),
+        replace(written(tmp_path, 2, n=[2]), n_rows=rollout_table.ROW_GROUP + 1),
+    )
+    where = "SELECT count(*) AS n FROM duckdb_tables() WHERE table_name = 'loaded'"
+    for segment, loaded in ((few, [1, 1]), (many, [0, 0, 1, 1])):
+        seen, state = Seen(tmp_path), State((1,), (segment,), RUNS)
+        for n in loaded:
+            with seen.table.at(lambda state=state: (state, None)) as (_, cursor, _lent):
+                assert seen.engine.run("SELECT n FROM rows", on=cursor).to_pylist() == [{"n": segment.number}]
+                assert seen.engine.run(where, on=cursor).to_pylist() == [{"n": n}]
 
 
 def test_a_question_sees_one_state_while_another_one_moves_on(seen: Seen, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ let shownFor = "";
 let data = null; // of run_curves first, which run_report then replaces: only that has a verdict
 let drawn = null; // the data whose sentences stand on the page
 let read = 0;
+let loading = null;
 const newest = latest();
 const newestExplanation = latest();
 const part = selector => root.querySelector(selector);
@@ -46,9 +47,10 @@ function update(now, changed) {
   if (wanted !== shownFor) {
     shownFor = wanted;
     data = drawn = null;
-    load(now);
+    loading = load(now);
   } else if (data && drawn === data && ["smooth", "step", "axis", "log"].some(key => changed.has(key))) drawPictures();
   if (changed.has("explain") || changed.has("step")) explain(now);
+  return loading;
 }
 
 function load(now) {

@@ -69,7 +69,6 @@ async function refresh(changed) {
   linkToTrackio();
   drawLive();
   await showPage();
-  updateIncidents(root, call, state.get());
 }
 
 // False where it cannot be read, or where another project was opened meanwhile: its own answer counts then.
@@ -153,7 +152,8 @@ async function showPage() {
     page.element.classList.add("rt-active");
     shown = page;
   }
-  page.update(now, changed);
+  // incidents take a diagnosis of the run: what the page asks for goes first
+  Promise.resolve(page.update(now, changed)).finally(() => updateIncidents(root, call, state.get()));
   if (state.get() !== now) for (const key of changed) untold.add(key); // it filled something in first, and is asked again
 }
 
