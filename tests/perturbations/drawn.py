@@ -8,14 +8,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tests.perturbations.change import Change, Part, Perturbation
+from tests.perturbations.keys import key_of
+from tests.perturbations.logged import MEASURED, SCHEDULE, SETTING, begun_again
 from tests.perturbations.replayed import NODES as REPLAYED
 from tests.perturbations.run import EVAL, TRAIN, Run
 from tests.perturbations.text import FOREIGN, draw_phrase
 
 BEFORE = ("source", "engine", "extra/host", "extra/worker", "extra/suite")
 """Columns that are known before anything is sampled; stop reasons and versions only afterwards."""
+FIXED = ("times", "again", "like")
+"""Ways of changing whose size stays as it was drawn."""
 SHARES = ("set", "null", "tie", "write")
 """Ways of changing whose size is a share."""
+DIFFERS = 0.02
+"""Share of a planned course's largest value from which it is said to be another."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,8 @@ def _draw(run: Run, rng: np.random.Generator, number: int) -> Perturbation:
     early = not node.late or len(changes) > 1
     part = () if node.name in ("logged", "attempt") else _part(run, rng, early, changes)
     shape, onset, length = _when(run, rng, node)
+    if changes[0].how == "again":
+        shape, length = _until_it_is_the_same(run, changes[0], onset)
     carriers = 0
     if node.unbounded and len(changes) == 1 and node.split == TRAIN and rng.random() < 0.3:
         shape, length, carriers, part = "spike", int(rng.integers(1, 3)), int(rng.integers(1, 5)), ()
@@ -177,18 +185,38 @@ def _one_phrase(run: Run, rng: np.random.Generator, size: float) -> tuple[Change
 
 
 def _one_scalar(run: Run, rng: np.random.Generator, size: float) -> tuple[Change, ...]:
-    key = str(rng.choice(list(run.logged)))
-    if key == "train/lr":
-        return (Change(f"logged {key}", "scale", float(rng.choice([-2.3, -0.7, 0.7, 2.3]))),)
+    kind = str(rng.choice([MEASURED, SCHEDULE, SETTING], p=[0.75, 0.15, 0.1]))
+    keys = [k for k in run.logged if run.kinds.get(k, MEASURED) == kind]
+    keys = keys or [k for k in run.logged if run.kinds.get(k, MEASURED) == MEASURED]
+    key = str(rng.choice(keys))
+    if run.kinds.get(key, MEASURED) == SCHEDULE and rng.random() < 0.4 and _bends(run.logged[key]):
+        return (Change(f"logged {key}", "again", 1.0),)
+    if run.kinds.get(key, MEASURED) != MEASURED:
+        return (Change(f"logged {key}", "times", float(rng.choice([-2.3, -0.7, 0.7, 2.3]))),)
     if rng.random() < 0.1:
         return (Change(f"logged {key}", "null", 1.0),)
     return (Change(f"logged {key}", "add", size),)
 
 
+def _bends(values: np.ndarray) -> bool:
+    return bool(np.ptp(values) > DIFFERS * np.abs(values).max())
+
+
+def _until_it_is_the_same(run: Run, change: Change, onset: int) -> tuple[str, int]:
+    """The shape and the length of a course that is begun anew: as long as it is another than it would have been."""
+    values = run.logged[change.node.removeprefix("logged ")]
+    differs = np.abs(begun_again(values, onset) - values) > DIFFERS * np.abs(values).max()
+    last = int(np.flatnonzero(differs)[-1]) if differs.any() else onset
+    n = len(values)
+    return ("level", n) if last == n - 1 else ("window", last - onset + 1)
+
+
 def _one_attempt(run: Run, rng: np.random.Generator, size: float) -> tuple[Change, ...]:
     """A second attempt with other settings, seen in what is logged and in how the policy behaves."""
-    key = str(rng.choice(["train/lr", "train/kl", "train/grad_norm"]))
-    set_to = Change(f"logged {key}", "scale", float(rng.choice([-1.6, -0.7, 0.7, 1.6])))
+    name = str(rng.choice(["lr", "kl", "grad_norm"]))
+    how = "times" if name == "lr" else "scale"
+    key = key_of(run.spec.habits.trainer, name)
+    set_to = Change(f"logged {key}", how, float(rng.choice([-1.6, -0.7, 0.7, 1.6])))
     return (Change("attempt", "set", 1.0, "2"), set_to)
 
 
@@ -249,7 +277,7 @@ def resized(p: Perturbation, ratio: float) -> Perturbation:
     """A perturbation made larger or smaller, within what its nodes bear."""
     changes = []
     for change in p.changes:
-        if change.node in ("attempt", "logged train/lr") or change.how == "like":
+        if change.node == "attempt" or change.how in FIXED:
             changes.append(change)
         elif change.how in SHARES:
             changes.append(replace(change, size=float(np.clip(change.size * ratio, 0.005, 1.0))))

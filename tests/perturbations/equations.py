@@ -27,17 +27,29 @@ def compute(run: Run) -> Run:
     _success(run)
     _components(run)
     _reward(run)
+    _drop(run)
     update(run)
     flag(run)
     _unknown(run)
-    log(run)
+    log(run, learned(run))
     return run
 
 
 def learned(run: Run) -> np.ndarray:
     """[n_steps] log-odds of success that the policy has gained."""
     spec, rng = run.spec, run.constants("curve")
-    t = np.linspace(0, 1, spec.n_steps)
+    t, course = np.linspace(0, 1, spec.n_steps), spec.habits.learning
+    if spec.learning != "flat" and course:
+        late = spec.habits.bend
+        return (
+            spec.gain
+            * {
+                "plateaus": 0.5 * sigmoid((t - 0.2) / 0.03) + 0.5 * sigmoid((t - 0.7) / 0.03),
+                "fast": 1 - np.exp(-t / 0.06),
+                "late": sigmoid((t - 0.7) / 0.05),
+                "hinge": np.maximum(0, t - late) / (1 - late),
+            }[course]
+        )
     if spec.learning == "sigmoid":
         middle, width = rng.uniform(0.3, 0.6), rng.uniform(0.08, 0.15)
         return spec.gain / (1 + np.exp(-(t - middle) / width))
@@ -63,12 +75,24 @@ def _ability(run: Run) -> None:
     c["hardness"] = _of_prompt(run, "hardness", 1.1)
     gained = learned(run) + run.walk("ability", run.spec.walk)
     c["logit"] = _of_source(run, "start", -0.5, 0.4) + gained[c["step"]] - c["hardness"]
-    c["logit"] = run.at("logit", c["logit"])
+    c["logit"] = run.at("logit", c["logit"] + run.spec.habits.memorized * _times_seen(run))
     if run.spec.feedback:
         lost = np.bincount(c["step"], c["logit"] * run.train, run.spec.n_steps)
         mean = lost / np.maximum(np.bincount(c["step"], run.train, run.spec.n_steps), 1)
         before = np.r_[0.0, np.cumsum(mean - gained)[:-1]] / run.spec.n_steps
         c["logit"] = c["logit"] + run.spec.feedback * before[c["step"]]
+
+
+def _times_seen(run: Run) -> np.ndarray:
+    """[N] how often a row's prompt came before in training; evaluations are never learned by heart."""
+    first = np.unique(run.group, return_index=True)[1]
+    first = first[run.train[first]]
+    seen, count = np.zeros(int(run.group[-1]) + 1), {int(p): 0 for p in run.c["prompt"][first]}
+    for row in first:
+        prompt = int(run.c["prompt"][row])
+        seen[run.group[row]] = count[prompt]
+        count[prompt] += 1
+    return seen[run.group]
 
 
 def _lengths(run: Run) -> None:
@@ -161,6 +185,34 @@ def _reward(run: Run) -> None:
     run.values["reward_status"] = ["ok", "timeout", "error"]
     c["reward_status"] = run.at("reward_status", (rng.random(run.n) < 0.003).astype(np.int64))
     c["reward"] = np.where(c["reward_status"] == 0, run.at("reward", total), np.nan)
+
+
+DISCARDS = ("equal_rewards", "overlong")
+
+
+def _drop(run: Run) -> None:
+    """What the trainer leaves out: groups whose rollouts all succeed or all fail, or rollouts that hit the limit.
+
+    A step that would lose all its groups keeps them.
+    """
+    c, drops = run.c, run.spec.habits.drops
+    if not drops:
+        return
+    trained = run.train & run.kept
+    n = int(run.group[-1]) + 1
+    solved, size = (np.bincount(run.group[trained], w, n) for w in (c["correct"][trained] >= 0.8, None))
+    equal = trained & ((solved == 0) | (solved == size))[run.group]
+    left = np.bincount(c["step"], trained & ~equal, run.spec.n_steps)
+    run.dropped = equal & (left > 0)[c["step"]]
+    if drops == "gone":
+        run.kept = run.kept & ~run.dropped
+        return
+    run.values["discard_reason"] = list(DISCARDS)
+    if drops == "overlong":
+        run.dropped = np.zeros(run.n, bool)
+        c["discard_reason"] = np.where(run.train & (c["stop_reason"] == 1), 1, -1)
+    else:
+        c["discard_reason"] = np.where(run.dropped, 0, -1)
 
 
 NULLABLE = ("mismatch_k3", "mean_logprob", "advantage", "success", "n_turns", "clip_share")

@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.perturbations.logged import perturbed_scalar
 from tests.perturbations.run import Run, sigmoid
 from tests.perturbations.spec import stream
-from tests.perturbations.update import DRAWN_FLAGS, group_normalized, perturbed_scalar
+from tests.perturbations.update import DRAWN_FLAGS, group_normalized
 
 STORED = Path(__file__).parent / "replayed"
 NAME = "replayed"
@@ -151,6 +152,7 @@ def _places(run: Run) -> None:
     c["system"] = c["tools"] = np.zeros(run.n, np.int64)
     lag = np.nan_to_num(c["staleness_max"])
     c["lag"] = c["staleness_max"] = np.clip(np.round(run.at("lag", lag)), 0, c["step"])
+    run.dropped = np.zeros(run.n, bool)
     run.kept = run.at("kept", np.ones(run.n)) > 0.5
 
 

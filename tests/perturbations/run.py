@@ -26,8 +26,11 @@ class Run:
         flags: name -> [N] bool.
         phrases: what perturbations make rows write, (text, [N] bool).
         logged: key -> [n_steps] logged scalars, NaN where none was logged.
+        kinds: key -> the kind of a scalar (`logged.py`); those that are not there are measured.
+        shown: key -> [n_steps] bool, when a scalar is logged; those that are not there are logged at every step.
         group: [N] group of every row over the whole run.
-        kept: [N] bool, False for rows that a perturbation removed.
+        kept: [N] bool, False for rows that a perturbation removed or the trainer dropped.
+        dropped: [N] bool, whether the trainer left a row out because all of its group earn the same.
         texts: what rows say, where they were really logged: `written`, `prompt`, `ground_truth`.
     """
 
@@ -39,8 +42,11 @@ class Run:
     flags: dict[str, np.ndarray] = field(default_factory=dict)
     phrases: list[tuple[str, np.ndarray]] = field(default_factory=list)
     logged: dict[str, np.ndarray] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
+    shown: dict[str, np.ndarray] = field(default_factory=dict)
     group: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     kept: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    dropped: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     texts: dict[str, list[str]] | None = None
 
     @property

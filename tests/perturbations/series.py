@@ -9,6 +9,7 @@ import numpy as np
 
 from tests.perturbations.change import Part
 from tests.perturbations.group_shapes import group_figures
+from tests.perturbations.logged import COUNTED
 from tests.perturbations.named import Figures, Series
 from tests.perturbations.run import EVAL, TRAIN, Run
 from tests.perturbations.tables import INTERNAL, TEXT_FLAGS, TRACED_ONLY
@@ -157,7 +158,7 @@ def thinned(run: Run, series: Series) -> float:
 
 
 def series_of(run: Run) -> Iterator[Series]:
-    """The series that a perturbation's size is measured on: every column, flag, value and logged scalar."""
+    """The series that a perturbation's size is measured on: every column, flag, value and logged scalar that is no sum."""
     splits = [""] + ([f"{EVAL}/"] if run.spec.evaluated_every else [])
     for prefix in splits:
         for column, values in run.c.items():
@@ -178,6 +179,8 @@ def series_of(run: Run) -> Iterator[Series]:
         yield Series(name, None, "mean")
     yield Series("n_sampled", None, "covariance")
     for key in run.logged:
+        if run.kinds.get(key) == COUNTED:
+            continue
         yield Series(key, None, "logged")
         if np.isnan(run.logged[key]).any():
             yield Series(key, "unknown", "share")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+
+from tests.perturbations.habits import Habits, draw_habits
 
 
 def stream(*keys: int | str) -> np.random.Generator:
@@ -52,6 +54,7 @@ class Spec:
         feedback: how much of the log-odds is learned from the mean advantage-weighted reward (held-out worlds).
         shifting: whether the shares of sources drift over the run.
         logs_reward: whether the mean reward is logged too.
+        habits: what it does by design beside learning, and what its trainer logs.
     """
 
     world: str
@@ -87,6 +90,7 @@ class Spec:
     feedback: float = 0.0
     shifting: bool = False
     logs_reward: bool = False
+    habits: Habits = field(default_factory=Habits)
 
 
 Draw = Callable[[np.random.Generator], dict[str, object]]
@@ -327,4 +331,6 @@ def draw_spec(world: str, seed: int, n_steps: int | None = None) -> Spec:
     drawn = (WORLDS | HELD_OUT)[world](stream(seed, world, "spec"))  # type: ignore[operator]
     if n_steps is not None:
         drawn["n_steps"] = n_steps
+    if world != "replayed":
+        drawn["habits"] = draw_habits(stream(seed, world, "habits"))
     return Spec(world=world, seed=seed, **drawn)  # type: ignore[arg-type]

@@ -121,7 +121,7 @@ def rollouts(run: Run, traced: tuple[np.ndarray, np.ndarray, np.ndarray], name: 
         "attempt": texts_of(c["attempt"], run.values["attempt"]),
         "late": pa.array(np.zeros(run.n, bool)),
         "superseded": pa.array(np.zeros(run.n, bool)),
-        "trained": pa.array(run.train.astype(np.int64)),
+        "trained": pa.array((run.train & (c.get("discard_reason", -1) < 0)).astype(np.int64)),
         "prompt_key": pa.array(np.char.add("p", c["prompt"].astype(str))),
         "traced": pa.array(kept),
         "selected_by": texts_of(reason, ("random", "best")),
@@ -190,9 +190,7 @@ def metrics(run: Run, name: str = "run") -> pa.Table:
     second = run.c["attempt"] == 1
     begins = int(run.c["step"][second].min()) if second.any() else run.spec.n_steps
     for key, values in run.logged.items():
-        steps = np.arange(run.spec.n_steps)
-        if key.startswith("eval/"):
-            steps = steps[:: run.spec.evaluated_every]
+        steps = np.flatnonzero(run.shown.get(key, np.ones(run.spec.n_steps, bool)))
         parts.append(
             pa.table(
                 {

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 
 from tests.perturbations.change import Change, Perturbation
-from tests.perturbations.equations import compute
+from tests.perturbations.drawn import draw_perturbations
+from tests.perturbations.equations import compute, learned
+from tests.perturbations.habits import Habits
+from tests.perturbations.keys import KEYS, key_of
+from tests.perturbations.logged import COUNTED, DESIGN, SCHEDULE, SETTING
 from tests.perturbations.named import Series
 from tests.perturbations.replayed import n_stored_steps
 from tests.perturbations.run import Run
 from tests.perturbations.scorer import size_of
-from tests.perturbations.series import figures
+from tests.perturbations.series import figures, series_of
 from tests.perturbations.spec import HELD_OUT, WORLDS, draw_spec
+from tests.perturbations.tables import metrics
 from tests.perturbations.text import written
 from tests.perturbations.truth import Effect, draw_trial, make_trial, whitened
 
@@ -63,7 +70,7 @@ def test_rows_outside_the_part_are_untouched_where_nothing_is_shared() -> None:
 
 
 def test_a_tool_that_fails_lowers_the_reward_and_moves_what_is_logged() -> None:
-    spec = draw_spec("agent", 6, 60)
+    spec = replace(draw_spec("agent", 6, 60), habits=Habits())
     p = _level("error_rate", 0.7, spec.n_steps, onset=30)
     trial = make_trial(spec, [p], replicates=[compute(Run(spec, n, ())) for n in range(1, 4)])
     late = np.arange(spec.n_steps) >= 30
@@ -140,3 +147,184 @@ def test_beside_an_unknown_drift_a_parabola_shows_nothing() -> None:
     effect = Effect(curve, np.full(40, 0.2), 0.3)
     assert effect.size(curve) > 4
     assert effect.size_beside_drift(curve) < 1e-6
+
+
+def _computed(
+    world: str, seed: int, habits: Habits, n_steps: int = 40, noise: int = 0, **other: object
+) -> Run:
+    """A healthy run of a world with some habits."""
+    spec = replace(draw_spec(world, seed, n_steps), habits=habits, **other)  # type: ignore[arg-type]
+    return compute(Run(spec, noise, ()))
+
+
+def test_every_habit_and_every_trainer_comes_in_some_worlds_and_not_in_others() -> None:
+    drawn = [draw_spec("anything", seed).habits for seed in range(200)]
+    for one in fields(Habits):
+        assert len({getattr(habits, one.name) for habits in drawn}) > 1, one.name
+    keys = [set(compute(Run(draw_spec("evaluated", seed, 20), 0, ())).logged) for seed in range(40)]
+    for trainer in ("plain", "verl", "trl", "areal"):
+        assert any(key_of(trainer, "lr") in one for one in keys)
+    for name in KEYS:
+        written = [any(key in one for key in KEYS[name].values()) for one in keys]
+        assert any(written), name
+
+
+def test_a_world_without_habits_logs_a_few_scalars_and_drops_nothing() -> None:
+    run = _computed("agent", 6, Habits(), evaluated_every=0)
+    assert set(run.logged) == {
+        *("train/loss", "train/grad_norm", "train/kl", "train/entropy", "train/lr", "time/step")
+    }
+    assert run.kept.all() and "discard_reason" not in run.c
+
+
+@pytest.mark.parametrize("schedule", ["constant", "warm-up", "cosine", "linear", "wsd"])
+def test_what_is_planned_has_no_noise_and_a_schedule_goes_up_once_and_down_once(schedule: str) -> None:
+    habits = Habits(schedule=schedule, warmup=0.1, settings=True, annealed=True, kl_coef="fixed")
+    runs = [_computed("agent", 6, habits, noise=noise) for noise in range(2)]
+    planned = [key for key, kind in runs[0].kinds.items() if kind in (SCHEDULE, SETTING, DESIGN)]
+    assert {"train/lr", "train/clip_range", "sampling/temperature", "train/kl_coef"} <= set(planned)
+    for key in planned:
+        assert np.array_equal(runs[0].logged[key], runs[1].logged[key]), key
+    lr = runs[0].logged["train/lr"]
+    turns = np.diff(np.sign(np.diff(lr))[np.diff(lr) != 0])
+    assert lr.max() == pytest.approx(habits.peak) and np.count_nonzero(turns) <= 1
+    assert (lr[0] < habits.peak / 2) == (schedule != "constant")
+    assert (lr[-1] < habits.peak / 2) == (schedule in ("cosine", "linear", "wsd"))
+
+
+def test_counters_never_fall_and_count_the_rows() -> None:
+    run = _computed("agent", 6, Habits(counters=True, parts=True))
+    counted = [key for key, kind in run.kinds.items() if kind == COUNTED]
+    assert {"counters/tokens", "counters/samples", "counters/epoch", "time/elapsed"} <= set(counted)
+    for key in counted:
+        assert (np.diff(run.logged[key]) >= 0).all(), key
+    assert run.logged["counters/tokens"][-1] == (run.c["n_sampled"] + run.c["n_prompt"])[run.train].sum()
+    assert run.logged["counters/samples"][-1] == run.train.sum()
+    assert run.logged["time/elapsed"][-1] * 3600 == pytest.approx(run.logged["time/step"].sum())
+
+
+def test_hours_begin_again_with_a_second_attempt_and_no_size_is_measured_on_a_counter() -> None:
+    run = _computed("agent", 6, Habits(counters=True, first_step=2.0), resumed=True)
+    again = int(run.c["step"][run.c["attempt"] == 1].min())
+    assert np.flatnonzero(np.diff(run.logged["time/elapsed"]) < 0).tolist() == [again - 1]
+    assert {0, again} == set(np.argsort(run.logged["time/step"])[-2:])
+    assert not {s.column for s in series_of(run)} & {k for k, kind in run.kinds.items() if kind == COUNTED}
+
+
+def test_what_begins_late_or_is_switched_off_has_no_numbers_at_other_steps() -> None:
+    habits = Habits(
+        benchmark=(0.5, 1.0), profiled=0.25, evaluated=(0.0, 0.6), checkpoint_every=10, parts=True
+    )
+    run = _computed("agent", 6, habits, evaluated_every=5)
+    table = metrics(run).to_pydict()
+    steps: dict[str, list[int]] = {}
+    for key, step, value in zip(table["key"], table["step"], table["value"], strict=True):
+        assert np.isfinite(value), (key, step)
+        steps.setdefault(key, []).append(step)
+    assert steps["eval/benchmark"] == [20, 25, 30, 35]
+    assert steps["profiler/idle_share"] == list(range(10))
+    assert steps["eval/score"] == sorted(set(run.c["step"][~run.train])) == [0, 5, 10, 15, 20]
+    assert steps["time/checkpoint"] == [9, 19, 29, 39] and steps["time/step"] == list(range(40))
+    slow = np.argsort(_computed("agent", 6, replace(habits, checkpoint=9.0)).logged["time/step"])[-4:]
+    assert sorted(slow) == [9, 19, 29, 39]
+
+
+@pytest.mark.parametrize("drops", ["gone", "marked"])
+def test_groups_that_earn_the_same_are_dropped_and_more_of_them_as_it_learns(drops: str) -> None:
+    run = _computed("short math", 3, Habits(drops=drops), 80, gain=6.0, learning="linear")
+    used = run.train & run.kept & (run.c.get("discard_reason", np.full(run.n, -1)) < 0)
+    n = int(run.group[-1]) + 1
+    solved, size = (np.bincount(run.group[used], w, n) for w in (run.c["success"][used], None))
+    equal = (size > 0) & ((solved == 0) | (solved == size))
+    of_whole_steps = {int(s) for s in run.c["step"][used & equal[run.group]]}
+    for step in of_whole_steps:
+        assert equal[run.group[used & (run.c["step"] == step)]].all(), step
+    dropped = run.logged["sampling/dropped_groups"]
+    groups = len(set(run.group[run.train])) - len(set(run.group[used]))
+    assert dropped.sum() == groups > 0 and dropped[60:].mean() > dropped[:20].mean()
+    left_out = run.train & run.kept & ~used
+    assert left_out.any() == (drops == "marked")
+    assert not np.nan_to_num(run.c["update_share"])[left_out].any()
+
+
+def test_prompts_come_again_in_one_order_and_are_learned_by_heart() -> None:
+    plain, same = (_computed("short math", 3, Habits(same_order=b), 80, visits=4.0) for b in (False, True))
+
+    def epochs(run: Run) -> list[list[int]]:
+        asked = run.c["prompt"][run.c["sample"] == 0].tolist()
+        pool = len(set(asked))
+        return [asked[i * pool : (i + 1) * pool] for i in range(2)]
+
+    assert epochs(same)[0] == epochs(same)[1] and epochs(plain)[0] != epochs(plain)[1]
+    known = _computed("short math", 3, Habits(same_order=True, memorized=2.0), 80, visits=4.0)
+    first = same.c["step"] < 15
+    assert np.array_equal(known.c["success"][first], same.c["success"][first])
+    assert known.c["success"][~first].mean() > same.c["success"][~first].mean() + 0.1
+
+
+def test_shares_and_batches_change_by_design_as_the_settings_say() -> None:
+    run = _computed("large steps", 4, Habits(curriculum=0.5, larger_batch=0.25))
+    for i, source in enumerate(run.spec.sources):
+        share = run.logged[f"data/share/{source}"]
+        assert share[0] != share[-1] and len(set(share)) == 2
+        seen = np.bincount(run.c["step"], run.c["source"] == i) / np.bincount(run.c["step"])
+        assert abs(seen - share)[:20].mean() < 0.1 and abs((seen - share)[20:].mean()) < 0.03
+    assert np.array_equal(run.logged["data/batch_size"], np.bincount(run.c["step"]))
+    assert run.logged["data/batch_size"][10:].mean() > 1.6 * run.logged["data/batch_size"][:10].mean()
+
+
+@pytest.mark.parametrize("learning", ["plateaus", "fast", "late", "hinge"])
+def test_learning_has_its_course_and_a_flat_world_learns_nothing(learning: str) -> None:
+    habits = Habits(learning=learning, bend=0.5)
+    course = learned(Run(replace(draw_spec("agent", 6, 100), habits=habits, gain=1.0), 0, ()))
+    quarters = np.diff(course[[0, 24, 49, 74, 99]])
+    most = {"plateaus": 0, "fast": 0, "late": 2, "hinge": 3}[learning]
+    assert course[-1] == pytest.approx(1.0, abs=0.02) and quarters[most] > 0.4
+    assert (np.diff(course) >= 0).all()
+    flat = replace(draw_spec("short math", 6, 100), habits=habits, learning="flat")
+    assert not learned(Run(flat, 0, ())).any()
+
+
+def _logged(
+    key: str, how: str, size: float, onset: int, shape: str = "level", length: int = 40
+) -> Perturbation:
+    return Perturbation(1, (Change(f"logged {key}", how, size),), (), "rollout", shape, onset, length, 40)
+
+
+def test_a_schedule_that_is_begun_anew_goes_from_its_start_once_more() -> None:
+    spec = replace(draw_spec("agent", 6, 40), habits=Habits(schedule="cosine", warmup=0.1))
+    trial = make_trial(spec, [_logged("train/lr", "again", 1.0, 25)], [compute(Run(spec, 1, ()))])
+    was, now = trial.healthy.logged["train/lr"], trial.run.logged["train/lr"]
+    assert np.array_equal(now[:25], was[:25]) and np.array_equal(now[25:], was[:15])
+    assert size_of(trial, trial.perturbations[0]).series == Series("train/lr", None, "logged")
+
+
+def test_a_schedule_that_is_drawn_to_begin_anew_lasts_as_long_as_it_differs() -> None:
+    found = []
+    for seed in range(400):
+        spec = draw_spec("short math", seed, 40)
+        run = compute(Run(spec, 0, ()))
+        rng = np.random.default_rng(seed)
+        (p,) = draw_perturbations(run, rng, 1)
+        if p.changes[0].how == "again":
+            key = p.changes[0].node.removeprefix("logged ")
+            without, there = run.logged[key], compute(Run(spec, 0, (p,))).logged[key]
+            differs = abs(there - without) > 0.02 * without.max()
+            assert differs[p.last] and not differs[: p.onset].any() and not differs[p.last + 1 :].any()
+            found.append(p.shape)
+        assert all(
+            run.kinds.get(c.node.removeprefix("logged "), "") not in (DESIGN, COUNTED) for c in p.changes
+        )
+    assert {"level", "window"} <= set(found)
+
+
+def test_a_step_that_hangs_shows_in_hours_and_throughput() -> None:
+    spec = replace(draw_spec("agent", 6, 40), habits=Habits(counters=True, parts=True))
+    p = _logged("time/step", "add", 30.0, 20, "spike", 1)
+    trial = make_trial(spec, [p], [compute(Run(spec, n, ())) for n in range(1, 4)])
+    more, less = (
+        trial.run.logged[key] - trial.healthy.logged[key]
+        for key in ("time/elapsed", "perf/tokens_per_second")
+    )
+    assert not more[:20].any() and (more[20:] > 0).all() and np.ptp(more[20:]) == pytest.approx(0, abs=1e-9)
+    assert np.flatnonzero(less).tolist() == [20] and less[20] < 0

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from tests.perturbations.accounts import (
+    log_counters,
+    log_dropped,
+    log_for_a_while,
+    log_lengths,
+    log_times,
+)
+from tests.perturbations.habits import Habits
+from tests.perturbations.layout import evaluation_steps
+from tests.perturbations.logged import SCHEDULE, means, put
 from tests.perturbations.run import Run
+from tests.perturbations.schedules import learning_rate, log_settings
+from tests.perturbations.spec import Spec
 
 DRAWN_FLAGS = {
     "repetition": 0.01,
@@ -14,7 +26,6 @@ DRAWN_FLAGS = {
     "gibberish": 0.0,
 }
 """Flags that hang on nothing else, with their usual share."""
-SCALARS = ("train/loss", "train/grad_norm", "train/kl", "train/entropy", "train/lr", "time/step")
 
 
 def update(run: Run) -> None:
@@ -22,7 +33,8 @@ def update(run: Run) -> None:
     spec, c, rng = run.spec, run.c, run.rng("update")
     t = c["step"] / spec.n_steps
     c["entropy"] = run.at(
-        "entropy", 0.55 - 0.2 * t + run.walk("entropy", 0.015)[c["step"]] + rng.normal(0, 0.08, run.n)
+        "entropy",
+        _entropy_course(spec.habits, t) + run.walk("entropy", 0.015)[c["step"]] + rng.normal(0, 0.08, run.n),
     )
     c["mean_logprob"] = -np.maximum(c["entropy"] + rng.normal(0, 0.03, run.n), 0.01)
     distance = rng.normal(-6.8, 0.5, run.n) + run.walk("mismatch", 0.1)[c["step"]] + 0.15 * c["lag"]
@@ -34,7 +46,7 @@ def update(run: Run) -> None:
     c["clip_share"] = np.clip(run.at("clip_share", clipped), 0, 1)
     c["advantage"] = run.at("advantage", _advantages(run))
     weight = np.abs(np.nan_to_num(c["advantage"])) * rng.gamma(4.0, 0.25, run.n) * np.sqrt(c["n_sampled"])
-    weight = run.at("weight", weight) * run.train * run.kept
+    weight = run.at("weight", weight) * run.train * run.kept * (c.get("discard_reason", -1) < 0)
     total = np.bincount(c["step"], weight, spec.n_steps)[c["step"]]
     with np.errstate(invalid="ignore", divide="ignore"):
         c["update_share"] = np.where(run.train & (total > 0), weight / total, np.nan)
@@ -70,59 +82,66 @@ def flag(run: Run) -> None:
         run.flags["dominates_update"] = c["update_share"] > 0.1
 
 
-def log(run: Run) -> None:
-    """Computes the scalars that the trainer logs, from the rows of each step and noise of their own."""
+def log(run: Run, gained: np.ndarray) -> None:
+    """Computes the scalars that the trainer logs, from the rows of each step and noise of their own.
+
+    Args:
+        run: the run.
+        gained: [n_steps] log-odds that the policy has gained.
+    """
     spec, c, rng = run.spec, run.c, run.rng("log")
     n, rows = spec.n_steps, run.train & run.kept
-    t = np.arange(n) / n
-
-    def mean(values: np.ndarray, over: np.ndarray = rows) -> np.ndarray:
-        known = over & np.isfinite(values)
-        total = np.bincount(c["step"][known], values[known], n)
-        count = np.bincount(c["step"][known], minlength=n)
-        return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
-    size = np.sqrt(np.nan_to_num(mean(c["advantage"] ** 2)))
-    off = np.nan_to_num(mean(np.sqrt(c["mismatch_k3"])))
-    longest = np.bincount(c["step"][rows], np.nan_to_num(c["update_share"])[rows] ** 2, n)
-    longest = np.sqrt(longest)
-    carried = np.bincount(c["step"][rows], np.clip(np.nan_to_num(c["update_share"])[rows] - 0.15, 0, 1), n)
+    size = np.sqrt(np.nan_to_num(means(run, c["advantage"] ** 2)))
+    off = np.nan_to_num(means(run, np.sqrt(c["mismatch_k3"])))
+    share = np.nan_to_num(c["update_share"])[rows]
+    longest = np.sqrt(np.bincount(c["step"][rows], share**2, n))
+    carried = np.bincount(c["step"][rows], np.clip(share - 0.15, 0, 1), n)
     loss = (
         0.4 * carried + 0.01 + 0.02 * rng.standard_t(5, n) * size + 0.5 * off * size + run.walk("loss", 0.005)
     )
     grad = np.exp(rng.normal(-0.5, 0.15, n) + run.walk("grad", 0.1)) * (0.2 + size) * (1 + 2 * off + longest)
-    tools = np.nan_to_num(mean(c["timing/tool"])) if "timing/tool" in c else 0.0
-    series = {
-        "train/loss": loss,
-        "train/grad_norm": grad,
-        "train/kl": 0.002 + 0.01 * t + 0.05 * off + np.abs(rng.normal(0, 0.0008, n)),
-        "train/entropy": mean(c["entropy"]),
-        "train/lr": 1e-6 * np.minimum(1, (np.arange(n) + 1) / 5),
-        "time/step": np.exp(rng.normal(2.5, 0.1, n)) * (1 + np.nan_to_num(mean(c["n_sampled"])) / 2000)
-        + tools,
-    }
+    tools = np.nan_to_num(means(run, c["timing/tool"])) if "timing/tool" in c else 0.0
+    put(run, "loss", loss)
+    put(run, "grad_norm", grad * _bent(spec.habits.grad, spec))
+    kl = put(run, "kl", _divergence(run, off, rng.normal(0, 0.0008, n)))
+    put(run, "entropy", means(run, c["entropy"]))
+    put(run, "lr", learning_rate(run), SCHEDULE)
+    usual = np.exp(rng.normal(2.5, 0.1, n)) * (1 + np.nan_to_num(means(run, c["n_sampled"])) / 2000) + tools
+    log_times(run, usual)
     if spec.logs_reward:
-        series["rollout/reward/mean"] = mean(c["reward"])
+        put(run, "rollout/reward/mean", means(run, c["reward"]))
     if spec.evaluated_every:
-        series["eval/score"] = mean(c["success"], ~run.train)
-    for key, values in series.items():
-        run.logged[key] = perturbed_scalar(run, key, values)
+        shown = np.isin(np.arange(n), evaluation_steps(spec))
+        put(run, "score", means(run, c["success"], ~run.train), shown=shown)
+    log_settings(run, kl)
+    log_lengths(run)
+    log_dropped(run)
+    log_counters(run)
+    log_for_a_while(run, gained)
 
 
-def perturbed_scalar(run: Run, key: str, values: np.ndarray) -> np.ndarray:
-    """A scalar with what perturbs it alone: `add` in its own standard deviations, `scale`, `set` and `null`."""
-    for p in run.perturbations:
-        for change in p.changes:
-            if change.node != f"logged {key}":
-                continue
-            amount = p.envelope()
-            if change.how == "add":
-                spread = float(np.nanstd(np.diff(values[np.isfinite(values)]))) / np.sqrt(2)
-                values = values + change.size * amount * max(spread, 1e-9)
-            elif change.how == "scale":
-                values = values * np.exp(change.size * amount)
-            else:
-                values = np.where(
-                    amount > 0.5, np.nan if change.how == "null" else float(change.value or 0), values
-                )
-    return values
+def _bent(course: str, spec: Spec) -> np.ndarray:
+    """[n_steps] a factor around 1 that falls from the start or rises from a bend on."""
+    t = np.arange(spec.n_steps) / spec.n_steps
+    falls, bends = np.exp(0.8 * np.exp(-t / 0.15)), 1 + np.maximum(0, t - spec.habits.bend)
+    return {"falls": falls, "bends": bends}.get(course, np.ones(spec.n_steps))
+
+
+def _divergence(run: Run, off: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """[n_steps] the divergence from where the policy began: in a line, late behind a flat start, or to a ceiling."""
+    habits, n = run.spec.habits, run.spec.n_steps
+    t = np.arange(n) / n
+    if habits.kl == "linear":
+        return 0.002 + 0.01 * t + 0.05 * off + np.abs(noise)
+    course = 0.02 * np.maximum(0, t - habits.bend) if habits.kl == "late" else 0.012 * (1 - np.exp(-t / 0.15))
+    return (0.0005 + course) * np.exp(noise / 0.006) + 0.01 * off
+
+
+def _entropy_course(habits: Habits, t: np.ndarray) -> np.ndarray:
+    """The entropy at times between 0 and 1."""
+    courses = {
+        "falls": 0.3 + 0.25 * np.exp(-t / 0.15),
+        "bends": 0.55 - 0.3 * np.maximum(0, t - habits.bend),
+        "flat": np.full(len(t), 0.5),
+    }
+    return courses.get(habits.entropy, 0.55 - 0.2 * t)
