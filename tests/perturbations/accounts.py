@@ -1,4 +1,4 @@
-"""What trainers log beside losses: counters, lengths and rewards with their extremes, times, memory, evaluations."""
+"""What trainers log beside losses: counters, lengths and rewards with extremes, times, memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.perturbations.habits import since
 from tests.perturbations.layout import evaluation_steps, planned_groups
-from tests.perturbations.logged import COUNTED, MEASURED, largest_of, means, put, sums
+from tests.perturbations.logged import COUNTED, DERIVED, MEASURED, SHARE, largest_of, means, put, sums
 from tests.perturbations.run import Run, sigmoid
 
 PARTS = (("time_gen", 0.55), ("time_update", 0.3), ("time_sync", 0.05))
@@ -22,16 +22,16 @@ def log_lengths(run: Run) -> None:
     c = run.c
     if not run.spec.habits.extremes:
         return
-    put(run, "length_mean", means(run, c["n_sampled"]))
-    put(run, "length_max", largest_of(run, c["n_sampled"]))
-    put(run, "length_min", -largest_of(run, -c["n_sampled"]))
-    put(run, "truncated", means(run, (c["stop_reason"] == 1).astype(float)))
-    put(run, "reward_mean", means(run, c["reward"]))
-    put(run, "reward_max", largest_of(run, c["reward"]))
-    put(run, "reward_min", -largest_of(run, -c["reward"]))
-    put(run, "equal", means(run, c["tied"]))
-    put(run, "clip_share", means(run, c["clip_share"]))
-    put(run, "mismatch_max", largest_of(run, c["mismatch_abs_max"]))
+    put(run, "length_mean", means(run, c["n_sampled"]), DERIVED)
+    put(run, "length_max", largest_of(run, c["n_sampled"]), DERIVED)
+    put(run, "length_min", -largest_of(run, -c["n_sampled"]), DERIVED)
+    put(run, "truncated", means(run, (c["stop_reason"] == 1).astype(float)), SHARE)
+    put(run, "reward_mean", means(run, c["reward"]), DERIVED)
+    put(run, "reward_max", largest_of(run, c["reward"]), DERIVED)
+    put(run, "reward_min", -largest_of(run, -c["reward"]), DERIVED)
+    put(run, "equal", means(run, c["tied"]), SHARE)
+    put(run, "clip_share", means(run, c["clip_share"]), DERIVED)
+    put(run, "mismatch_max", largest_of(run, c["mismatch_abs_max"]), DERIVED)
 
 
 def log_dropped(run: Run) -> None:
@@ -42,8 +42,8 @@ def log_dropped(run: Run) -> None:
     of_training = run.train & (run.c["sample"] == 0)
     dropped = np.bincount(run.c["step"], of_training & run.dropped, n)
     asked = np.maximum(np.bincount(run.c["step"], of_training, n), 1)
-    put(run, "dropped", dropped)
-    put(run, "gen_batches", np.ceil(1 / np.maximum(1 - dropped / asked, 0.1)))
+    put(run, "dropped", dropped, DERIVED)
+    put(run, "gen_batches", np.ceil(1 / np.maximum(1 - dropped / asked, 0.1)), DERIVED)
 
 
 def log_times(run: Run, usual: np.ndarray) -> None:
@@ -51,7 +51,8 @@ def log_times(run: Run, usual: np.ndarray) -> None:
 
     Args:
         run: the run.
-        usual: [n_steps] the time of a step of the batch that the run began with, without checkpoints and evaluations.
+        usual: [n_steps] the time of a step of the first batch's size, without checkpoints and
+            evaluations.
     """
     habits, n, rng = run.spec.habits, run.spec.n_steps, run.rng("times")
     t, middle = np.arange(n), float(np.exp(2.5))
@@ -73,8 +74,8 @@ def log_times(run: Run, usual: np.ndarray) -> None:
             put(run, name, usual * (1 + habits.first_step * begins) * share * np.exp(one))
         put(run, "time_save", saving, shown=saved)
         put(run, "time_eval", testing, shown=tested)
-        put(run, "step_tokens", tokens)
-        put(run, "throughput", tokens / spent / 8)
+        put(run, "step_tokens", tokens, DERIVED)
+        put(run, "throughput", tokens / spent / 8, DERIVED)
         put(run, "mfu", 0.35 * np.exp(noise[-3]) / (1 + habits.first_step * begins))
     if habits.counters:
         put(run, "elapsed", _restarted(np.cumsum(spent), begins) / 3600, COUNTED)
@@ -98,11 +99,12 @@ def _log_memory(run: Run, tokens: np.ndarray, rng: np.random.Generator) -> None:
         "highest": np.maximum.accumulate(now),
     }
     if habits.memory:
-        put(run, "memory", course[habits.memory], COUNTED if habits.memory == "highest" else MEASURED)
+        kind = COUNTED if habits.memory == "highest" else MEASURED
+        put(run, "memory", course[habits.memory], kind)
 
 
 def log_counters(run: Run) -> None:
-    """Logs steps, samples and epochs: whole ones or with two decimals, as the trainer writes them."""
+    """Logs steps, samples and epochs, whole ones or with two decimals as the trainer has them."""
     if not run.spec.habits.counters:
         return
     groups = planned_groups(run)
@@ -114,7 +116,7 @@ def log_counters(run: Run) -> None:
 
 
 def log_for_a_while(run: Run, gained: np.ndarray) -> None:
-    """Logs what begins late or is switched off: a second evaluation, a profiler, a loss of the warm-up.
+    """Logs what begins late or is switched off: an evaluation, a profiler, a loss of the warm-up.
 
     Args:
         run: the run.

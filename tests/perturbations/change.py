@@ -17,8 +17,8 @@ class Change:
     Attributes:
         node: the quantity, before anything is computed from it.
         how: `add` to it, `scale` its logarithm, `set` a share of it to `value`, make a share `null`, `tie` a
-            share of the groups, or `bias` it by the rollout's length inside its group. Of what somebody planned:
-            `times`, its logarithm by a size that stays as it was drawn, or `again`, begun anew at the onset.
+            share of the groups, or `bias` it by the rollout's length inside its group. Of what was
+            planned: `times`, `scale` by a size that stays as drawn, or `again`, begun anew at the onset.
         size: by how much where the envelope is 1; a share for `set`, `null` and `tie`.
         value: what is set.
     """

@@ -83,6 +83,7 @@ NODES = (
     Node("null", "null", (0.03, 1.0), (1,), late=True, weight=2),
     Node("value", "set", (0.05, 1.0), (1,), weight=2),
     Node("error_signatures", "set", (0.2, 1.0), (1,), needs="timing/tool"),
+    Node("discard_reason", "set", (0.02, 0.5), (1,), late=True, needs="discard_reason", weight=2),
     Node("kept", "set", (0.1, 0.7), (1,)),
     Node("written", "write", (0.05, 0.9), (1,), weight=3),
     Node("system", "set", (0.3, 1.0), (1,)),
@@ -149,6 +150,7 @@ def _value(rng: np.random.Generator, node: Node, run: Run) -> str | float | None
         ),
         "success": float(rng.integers(0, 2)),
         "reward": float(np.round(rng.choice([0.0, 1.0, rng.normal(0, 1)]), 2)),
+        "discard_reason": str(rng.choice(["stale", "environment_error"])),
         "kept": 0.0,
         "system": f"You are a {rng.choice(['terse', 'helpful', 'strict', 'patient'])} model. Be brief.",
     }[node.name]
@@ -186,9 +188,7 @@ def _one_phrase(run: Run, rng: np.random.Generator, size: float) -> tuple[Change
 
 def _one_scalar(run: Run, rng: np.random.Generator, size: float) -> tuple[Change, ...]:
     kind = str(rng.choice([MEASURED, SCHEDULE, SETTING], p=[0.75, 0.15, 0.1]))
-    keys = [k for k in run.logged if run.kinds.get(k, MEASURED) == kind]
-    keys = keys or [k for k in run.logged if run.kinds.get(k, MEASURED) == MEASURED]
-    key = str(rng.choice(keys))
+    key = str(rng.choice(_keys(run, kind) or _keys(run, MEASURED)))
     if run.kinds.get(key, MEASURED) == SCHEDULE and rng.random() < 0.4 and _bends(run.logged[key]):
         return (Change(f"logged {key}", "again", 1.0),)
     if run.kinds.get(key, MEASURED) != MEASURED:
@@ -198,12 +198,21 @@ def _one_scalar(run: Run, rng: np.random.Generator, size: float) -> tuple[Change
     return (Change(f"logged {key}", "add", size),)
 
 
+def _keys(run: Run, kind: str) -> list[str]:
+    """Scalars of a kind; of measured ones those that move at all and are still there in the second half."""
+    keys = [key for key in run.logged if run.kinds.get(key, MEASURED) == kind]
+    late = {key: run.logged[key][run.spec.n_steps // 2 :] for key in keys}
+    return [
+        k for k in keys if kind != MEASURED or (np.isfinite(late[k]).sum() > 1 and np.nanstd(late[k]) > 0)
+    ]
+
+
 def _bends(values: np.ndarray) -> bool:
     return bool(np.ptp(values) > DIFFERS * np.abs(values).max())
 
 
 def _until_it_is_the_same(run: Run, change: Change, onset: int) -> tuple[str, int]:
-    """The shape and the length of a course that is begun anew: as long as it is another than it would have been."""
+    """The shape and the length of a course begun anew: while it differs from the planned one."""
     values = run.logged[change.node.removeprefix("logged ")]
     differs = np.abs(begun_again(values, onset) - values) > DIFFERS * np.abs(values).max()
     last = int(np.flatnonzero(differs)[-1]) if differs.any() else onset

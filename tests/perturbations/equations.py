@@ -84,7 +84,7 @@ def _ability(run: Run) -> None:
 
 
 def _times_seen(run: Run) -> np.ndarray:
-    """[N] how often a row's prompt came before in training; evaluations are never learned by heart."""
+    """[N] how often a row's prompt came before in training; 0 in evaluations."""
     first = np.unique(run.group, return_index=True)[1]
     first = first[run.train[first]]
     seen, count = np.zeros(int(run.group[-1]) + 1), {int(p): 0 for p in run.c["prompt"][first]}
@@ -191,7 +191,7 @@ DISCARDS = ("equal_rewards", "overlong")
 
 
 def _drop(run: Run) -> None:
-    """What the trainer leaves out: groups whose rollouts all succeed or all fail, or rollouts that hit the limit.
+    """Leaves out groups whose rollouts all succeed or all fail, or rollouts that hit the limit.
 
     A step that would lose all its groups keeps them.
     """
@@ -200,7 +200,8 @@ def _drop(run: Run) -> None:
         return
     trained = run.train & run.kept
     n = int(run.group[-1]) + 1
-    solved, size = (np.bincount(run.group[trained], w, n) for w in (c["correct"][trained] >= 0.8, None))
+    correct = c["correct"][trained] >= 0.8
+    solved, size = (np.bincount(run.group[trained], w, n) for w in (correct, None))
     equal = trained & ((solved == 0) | (solved == size))[run.group]
     left = np.bincount(c["step"], trained & ~equal, run.spec.n_steps)
     run.dropped = equal & (left > 0)[c["step"]]
@@ -210,9 +211,9 @@ def _drop(run: Run) -> None:
     run.values["discard_reason"] = list(DISCARDS)
     if drops == "overlong":
         run.dropped = np.zeros(run.n, bool)
-        c["discard_reason"] = np.where(run.train & (c["stop_reason"] == 1), 1, -1)
-    else:
-        c["discard_reason"] = np.where(run.dropped, 0, -1)
+    overlong = run.train & (c["stop_reason"] == 1) & (drops == "overlong")
+    reasons = np.where(run.dropped, 0, np.where(overlong, 1, -1))
+    c["discard_reason"] = run.at("discard_reason", reasons)
 
 
 NULLABLE = ("mismatch_k3", "mean_logprob", "advantage", "success", "n_turns", "clip_share")

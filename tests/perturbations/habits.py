@@ -1,8 +1,9 @@
-"""What a plain run does by design beside learning: its schedules, its data, and what its trainer writes down.
+"""What a plain run does by design beside learning: its schedules, its data, what its trainer logs.
 
-A world without habits logs six scalars and goes straight from its start to its end. Real runs warm up, drop groups, go
-over their prompts again, write checkpoints, and log counters and settings. Each habit is drawn for itself, so that some
-runs of a world have it and some do not. Times are shares of the run, since the same world may be short.
+A world without habits logs six scalars and goes straight from its start to its end. Real runs warm
+up, drop groups, go over their prompts again, write checkpoints, and log counters and settings. Each
+habit is drawn for itself, so that some runs of a world have it and some do not. Times are shares of
+the run, since the same world may be short.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class Habits:
         peak: the highest learning rate.
         warmup: share of the run in which it rises; the former five steps where it is 0.
         floor: the lowest learning rate at the end, as a share of the peak.
-        learning: course of the log-odds in place of the world's own: `plateaus`, `fast`, `late` or `hinge`.
+        learning: course of the log-odds in place of the world's own: `plateaus`, `fast`, `late`
+            or `hinge`.
         memorized: log-odds gained each time that a prompt comes again.
         same_order: whether every epoch goes over the prompts in the same order.
         entropy: course of the entropy: `linear`, `falls`, `bends` or `flat`.
@@ -31,8 +33,8 @@ class Habits:
         bend: when a course bends.
         curriculum: when the shares of the sources change by design; 0 for never.
         larger_batch: when twice as many groups make a step; 0 for never.
-        drops: groups whose rollouts all succeed or all fail: `` stay, `gone` leave no rows, `marked` have a reason;
-            `overlong` marks rollouts that hit the limit instead.
+        drops: groups whose rollouts all succeed or all fail: `` stay, `gone` leave no rows,
+            `marked` have a reason; `overlong` marks rollouts that hit the limit instead.
         evaluated: first and last time of an evaluation.
         counters: whether tokens, samples, epochs, steps and hours are counted.
         settings: whether the clip range, the batch and the temperature are logged.
@@ -129,13 +131,15 @@ def draw_habits(rng: np.random.Generator) -> Habits:
 def _evaluated(rng: np.random.Generator) -> tuple[float, float]:
     """Now and then the evaluation begins late or is switched off."""
     late, early = float(rng.uniform(0.2, 0.5)), float(rng.uniform(0.6, 0.9))
-    return ((0.0, 1.0), (late, 1.0), (0.0, early))[int(rng.choice(3, p=[0.8, 0.1, 0.1]))]
+    times = ((0.0, 1.0), (late, 1.0), (0.0, early))
+    return times[int(rng.choice(3, p=[0.8, 0.1, 0.1]))]
 
 
 def _benchmark(rng: np.random.Generator) -> tuple[float, ...]:
     """A second evaluation for all of the run, its second part or its first."""
     middle = float(rng.uniform(0.3, 0.7))
-    return ((), (0.0, 1.0), (middle, 1.0), (0.0, middle))[int(rng.choice(4, p=[0.5, 0.2, 0.15, 0.15]))]
+    times = ((), (0.0, 1.0), (middle, 1.0), (0.0, middle))
+    return times[int(rng.choice(4, p=[0.5, 0.2, 0.15, 0.15]))]
 
 
 def since(n_steps: int, when: float) -> int:

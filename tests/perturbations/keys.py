@@ -112,7 +112,11 @@ KEYS: Mapping[str, Mapping[str, str]] = {
         "trl": f"{_TRL_TIME}._move_model_to_vllm",
         "areal": "timeperf/update_weights",
     },
-    "time_save": {"plain": "time/checkpoint", "verl": "timing_s/save_checkpoint", "areal": "timeperf/save"},
+    "time_save": {
+        "plain": "time/checkpoint",
+        "verl": "timing_s/save_checkpoint",
+        "areal": "timeperf/save",
+    },
     "time_eval": {"plain": "time/eval", "verl": "timing_s/testing", "areal": "timeperf/eval"},
     "throughput": {
         "plain": "perf/tokens_per_second",
@@ -127,7 +131,11 @@ KEYS: Mapping[str, Mapping[str, str]] = {
         "trl": "train/gpu_memory_gb",
         "areal": "memory/allocated_gb",
     },
-    "n_tokens": {"plain": "counters/tokens", "trl": "train/num_tokens", "areal": "train/total_tokens"},
+    "n_tokens": {
+        "plain": "counters/tokens",
+        "trl": "train/num_tokens",
+        "areal": "train/total_tokens",
+    },
     "n_samples": {"plain": "counters/samples", "verl": "training/samples_seen"},
     "epoch": {
         "plain": "counters/epoch",
@@ -174,13 +182,17 @@ KEYS: Mapping[str, Mapping[str, str]] = {
         "areal": "eval/aime24",
     },
     "profiled": {"plain": "profiler/idle_share", "verl": "perf/profiler/bubble_share"},
-    "warmup_loss": {"plain": "train/warmup_loss", "verl": "critic/vf_loss", "trl": "train/sft_loss"},
+    "warmup_loss": {
+        "plain": "train/warmup_loss",
+        "verl": "critic/vf_loss",
+        "trl": "train/sft_loss",
+    },
 }
 """Name -> trainer -> key; a trainer that is not there writes the plain one, if there is any."""
 
 
 def key_of(trainer: str, name: str) -> str | None:
-    """A trainer's key of a scalar, None where it does not log it; a name with a `/` is a key already."""
+    """A trainer's key of a scalar, None where it logs none; a name with a `/` is a key already."""
     if "/" in name:
         return name
     known = KEYS[name]

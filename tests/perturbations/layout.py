@@ -79,7 +79,10 @@ def evaluation_steps(spec: Spec) -> np.ndarray:
 
 
 def _prompts(run: Run, source: np.ndarray) -> np.ndarray:
-    """A prompt of each group's source; the prompts of a source come in epochs, each in an order of its own or all in one."""
+    """A prompt of each group's source.
+
+    The prompts of a source come in epochs, each in an order of its own or all in the same.
+    """
     rng = run.rng("prompts")
     prompt = np.empty(len(source), np.int64)
     for s in range(len(run.spec.sources)):

@@ -1,4 +1,4 @@
-"""What a trainer logs: a scalar with what perturbs it, its kind, and the steps at which it is there."""
+"""What a trainer logs: a scalar with what perturbs it, its kind, and when it is there."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ import numpy as np
 from tests.perturbations.keys import key_of
 from tests.perturbations.run import Run
 
-MEASURED, SCHEDULE, SETTING, DESIGN, COUNTED = "measured", "schedule", "setting", "design", "counted"
-"""Kinds of scalars: with noise of their own; a planned course; a number that somebody chose; a plan of the data, which
-nothing perturbs; a sum over the steps so far, on which no size is measured since one step moves all that follow."""
+MEASURED, SCHEDULE, SETTING = "measured", "schedule", "setting"
+"""Scalars with noise of their own, a planned course, a number that somebody chose."""
+DESIGN = "design"
+"""A plan of the data, which nothing perturbs."""
+DERIVED, SHARE = "derived", "share"
+"""Figures and shares of rows that are in the ledger too: rows are perturbed, and sizes are measured on them."""
+COUNTED = "counted"
+"""What goes on from its own value a step before, so that one step moves all that follow: it shows no size."""
+UNSIZED = (DERIVED, SHARE, COUNTED)
+"""Kinds on which no size is measured."""
 
 
 def put(
@@ -40,7 +47,10 @@ def put(
 
 
 def perturbed_scalar(run: Run, key: str, values: np.ndarray) -> np.ndarray:
-    """A scalar with what perturbs it alone: `add` in its own standard deviations, `scale`, `times`, `again`, `set`, `null`."""
+    """A scalar with what perturbs it alone.
+
+    `add` is in its own standard deviations; the others are as in `Change`.
+    """
     for p in run.perturbations:
         for change in p.changes:
             if change.node != f"logged {key}":
@@ -66,7 +76,7 @@ def begun_again(values: np.ndarray, onset: int) -> np.ndarray:
 
 
 def means(run: Run, values: np.ndarray, over: np.ndarray | None = None) -> np.ndarray:
-    """[n_steps] the mean of a column [N] over training's kept rows, or over others; NaN where there are none."""
+    """[n_steps] the mean of a column [N] over training's kept rows, or over others; NaN of none."""
     n, step = run.spec.n_steps, run.c["step"]
     known = (run.train & run.kept if over is None else over) & np.isfinite(values)
     total = np.bincount(step[known], values[known], n)
@@ -76,7 +86,8 @@ def means(run: Run, values: np.ndarray, over: np.ndarray | None = None) -> np.nd
 
 def sums(run: Run, values: np.ndarray) -> np.ndarray:
     """[n_steps] the sum of a column [N] over training's kept rows."""
-    return np.bincount(run.c["step"], np.nan_to_num(values) * (run.train & run.kept), run.spec.n_steps)
+    rows = run.train & run.kept
+    return np.bincount(run.c["step"][rows], np.nan_to_num(values[rows]), run.spec.n_steps)
 
 
 def largest_of(run: Run, values: np.ndarray) -> np.ndarray:

@@ -27,10 +27,10 @@ class Run:
         phrases: what perturbations make rows write, (text, [N] bool).
         logged: key -> [n_steps] logged scalars, NaN where none was logged.
         kinds: key -> the kind of a scalar (`logged.py`); those that are not there are measured.
-        shown: key -> [n_steps] bool, when a scalar is logged; those that are not there are logged at every step.
+        shown: key -> [n_steps] bool, when a scalar is logged; at every step where it is not there.
         group: [N] group of every row over the whole run.
         kept: [N] bool, False for rows that a perturbation removed or the trainer dropped.
-        dropped: [N] bool, whether the trainer left a row out because all of its group earn the same.
+        dropped: [N] bool, whether a row was left out because all of its group earn the same.
         texts: what rows say, where they were really logged: `written`, `prompt`, `ground_truth`.
     """
 

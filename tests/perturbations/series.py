@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.perturbations.change import Part
 from tests.perturbations.group_shapes import group_figures
-from tests.perturbations.logged import COUNTED
+from tests.perturbations.logged import UNSIZED
 from tests.perturbations.named import Figures, Series
 from tests.perturbations.run import EVAL, TRAIN, Run
 from tests.perturbations.tables import INTERNAL, TEXT_FLAGS, TRACED_ONLY
@@ -158,7 +158,7 @@ def thinned(run: Run, series: Series) -> float:
 
 
 def series_of(run: Run) -> Iterator[Series]:
-    """The series that a perturbation's size is measured on: every column, flag, value and logged scalar that is no sum."""
+    """The series that a size is measured on: every column, flag, value, and scalar of its own."""
     splits = [""] + ([f"{EVAL}/"] if run.spec.evaluated_every else [])
     for prefix in splits:
         for column, values in run.c.items():
@@ -179,7 +179,7 @@ def series_of(run: Run) -> Iterator[Series]:
         yield Series(name, None, "mean")
     yield Series("n_sampled", None, "covariance")
     for key in run.logged:
-        if run.kinds.get(key) == COUNTED:
+        if run.kinds.get(key) in UNSIZED:
             continue
         yield Series(key, None, "logged")
         if np.isnan(run.logged[key]).any():

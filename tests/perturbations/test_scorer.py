@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from tests.perturbations.change import Change, Perturbation
 from tests.perturbations.claims import claims_of
+from tests.perturbations.habits import Habits
+from tests.perturbations.named import Series
 from tests.perturbations.plot import recall_plot
 from tests.perturbations.reports import empty_report, entry, perfect_report
 from tests.perturbations.scorer import judge, size_of
@@ -191,3 +194,54 @@ def test_a_seed_gives_a_whole_record_and_the_tables_print() -> None:
     assert "all is lost" in "\n".join(worst(records))
     assert "healthy: errors a run" in table(records)
     assert recall_plot(records).startswith("<svg")
+
+
+@pytest.fixture(scope="module")
+def restarted() -> Trial:
+    """A schedule that warms up once more from step 24 on, in a run that logs much beside."""
+    habits = Habits(warmup=0.1, counters=True, settings=True, parts=True, extremes=True)
+    spec = replace(draw_spec("large steps", 8), habits=habits)
+    change = Change("logged train/lr", "again", 1.0)
+    p = Perturbation(1, (change,), (), "rollout", "window", 24, 3, spec.n_steps)
+    return make_trial(spec, [p])
+
+
+def _said_of(trial: Trial, series: Series, **other: Any) -> Any:
+    p = trial.perturbations[0]
+    report = SimpleNamespace(diagnoses=(entry(series, p, **other),), problems=())
+    return judge(trial, claims_of(report)[0][0])
+
+
+def test_a_schedule_that_is_begun_anew_is_true_at_its_steps_alone(restarted: Trial) -> None:
+    lr = Series("train/lr", None, "logged")
+    assert size_of(restarted, restarted.perturbations[0]).series == lr
+    assert _said_of(restarted, lr).true and _said_of(restarted, lr).hits == {1}
+    early = _said_of(restarted, lr, step=0, onset=(0, 0), last=3)
+    assert not early.true and not early.hits
+
+
+@pytest.mark.parametrize(
+    "key", ["counters/tokens", "train/clip_range", "data/batch_size", "length/max", "time/step"]
+)
+def test_what_goes_as_planned_beside_it_is_false(restarted: Trial, key: str) -> None:
+    assert key in restarted.run.logged
+    assert not _said_of(restarted, Series(key, None, "logged")).true
+
+
+def test_a_setting_that_is_multiplied_is_true_and_a_hit() -> None:
+    spec = replace(draw_spec("large steps", 8), habits=Habits(settings=True))
+    change = Change("logged train/clip_range", "times", 0.7)
+    p = Perturbation(1, (change,), (), "rollout", "level", 20, spec.n_steps, spec.n_steps)
+    one = _said_of(make_trial(spec, [p]), Series("train/clip_range", None, "logged"))
+    assert one.true and one.hits == {1}
+
+
+def test_a_counter_of_what_became_longer_is_true_but_gives_no_size() -> None:
+    spec = replace(draw_spec("large steps", 8), habits=Habits(counters=True, extremes=True))
+    change = Change("log_length", "add", 0.6)
+    p = Perturbation(1, (change,), (), "rollout", "level", 15, spec.n_steps, spec.n_steps)
+    trial = make_trial(spec, [p])
+    assert _said_of(trial, Series("counters/tokens", None, "logged")).true
+    assert _said_of(trial, Series("length/mean", None, "logged")).hits == {1}
+    seen = size_of(trial, p).series
+    assert seen is not None and seen.column != "counters/tokens"

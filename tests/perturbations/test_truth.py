@@ -12,7 +12,7 @@ from tests.perturbations.drawn import draw_perturbations
 from tests.perturbations.equations import compute, learned
 from tests.perturbations.habits import Habits
 from tests.perturbations.keys import KEYS, key_of
-from tests.perturbations.logged import COUNTED, DESIGN, SCHEDULE, SETTING
+from tests.perturbations.logged import COUNTED, DESIGN, SCHEDULE, SETTING, UNSIZED
 from tests.perturbations.named import Series
 from tests.perturbations.replayed import n_stored_steps
 from tests.perturbations.run import Run
@@ -178,7 +178,7 @@ def test_a_world_without_habits_logs_a_few_scalars_and_drops_nothing() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["constant", "warm-up", "cosine", "linear", "wsd"])
-def test_what_is_planned_has_no_noise_and_a_schedule_goes_up_once_and_down_once(schedule: str) -> None:
+def test_what_is_planned_has_no_noise_and_a_schedule_rises_and_falls_once(schedule: str) -> None:
     habits = Habits(schedule=schedule, warmup=0.1, settings=True, annealed=True, kl_coef="fixed")
     runs = [_computed("agent", 6, habits, noise=noise) for noise in range(2)]
     planned = [key for key, kind in runs[0].kinds.items() if kind in (SCHEDULE, SETTING, DESIGN)]
@@ -198,17 +198,21 @@ def test_counters_never_fall_and_count_the_rows() -> None:
     assert {"counters/tokens", "counters/samples", "counters/epoch", "time/elapsed"} <= set(counted)
     for key in counted:
         assert (np.diff(run.logged[key]) >= 0).all(), key
-    assert run.logged["counters/tokens"][-1] == (run.c["n_sampled"] + run.c["n_prompt"])[run.train].sum()
+    tokens = run.c["n_sampled"] + run.c["n_prompt"]
+    assert run.logged["counters/tokens"][-1] == tokens[run.train].sum()
     assert run.logged["counters/samples"][-1] == run.train.sum()
     assert run.logged["time/elapsed"][-1] * 3600 == pytest.approx(run.logged["time/step"].sum())
 
 
-def test_hours_begin_again_with_a_second_attempt_and_no_size_is_measured_on_a_counter() -> None:
-    run = _computed("agent", 6, Habits(counters=True, first_step=2.0), resumed=True)
+def test_hours_begin_again_with_a_second_attempt_and_no_size_is_measured_on_them() -> None:
+    habits = Habits(counters=True, first_step=2.0, extremes=True)
+    run = _computed("agent", 6, habits, resumed=True)
     again = int(run.c["step"][run.c["attempt"] == 1].min())
     assert np.flatnonzero(np.diff(run.logged["time/elapsed"]) < 0).tolist() == [again - 1]
     assert {0, again} == set(np.argsort(run.logged["time/step"])[-2:])
-    assert not {s.column for s in series_of(run)} & {k for k, kind in run.kinds.items() if kind == COUNTED}
+    unsized = {key for key, kind in run.kinds.items() if kind in UNSIZED}
+    assert {"time/elapsed", "length/mean", "reward/equal_groups"} <= unsized
+    assert not {series.column for series in series_of(run)} & unsized
 
 
 def test_what_begins_late_or_is_switched_off_has_no_numbers_at_other_steps() -> None:
@@ -225,8 +229,8 @@ def test_what_begins_late_or_is_switched_off_has_no_numbers_at_other_steps() -> 
     assert steps["profiler/idle_share"] == list(range(10))
     assert steps["eval/score"] == sorted(set(run.c["step"][~run.train])) == [0, 5, 10, 15, 20]
     assert steps["time/checkpoint"] == [9, 19, 29, 39] and steps["time/step"] == list(range(40))
-    slow = np.argsort(_computed("agent", 6, replace(habits, checkpoint=9.0)).logged["time/step"])[-4:]
-    assert sorted(slow) == [9, 19, 29, 39]
+    saving = _computed("agent", 6, replace(habits, checkpoint=9.0))
+    assert sorted(np.argsort(saving.logged["time/step"])[-4:]) == [9, 19, 29, 39]
 
 
 @pytest.mark.parametrize("drops", ["gone", "marked"])
@@ -248,7 +252,9 @@ def test_groups_that_earn_the_same_are_dropped_and_more_of_them_as_it_learns(dro
 
 
 def test_prompts_come_again_in_one_order_and_are_learned_by_heart() -> None:
-    plain, same = (_computed("short math", 3, Habits(same_order=b), 80, visits=4.0) for b in (False, True))
+    plain, same = (
+        _computed("short math", 3, Habits(same_order=order), 80, visits=4.0) for order in (False, True)
+    )
 
     def epochs(run: Run) -> list[list[int]]:
         asked = run.c["prompt"][run.c["sample"] == 0].tolist()
@@ -270,7 +276,8 @@ def test_shares_and_batches_change_by_design_as_the_settings_say() -> None:
         seen = np.bincount(run.c["step"], run.c["source"] == i) / np.bincount(run.c["step"])
         assert abs(seen - share)[:20].mean() < 0.1 and abs((seen - share)[20:].mean()) < 0.03
     assert np.array_equal(run.logged["data/batch_size"], np.bincount(run.c["step"]))
-    assert run.logged["data/batch_size"][10:].mean() > 1.6 * run.logged["data/batch_size"][:10].mean()
+    batch = run.logged["data/batch_size"]
+    assert batch[10:].mean() > 1.6 * batch[:10].mean()
 
 
 @pytest.mark.parametrize("learning", ["plateaus", "fast", "late", "hinge"])
@@ -312,9 +319,8 @@ def test_a_schedule_that_is_drawn_to_begin_anew_lasts_as_long_as_it_differs() ->
             differs = abs(there - without) > 0.02 * without.max()
             assert differs[p.last] and not differs[: p.onset].any() and not differs[p.last + 1 :].any()
             found.append(p.shape)
-        assert all(
-            run.kinds.get(c.node.removeprefix("logged "), "") not in (DESIGN, COUNTED) for c in p.changes
-        )
+        for change in p.changes:
+            assert run.kinds.get(change.node.removeprefix("logged ")) not in (DESIGN, *UNSIZED)
     assert {"level", "window"} <= set(found)
 
 
@@ -326,5 +332,33 @@ def test_a_step_that_hangs_shows_in_hours_and_throughput() -> None:
         trial.run.logged[key] - trial.healthy.logged[key]
         for key in ("time/elapsed", "perf/tokens_per_second")
     )
-    assert not more[:20].any() and (more[20:] > 0).all() and np.ptp(more[20:]) == pytest.approx(0, abs=1e-9)
+    assert not more[:20].any() and (more[20:] > 0).all()
+    assert np.ptp(more[20:]) == pytest.approx(0, abs=1e-9)
     assert np.flatnonzero(less).tolist() == [20] and less[20] < 0
+
+
+def test_a_share_that_was_always_nought_has_some_noise_and_what_never_moves_is_not_drawn() -> None:
+    habits = Habits(extremes=True)
+    spec = replace(draw_spec("large steps", 4), habits=habits)
+    p = replace(_level("reward", 0.3, spec.n_steps), changes=(Change("reward", "tie", 0.3),))
+    trial = make_trial(spec, [p], [compute(Run(spec, n, ())) for n in range(1, 4)])
+    equal = Series("reward/equal_groups", None, "logged")
+    effect, late = trial.effect(equal, (), p), np.arange(spec.n_steps) >= 20
+    assert not trial.healthy.logged["reward/equal_groups"].any() and effect is not None
+    assert effect.mean(late) > 0.1 and 5 < effect.size(p.envelope()) < 100
+    still = compute(Run(replace(spec, habits=replace(habits, profiled=0.2, memory="flat")), 0, ()))
+    still.logged["memory/allocated_gb"][:] = 50.0
+    drawn = [draw_perturbations(still, np.random.default_rng(i), 1)[0].changes[0] for i in range(300)]
+    assert "logged train/loss" in {change.node for change in drawn}
+    assert not {"logged memory/allocated_gb", "logged profiler/idle_share"} & {c.node for c in drawn}
+
+
+def test_rollouts_that_are_left_out_for_another_reason_have_no_weight() -> None:
+    spec = replace(draw_spec("agent", 6, 40), habits=Habits(drops="overlong"))
+    change = Change("discard_reason", "set", 0.5, "stale")
+    p = replace(_level("reward", 0.3, 40), changes=(change,))
+    trial = make_trial(spec, [p], [compute(Run(spec, 1, ()))])
+    effect = trial.effect(Series("discard_reason", "stale", "share"), (), p)
+    assert effect is not None and effect.mean(np.arange(40) >= 20) == pytest.approx(0.5, abs=0.06)
+    stale = trial.run.values["discard_reason"].index("stale")
+    assert not np.nan_to_num(trial.run.c["update_share"])[trial.run.c["discard_reason"] == stale].any()

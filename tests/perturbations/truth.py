@@ -11,6 +11,7 @@ import numpy as np
 from tests.perturbations.change import Part, Perturbation
 from tests.perturbations.drawn import draw_perturbations, resized
 from tests.perturbations.equations import compute
+from tests.perturbations.logged import SHARE
 from tests.perturbations.named import Series
 from tests.perturbations.run import TRAIN, Run, all_of
 from tests.perturbations.series import figures, row_values, series_of, split_of, thinned
@@ -199,8 +200,12 @@ def effect_of(
     count = here.count if here else there.count if there else absent
     difference = np.where(np.isfinite(a) & np.isfinite(b), a - b, np.nan)
     variance = noise.sd**2
-    if series.statistic in ("share", "text") or (
-        series.column.endswith("_share") and series.column.startswith("group/")
+    if run.kinds.get(series.column) == SHARE:
+        count = np.bincount(run.c["step"], run.train & (run.c["sample"] == 0), n_steps)
+    if (
+        series.statistic in ("share", "text")
+        or run.kinds.get(series.column) == SHARE
+        or (series.column.endswith("_share") and series.column.startswith("group/"))
     ):
         p = np.nan_to_num((a + b) / 2)
         p = np.clip(p, RARE / (count + 1), 1 - RARE / (count + 1))

@@ -83,7 +83,7 @@ def flag(run: Run) -> None:
 
 
 def log(run: Run, gained: np.ndarray) -> None:
-    """Computes the scalars that the trainer logs, from the rows of each step and noise of their own.
+    """Computes the scalars that the trainer logs, from each step's rows and noise of their own.
 
     Args:
         run: the run.
@@ -106,8 +106,8 @@ def log(run: Run, gained: np.ndarray) -> None:
     kl = put(run, "kl", _divergence(run, off, rng.normal(0, 0.0008, n)))
     put(run, "entropy", means(run, c["entropy"]))
     put(run, "lr", learning_rate(run), SCHEDULE)
-    usual = np.exp(rng.normal(2.5, 0.1, n)) * (1 + np.nan_to_num(means(run, c["n_sampled"])) / 2000) + tools
-    log_times(run, usual)
+    longer = 1 + np.nan_to_num(means(run, c["n_sampled"])) / 2000
+    log_times(run, np.exp(rng.normal(2.5, 0.1, n)) * longer + tools)
     if spec.logs_reward:
         put(run, "rollout/reward/mean", means(run, c["reward"]))
     if spec.evaluated_every:
@@ -128,12 +128,13 @@ def _bent(course: str, spec: Spec) -> np.ndarray:
 
 
 def _divergence(run: Run, off: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """[n_steps] the divergence from where the policy began: in a line, late behind a flat start, or to a ceiling."""
+    """[n_steps] the divergence: in a line, late behind a flat start, or up to a ceiling."""
     habits, n = run.spec.habits, run.spec.n_steps
     t = np.arange(n) / n
     if habits.kl == "linear":
         return 0.002 + 0.01 * t + 0.05 * off + np.abs(noise)
-    course = 0.02 * np.maximum(0, t - habits.bend) if habits.kl == "late" else 0.012 * (1 - np.exp(-t / 0.15))
+    late, saturating = 0.02 * np.maximum(0, t - habits.bend), 0.012 * (1 - np.exp(-t / 0.15))
+    course = late if habits.kl == "late" else saturating
     return (0.0005 + course) * np.exp(noise / 0.006) + 0.01 * off
 
 
