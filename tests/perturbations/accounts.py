@@ -6,7 +6,16 @@ import numpy as np
 
 from tests.perturbations.habits import since
 from tests.perturbations.layout import evaluation_steps, planned_groups
-from tests.perturbations.logged import COUNTED, DERIVED, MEASURED, SHARE, largest_of, means, put, sums
+from tests.perturbations.logged import (
+    COUNTED,
+    DERIVED,
+    MEASURED,
+    SHARE,
+    largest_of,
+    means,
+    put,
+    sums,
+)
 from tests.perturbations.run import Run, sigmoid
 
 PARTS = (("time_gen", 0.55), ("time_update", 0.3), ("time_sync", 0.05))

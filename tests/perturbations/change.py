@@ -18,7 +18,7 @@ class Change:
         node: the quantity, before anything is computed from it.
         how: `add` to it, `scale` its logarithm, `set` a share of it to `value`, make a share `null`, `tie` a
             share of the groups, or `bias` it by the rollout's length inside its group. Of what was
-            planned: `times`, `scale` by a size that stays as drawn, or `again`, begun anew at the onset.
+            planned: `times`, `scale` by a size that stays as drawn, or `again`, begun anew.
         size: by how much where the envelope is 1; a share for `set`, `null` and `tie`.
         value: what is set.
     """

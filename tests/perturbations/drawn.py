@@ -199,12 +199,12 @@ def _one_scalar(run: Run, rng: np.random.Generator, size: float) -> tuple[Change
 
 
 def _keys(run: Run, kind: str) -> list[str]:
-    """Scalars of a kind; of measured ones those that move at all and are still there in the second half."""
+    """Scalars of a kind; of measured ones those that are there and move in the second half."""
     keys = [key for key in run.logged if run.kinds.get(key, MEASURED) == kind]
+    if kind != MEASURED:
+        return keys
     late = {key: run.logged[key][run.spec.n_steps // 2 :] for key in keys}
-    return [
-        k for k in keys if kind != MEASURED or (np.isfinite(late[k]).sum() > 1 and np.nanstd(late[k]) > 0)
-    ]
+    return [k for k in keys if np.isfinite(late[k]).sum() > 1 and np.nanstd(late[k]) > 0]
 
 
 def _bends(values: np.ndarray) -> bool:

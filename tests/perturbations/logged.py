@@ -12,9 +12,9 @@ MEASURED, SCHEDULE, SETTING = "measured", "schedule", "setting"
 DESIGN = "design"
 """A plan of the data, which nothing perturbs."""
 DERIVED, SHARE = "derived", "share"
-"""Figures and shares of rows that are in the ledger too: rows are perturbed, and sizes are measured on them."""
+"""Figures and shares of rows, which are perturbed in their place and show the sizes."""
 COUNTED = "counted"
-"""What goes on from its own value a step before, so that one step moves all that follow: it shows no size."""
+"""What goes on from its own value a step before, so that one step moves all that follow."""
 UNSIZED = (DERIVED, SHARE, COUNTED)
 """Kinds on which no size is measured."""
 
@@ -64,9 +64,8 @@ def perturbed_scalar(run: Run, key: str, values: np.ndarray) -> np.ndarray:
             elif change.how == "again":
                 values = np.where(amount > 0.5, begun_again(values, p.onset), values)
             else:
-                values = np.where(
-                    amount > 0.5, np.nan if change.how == "null" else float(change.value or 0), values
-                )
+                written = np.nan if change.how == "null" else float(change.value or 0)
+                values = np.where(amount > 0.5, written, values)
     return values
 
 

@@ -32,10 +32,8 @@ def update(run: Run) -> None:
     """Computes entropies, mismatches, advantages and each row's share of its step's update."""
     spec, c, rng = run.spec, run.c, run.rng("update")
     t = c["step"] / spec.n_steps
-    c["entropy"] = run.at(
-        "entropy",
-        _entropy_course(spec.habits, t) + run.walk("entropy", 0.015)[c["step"]] + rng.normal(0, 0.08, run.n),
-    )
+    entropy = _entropy_course(spec.habits, t) + run.walk("entropy", 0.015)[c["step"]]
+    c["entropy"] = run.at("entropy", entropy + rng.normal(0, 0.08, run.n))
     c["mean_logprob"] = -np.maximum(c["entropy"] + rng.normal(0, 0.03, run.n), 0.01)
     distance = rng.normal(-6.8, 0.5, run.n) + run.walk("mismatch", 0.1)[c["step"]] + 0.15 * c["lag"]
     distance = np.clip(run.at("mismatch", distance), -20, 3)
