@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.perturbations.change import Change, Perturbation
@@ -232,16 +233,17 @@ def test_a_setting_that_is_multiplied_is_true_and_a_hit() -> None:
     spec = replace(draw_spec("large steps", 8), habits=Habits(settings=True))
     change = Change("logged train/clip_range", "times", 0.7)
     p = Perturbation(1, (change,), (), "rollout", "level", 20, spec.n_steps, spec.n_steps)
-    one = _said_of(make_trial(spec, [p]), Series("train/clip_range", None, "logged"))
+    trial = make_trial(spec, [p])
+    now, was = (run.logged["train/clip_range"] for run in (trial.run, trial.healthy))
+    assert now[19:21] / was[19:21] == pytest.approx([1.0, np.exp(0.7)])
+    one = _said_of(trial, Series("train/clip_range", None, "logged"))
     assert one.true and one.hits == {1}
 
 
-def test_a_counter_of_what_became_longer_is_true_but_gives_no_size() -> None:
+def test_a_counter_and_a_mean_of_what_became_longer_are_true() -> None:
     spec = replace(draw_spec("large steps", 8), habits=Habits(counters=True, extremes=True))
     change = Change("log_length", "add", 0.6)
     p = Perturbation(1, (change,), (), "rollout", "level", 15, spec.n_steps, spec.n_steps)
     trial = make_trial(spec, [p])
     assert _said_of(trial, Series("counters/tokens", None, "logged")).true
     assert _said_of(trial, Series("length/mean", None, "logged")).hits == {1}
-    seen = size_of(trial, p).series
-    assert seen is not None and seen.column != "counters/tokens"

@@ -11,7 +11,7 @@ from tests.perturbations.change import Change, Perturbation
 from tests.perturbations.drawn import draw_perturbations
 from tests.perturbations.equations import compute, learned
 from tests.perturbations.habits import Habits
-from tests.perturbations.keys import KEYS, key_of
+from tests.perturbations.keys import KEYS
 from tests.perturbations.logged import COUNTED, DESIGN, SCHEDULE, SETTING, UNSIZED
 from tests.perturbations.named import Series
 from tests.perturbations.replayed import n_stored_steps
@@ -163,8 +163,8 @@ def test_every_habit_and_every_trainer_comes_in_some_worlds_and_not_in_others() 
     for one in fields(Habits):
         assert len({getattr(habits, one.name) for habits in drawn}) > 1, one.name
     keys = [set(compute(Run(draw_spec("evaluated", seed, 20), 0, ())).logged) for seed in range(40)]
-    for trainer in ("plain", "verl", "trl", "areal"):
-        assert any(key_of(trainer, "lr") in one for one in keys)
+    for lr in ("train/lr", "actor/lr", "train/learning_rate", "ppo_actor/update/lr"):
+        assert any(lr in one for one in keys), lr
     for name in KEYS:
         written = [any(key in one for key in KEYS[name].values()) for one in keys]
         assert any(written), name
@@ -230,6 +230,8 @@ def test_what_begins_late_or_is_switched_off_has_no_numbers_at_other_steps() -> 
     assert steps["profiler/idle_share"] == list(range(10))
     assert steps["eval/score"] == sorted(set(run.c["step"][~run.train])) == [0, 5, 10, 15, 20]
     assert steps["time/checkpoint"] == [9, 19, 29, 39] and steps["time/step"] == list(range(40))
+    for key, at in steps.items():
+        assert np.flatnonzero(np.isfinite(run.logged[key])).tolist() == at, key
     saving = _computed("agent", 6, replace(habits, checkpoint=9.0))
     assert sorted(np.argsort(saving.logged["time/step"])[-4:]) == [9, 19, 29, 39]
 
@@ -250,6 +252,13 @@ def test_groups_that_earn_the_same_are_dropped_and_more_of_them_as_it_learns(dro
     left_out = run.train & run.kept & ~used
     assert left_out.any() == (drops == "marked")
     assert not np.nan_to_num(run.c["update_share"])[left_out].any()
+
+
+def test_a_step_that_would_lose_all_its_groups_keeps_them() -> None:
+    run = _computed("short math", 3, Habits(drops="gone"), 80, gain=12.0, learning="linear")
+    assert set(run.c["step"][run.train & run.kept]) == set(range(80))
+    assert not run.logged["sampling/dropped_groups"][75:].any()
+    assert run.c["success"][run.c["step"] >= 75].all()
 
 
 def test_prompts_come_again_in_one_order_and_are_learned_by_heart() -> None:
