@@ -199,7 +199,7 @@ def trackio_figures(some_id: str) -> dict[str, dict[str, float]]:
 
 def with_progress(refresh: Callable[..., int]) -> int:
     """A refresh with a progress bar on standard error."""
-    from rollout_traces.cli.opening import progress_bar
+    from rollout_traces.cli.options import progress_bar
 
     with progress_bar("indexing") as report:
         return refresh(report)

@@ -131,10 +131,6 @@ TRACKIO_OUTSIDE_THE_SINK = {
         "trackio.sqlite_storage.SQLiteStorage",
         "trackio.utils",
     },
-    "inspector.trackio_reads": {
-        "trackio.asgi_app._invoke_handler",
-        "trackio.sqlite_storage.SQLiteStorage",
-    },
     "logger.rank_client": {"trackio.utils"},
     "logger.pipeline": {"trackio.utils"},
     "logger.spool_client": {"trackio.utils"},

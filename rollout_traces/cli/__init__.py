@@ -15,7 +15,7 @@ import typer
 from rollout_traces.cli.options import expanded
 from rollout_traces.model.text import words
 
-HELPERS = frozenset({"opening", "options", "printing"})
+HELPERS = frozenset({"options", "printing"})
 """Modules here that are no command."""
 LEAN = frozenset(words("delete events explain flips get label lanes last list live prompts stats"))
 """The commands that do one thing and end, and never need pandas."""

@@ -31,7 +31,7 @@ def check(
 
     Example: rollout-traces check batch.pt --tokenizer Qwen/Qwen3-0.6B --fail-on warn
     """
-    from rollout_traces.decode.tokenizers import load_tokenizer
+    from rollout_traces.decode.vocabulary import load_tokenizer
     from rollout_traces.steps.preflight import LEVELS, load_batch
     from rollout_traces.steps.preflight import check as examine
 

@@ -15,7 +15,7 @@ from rollout_traces.cli import options
 from rollout_traces.cli.printing import print_json
 
 if TYPE_CHECKING:
-    from rollout_traces.doctor.base import CheckFinding
+    from rollout_traces.doctor import CheckFinding
     from rollout_traces.sources.base import Found
     from rollout_traces.sources.problems import Problems
     from rollout_traces.sources.scan import FoundRun
@@ -87,7 +87,7 @@ def _print_sample(path: str, kwargs: dict[str, Any]) -> None:
     from rich.console import Console
 
     from rollout_traces.cli.printing import print_turns, turns_of
-    from rollout_traces.decode.tokenizers import load_tokenizer
+    from rollout_traces.decode.vocabulary import load_tokenizer
     from rollout_traces.doctor.decoding import sample_conversation
 
     sample = sample_conversation(load_tokenizer(path), kwargs)
@@ -124,7 +124,7 @@ def look_into(paths: Sequence[Path]) -> dict[str, list[CheckFinding]]:
     Raises:
         ConfigError: a path is not there.
     """
-    from rollout_traces.doctor.base import CheckFinding
+    from rollout_traces.doctor import CheckFinding
     from rollout_traces.sources.problems import Problems
     from rollout_traces.sources.scan import scan
 
@@ -138,7 +138,7 @@ def look_into(paths: Sequence[Path]) -> dict[str, list[CheckFinding]]:
 
 
 def _run(run: FoundRun, problems: Problems) -> Iterator[CheckFinding]:
-    from rollout_traces.doctor.base import CheckFinding
+    from rollout_traces.doctor import CheckFinding
 
     steps = "steps are in the records" if run.steps is None else f"steps {run.steps[0]} to {run.steps[1]}"
     yield CheckFinding("where", "ok", f"{run.root}: {len(run.files)} files, {decimal(run.size)}, {steps}")

@@ -77,7 +77,7 @@ def export(
     Example: rollout-traces export run-001 site -p gsm8k -f site
     Example: rollout-traces export run-001 good.parquet -p gsm8k -w "reward >= 1 and trained = 1"
     """
-    from rollout_traces.cli.opening import progress_bar, remember
+    from rollout_traces.cli.options import progress_bar, remember
     from rollout_traces.export import ExportQuery, export_atif, export_partitioned, export_scout
     from rollout_traces.export import export as write
     from rollout_traces.export.training import FORMATS as TRAINING_FORMATS
@@ -132,7 +132,7 @@ def export(
 
 
 def _write_site(store: Store, source: options.From, which: options.Which, out: Path, as_json: bool) -> None:
-    from rollout_traces.cli.opening import progress_bar
+    from rollout_traces.cli.options import progress_bar
     from rollout_traces.inspector.site import write_site
     from rollout_traces.inspector.workspace import Workspace
 

@@ -51,8 +51,8 @@ def import_(
 
     Example: rollout-traces import ./outputs/rollout_data -p gsm8k --name run-1
     """
-    from rollout_traces.cli.opening import progress_bar, remember
-    from rollout_traces.decode.tokenizers import load_tokenizer
+    from rollout_traces.cli.options import progress_bar, remember
+    from rollout_traces.decode.vocabulary import load_tokenizer
     from rollout_traces.sources.importing import import_rollouts
 
     # what Trackio prints of its runs is no part of this command's answer

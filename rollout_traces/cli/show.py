@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.filesize import decimal
 
-from rollout_traces.cli.opening import progress_bar, remember, remembered
-from rollout_traces.cli.options import login
+from rollout_traces.cli.options import login, progress_bar, remember, remembered
 from rollout_traces.cli.printing import sentence
 from rollout_traces.errors import ConfigError, StoreError, extra
 from rollout_traces.inspector.origins import LARGEST_PORT, is_loopback

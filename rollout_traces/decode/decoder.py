@@ -26,7 +26,7 @@ from rollout_traces.decode.spans import (
     split_by_provenance,
 )
 from rollout_traces.decode.template_markers import TemplateMarkers
-from rollout_traces.decode.tokenizers import TemplatedTokenizer
+from rollout_traces.decode.vocabulary import TemplatedTokenizer
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.text import quoted
 from rollout_traces.model.transcript import Source, TokenTrack, Transcript, Turn

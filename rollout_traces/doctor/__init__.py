@@ -1,11 +1,88 @@
-"""Checks of an installation: what is there, what would work, what would not."""
+"""Checks of an installation: what is there, what would work, what would not.
+
+A check is one function of a file in this folder, registered by name.
+"""
+
+from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
-from rollout_traces.doctor.base import CHECKS, CheckFinding, Examination, check, each_check
+Status = Literal["ok", "note", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class CheckFinding:
+    """One thing that a check saw.
+
+    Attributes:
+        subject: what it speaks of, a few words.
+        status: `ok`, `note` (worth knowing), `warn` (works, but) or `fail` (does not work).
+        seen: what was seen, one sentence.
+        advice: what to do; empty when there is nothing to do.
+    """
+
+    subject: str
+    status: Status
+    seen: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Examination:
+    """The subject of an examination, as the checks are given it.
+
+    Attributes:
+        project: a Trackio project, or None for what holds for all of them.
+        tokenizer: a tokenizer's folder or name, or None.
+        config: a trainer's YAML config, or None.
+        chat_template_kwargs: arguments of the tokenizer's template.
+        fix: mend what a check can mend.
+    """
+
+    project: str | None = None
+    tokenizer: str | None = None
+    config: Path | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    fix: bool = False
+
+
+Check = Callable[[Examination], Iterable[CheckFinding]]
+CHECKS: dict[str, Check] = {}
+
+
+def check(name: str) -> Callable[[Check], Check]:
+    """Registers a check under the heading it is printed with."""
+
+    def register(function: Check) -> Check:
+        if name in CHECKS:
+            raise ValueError(f"check {name!r} is registered already. Expected a name of its own.")
+        CHECKS[name] = function
+        return function
+
+    return register
+
+
+def each_check(examination: Examination) -> Iterator[tuple[str, list[CheckFinding]]]:
+    """Runs the checks one by one; one that raises becomes a finding and does not stop the others.
+
+    Yields:
+        Heading and findings of each check as it ends, in the order of registration.
+    """
+    for name, function in CHECKS.items():
+        yield name, _findings_of(name, function, examination)
+
+
+def _findings_of(name: str, function: Check, examination: Examination) -> list[CheckFinding]:
+    try:
+        return list(function(examination))
+    except Exception as error:  # noqa: BLE001  said in the report, that is what it is for
+        return [CheckFinding(name, "fail", f"the check itself failed: {error!r}", "Please report this.")]
+
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
-
-__all__ = ["CHECKS", "CheckFinding", "Examination", "check", "each_check"]

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rollout_traces.decode.tokenizers import load_tokenizer
-from rollout_traces.doctor.base import CheckFinding, Examination, check
+from rollout_traces.decode.vocabulary import load_tokenizer
+from rollout_traces.doctor import CheckFinding, Examination, check
 from rollout_traces.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.filesize import decimal
 
-from rollout_traces.doctor.base import CheckFinding, Examination, check
+from rollout_traces.doctor import CheckFinding, Examination, check
 from rollout_traces.model.private_files import NETWORK_TYPES, is_network_mount, mount_type
 from rollout_traces.model.units import GIGABYTE
 from rollout_traces.sink.home import GROUP, allowed_mode

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from rollout_traces.doctor.base import CheckFinding, Examination, check
+from rollout_traces.doctor import CheckFinding, Examination, check
 
 CAP = "max_rollout_traces_per_step"
 

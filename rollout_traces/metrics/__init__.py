@@ -1,18 +1,8 @@
 """Metrics of a step over all its rollouts: `rollout_metrics(batch)`."""
 
-from rollout_traces.metrics import (
-    diversity,
-    groups,
-    loops,
-    mismatch,
-    policy,
-    prefixes,
-    rewards,
-    shapes,
-    update,
-)
+from rollout_traces.metrics import diversity, groups, loops, policy, prefixes, rewards, shapes, update
 from rollout_traces.metrics.compute import check_keys, missing_inputs, rollout_metrics, step_histograms
-from rollout_traces.metrics.mismatch import identity_checks
+from rollout_traces.metrics.policy import identity_checks
 from rollout_traces.metrics.registry import FAMILIES, Family, Key, family
 from rollout_traces.metrics.view import StepView, ToolUse, tool_use
 
@@ -31,5 +21,5 @@ __all__ = [
     "tool_use",
 ]
 
-BUILT_IN = (rewards, shapes, policy, mismatch, groups, diversity, loops, prefixes, update)
+BUILT_IN = (rewards, shapes, policy, groups, diversity, loops, prefixes, update)
 """The modules whose families are registered on import."""

@@ -2,6 +2,9 @@
 
 A pure function of the step, the options, what is stored of it and the run's state so far: it knows no Trackio, no
 file, no clock and no lock. A part that fails is counted and left out; the rest of the step is stored.
+
+Of rows that are copied with their ledger, what was stored of them holds: a copy may lack the tokens of some rows, and
+a share of an update, or flags, speak of all rows of a step.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from rollout_traces.alarms.alerts import alerts_of
 from rollout_traces.alarms.figures import figures_of, scalar_figures
 from rollout_traces.alarms.online import Trail, as_plain, judge
 from rollout_traces.flags import (
+    REGISTRY,
     Alert,
     Flag,
     FlagErrors,
@@ -31,7 +35,7 @@ from rollout_traces.flags import (
 )
 from rollout_traces.flags.flag import as_arrays
 from rollout_traces.ledger.build import complete_from_transcripts
-from rollout_traces.ledger.columns import Ledger
+from rollout_traces.ledger.columns import COLUMNS, NULL_INT, Ledger, any_known
 from rollout_traces.ledger.loss_histogram import loss_histogram, pack
 from rollout_traces.metrics import step_histograms, tool_use
 from rollout_traces.model.counted_warnings import Warnings
@@ -39,7 +43,6 @@ from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.transcript import Transcript
 from rollout_traces.settings.logger_options import page_address
 from rollout_traces.sink.stored import StoredRow
-from rollout_traces.steps.copied import CopiedRows
 from rollout_traces.steps.discarded import RunningTotals, filtered_details
 from rollout_traces.steps.open_step import ClosedStep
 from rollout_traces.steps.options import StepOptions
@@ -407,3 +410,62 @@ def _with_selection(
     return ledger.with_columns(
         selected_by=selected_by, selected_probability=probability, trace_uid=trace_uid, flags=names
     )
+
+
+UNSEEN = "Raised when the rollout was logged; what it was raised for is not in the copy."
+OF_THE_WHOLE_STEP = ("update_share", "equal_to")
+"""Columns that other rows' tokens decide: unknown where the stored row does not have them."""
+_PLACE = ("step", "group", "sample", "selected_probability")
+_NUMBERS = {c.name for c in COLUMNS if c.kind in ("float", "int") and "/" not in c.name} - {*_PLACE}
+
+
+class CopiedRows:
+    """The rows of a batch that came with their ledger's rows; for all others everything stays as it is found.
+
+    Args:
+        batch: B rollouts.
+    """
+
+    def __init__(self, batch: PackedBatch) -> None:
+        given = enumerate(batch.row_lists.get("ledger_rows") or ())
+        self._stored: dict[int, Mapping[str, Any]] = {n: row for n, row in given if isinstance(row, Mapping)}
+
+    def ledger(self, ledger: Ledger) -> Ledger:
+        """Puts the stored numbers into a ledger; what no copied row knows stays as it was computed."""
+        names = {name for row in self._stored.values() for name in row if name in _NUMBERS}
+        changed = {}
+        for name in sorted(names | {*OF_THE_WHOLE_STEP}) if self._stored else ():
+            column = ledger.get(name).copy()
+            unknown = NULL_INT if column.dtype == np.int64 else np.nan
+            for row, stored in self._stored.items():
+                value = stored.get(name)
+                if isinstance(value, (int, float)) and np.isfinite(value):
+                    column[row] = value
+                elif name in OF_THE_WHOLE_STEP:
+                    column[row] = unknown
+            if name in ledger.columns or any_known(name, column):
+                changed[name] = column
+        return ledger.with_columns(**changed)
+
+    def flags(self, found: Mapping[int, Sequence[Flag]]) -> dict[int, Sequence[Flag]]:
+        """Gives each copied row the flags that it had, with the sentences that were found anew."""
+        kept = dict(found)
+        for row, stored in self._stored.items():
+            names = stored.get("flags")
+            if isinstance(names, (list, tuple)) and (names or row in found):
+                kept[row] = [flag for name in names for flag in _named(str(name), found.get(row, ()))]
+        return kept
+
+    def chosen(self, item: Selected) -> Selected:
+        """Tells how a row was chosen when it was logged, where the copy takes every row that it can read."""
+        stored = self._stored.get(item.row, {})
+        if item.selected_by != "all" or not isinstance(stored.get("selected_by"), str):
+            return item
+        probability = stored.get("selected_probability")
+        known = float(probability) if isinstance(probability, (int, float)) else float("nan")
+        return replace(item, selected_by=stored["selected_by"], probability=known)
+
+
+def _named(name: str, found: Sequence[Flag]) -> list[Flag]:
+    severity = REGISTRY[name].severity if name in REGISTRY else "info"
+    return [flag for flag in found if flag.name == name] or [Flag(name, severity, UNSEEN)]

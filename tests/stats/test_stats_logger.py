@@ -18,8 +18,7 @@ import torch.multiprocessing as mp
 
 import rollout_traces as rt
 from rollout_traces.errors import ConfigError
-from rollout_traces.stats.commits import StepRule
-from rollout_traces.stats.stats_logger import StatsLogger
+from rollout_traces.stats.stats_logger import StatsLogger, StepRule, WindowedAverages, is_averaged
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
 
 
@@ -353,3 +352,33 @@ def test_the_trainers_config_is_stored_with_the_run_without_its_secrets(trackio_
     config = orjson.loads(config)
     assert config["note"] == "the trainer's own" and config["api_key"] == "***"
     assert config["stats_logger"] == section
+
+
+@pytest.mark.parametrize(
+    "key", ["loss", "reward/mean", "loss/avg", "maximum_entropy_bonus", "group/pass@8", "stop/length_share"]
+)
+def test_quantities_are_averaged(key):
+    assert is_averaged(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["loss/min", "reward/max", "grad_max", "reward/p95", "entropy/p10", "median", "global_step", "step", "count/samples",
+     "discarded/too_long_count", "version", "rollout/count/tokens", "epoch"],
+)  # fmt: skip
+def test_counters_extremes_and_quantiles_are_not(key):
+    assert not is_averaged(key)
+
+
+def test_keys_have_counts_of_their_own():
+    window = WindowedAverages()
+    assert window.add({"a": 1.0, "b": 4.0, "step": 1}) == 0
+    assert window.add({"a": 3.0, "b": math.nan, "step": 2}) == 1
+    assert window.flush() == {"a": 2.0, "b": 4.0, "step": 2}
+    assert window.flush() == {}
+
+
+def test_a_key_that_was_never_finite_is_absent():
+    window = WindowedAverages()
+    window.add({"a": math.inf})
+    assert window.flush() == {}

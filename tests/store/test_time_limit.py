@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from rollout_traces.errors import ConfigError, StoreError
-from rollout_traces.inspector.app import answered
+from rollout_traces.inspector.server import answered
 from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.store import Store
 from rollout_traces.store.columns.engine import Engine

@@ -136,6 +136,11 @@ export function openDialog(className, testid, title, ...body) {
   return dialog;
 }
 
+// A part of a page below its title; `note` stands faint beside the title, where there is one.
+export function block(selector, testid, title, note, ...inside) {
+  return h(selector, { testid }, h("h2", title, note ? h("span.rt-faint", ` ${note}`) : null), inside);
+}
+
 // heads: the texts or cells of the head's one row; rows: those of the body.
 export function table(props, heads, rows) {
   const cells = heads.flat().map(head => (typeof head === "string" ? h("th", head) : head));

@@ -1,5 +1,7 @@
 // Numbers as a person reads them.
 
+import { inert } from "./text.js";
+
 export function number(value, digits = 4) {
   if (value === null || value === undefined) return "\u2013";
   if (typeof value !== "number") return String(value);
@@ -15,6 +17,13 @@ export function number(value, digits = 4) {
       .replace(/(\.\d*?)0+$/, "$1")
       .replace(/\.$/, ""),
   );
+}
+
+// A value of any kind: a number, or its text.
+export function shown(value, digits) {
+  return value === null || value === undefined || typeof value === "number"
+    ? number(value, digits)
+    : inert(String(value));
 }
 
 export function signed(value) {

@@ -1,6 +1,8 @@
-// Where a button leads: to a rollout, or to the rows of a filter, whatever was filtered or sorted before.
+// Where a button leads: to a rollout, a prompt, the rows of a filter or what differs, whatever was filtered or sorted before.
 
+import { h } from "./dom.js";
 import * as state from "./state.js";
+import { inert } from "./text.js";
 
 const ALL = { where: null, text: null, sort: null, scope: null };
 
@@ -23,4 +25,19 @@ export function toKept(where, more = {}) {
 // All rows that satisfy a filter, kept or not.
 export function toRows(where, more = {}) {
   state.set({ page: "explore", rows: "all", ...ALL, where, ...more });
+}
+
+// What differs between A, the rollouts that `more` names, and B, its `against`: the ten steps before where there is none.
+export function toExplain(more = {}) {
+  state.set({ page: "explain", explain: null, flag: null, steps: null, where: null, against: null, ...more });
+}
+
+// A prompt by its key and its first characters, which leads to its rollouts over steps, splits and runs.
+export function promptLink({ prompt_key, prompt }, shown) {
+  return h(
+    "button.rt-plain-link.rt-ellipsis",
+    { title: inert(prompt || prompt_key), onclick: () => state.set({ page: "prompts", prompt: prompt_key }) },
+    h("b", inert(prompt_key)),
+    prompt && shown ? h("span.rt-soft", ` ${inert(prompt.slice(0, shown))}`) : null,
+  );
 }

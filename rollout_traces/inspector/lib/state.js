@@ -1,6 +1,6 @@
 // Where one is, as an address: every state of the page is a query string that can be pasted.
 
-const words = text => text.split(" ");
+import { words } from "./text.js";
 
 export const KEYS = words(
   "page project run split step group sample id follow scope where text sort view overlay plain ws token a b rows columns hist flag " +

@@ -1,5 +1,8 @@
 // Hostile text made visible: control, bidi, zero-width and tag characters are drawn as marks instead of acting.
 
+// A list of names, written as one text.
+export const words = text => text.trim().split(/\s+/);
+
 const NAMES = {
   0x00ad: "SHY",
   0x061c: "ALM",

@@ -16,8 +16,7 @@ import logging
 from threading import Lock
 from typing import Any
 
-from rollout_traces.stats.tracker.merge import Export, MergeRule, merge_exports, shared_names
-from rollout_traces.stats.tracker.record import ReduceType
+from rollout_traces.stats.tracker.merge import Export, MergeRule, ReduceType, merge_exports, shared_names
 from rollout_traces.stats.tracker.tracker import StatsTracker
 
 log = logging.getLogger("rollout_traces.stats.tracker")

@@ -12,8 +12,16 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from rollout_traces.errors import extra
-from rollout_traces.stats.tracker.merge import Export, export_totals, reduce_totals
-from rollout_traces.stats.tracker.record import ReduceType, StatRecord, Totals, mask_record, value_record
+from rollout_traces.stats.tracker.merge import (
+    Export,
+    ReduceType,
+    StatRecord,
+    Totals,
+    export_totals,
+    mask_record,
+    reduce_totals,
+    value_record,
+)
 
 log = logging.getLogger("rollout_traces.stats.tracker")
 TIMING = "timeperf"

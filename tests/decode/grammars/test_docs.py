@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout_traces.decode.grammars import parse_assistant
-from rollout_traces.decode.grammars.registry import CALL_GRAMMARS
+from rollout_traces.decode.grammars import CALL_GRAMMARS, parse_assistant
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "tool-calls.md"
 EXAMPLES = {

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_traces.decode.grammars import grammars_for, parse_assistant
+from rollout_traces.decode.grammars import CALL_GRAMMARS, SAFE_CALL_GRAMMARS, grammars_for, parse_assistant
 from rollout_traces.decode.grammars.json_calls import HERMES
-from rollout_traces.decode.grammars.registry import CALL_GRAMMARS, SAFE_CALL_GRAMMARS
 from rollout_traces.decode.grammars.thinking import FAMILIES, TYPED_FAMILIES
 
 from .builders import assert_nothing_is_lost

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from rollout_traces.errors import ConfigError, StoreError
-from rollout_traces.inspector.app import answered
 from rollout_traces.inspector.asking import answer_of, as_plain, read_request
 from rollout_traces.inspector.pages import around, rollouts, run
+from rollout_traces.inspector.server import answered
 from rollout_traces.inspector.site import write_site
 from rollout_traces.inspector.workspace import SplitView
 

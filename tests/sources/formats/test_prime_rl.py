@@ -14,8 +14,8 @@ import pytest
 
 import rollout_traces as rt
 from rollout_traces.sources.importing import import_rollouts
+from rollout_traces.sources.lines import open_zstd
 from rollout_traces.sources.problems import Problems
-from rollout_traces.sources.zstd_frames import open_zstd
 from tests.sources.reading import SAMPLES, rows_of, runs_of
 
 STREAM = SAMPLES / "prime-rl-stream"
@@ -180,7 +180,7 @@ class TestSealedFrames:
 
     def test_a_frame_that_says_it_is_huge_is_refused_before_it_is_unpacked(self, tmp_path, monkeypatch):
         path = STREAM / TRACES / "stream/00000.jsonl.zst"
-        monkeypatch.setattr("rollout_traces.sources.zstd_frames.MOST_FRAME", 1000)
+        monkeypatch.setattr("rollout_traces.sources.lines.MOST_FRAME", 1000)
         with open_zstd(path) as file, pytest.raises(OSError, match="Expected at most 1,000"):
             file.read()
 

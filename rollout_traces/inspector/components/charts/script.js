@@ -184,7 +184,7 @@ export class Charts {
             onStep: goTo,
             label: `${title} over ${AXES[axis] || "steps"}`,
           }),
-          chart.length > 1 ? legend(series) : null,
+          chart.length > 1 && legend(series),
         );
       }),
       this.whereTimeWent(now),

@@ -1,7 +1,7 @@
 // Two rollouts side by side: the shared prefix folded, the first divergent token marked, what differs.
 
 import { ghost, h, notice, replace, select, table } from "../../lib/dom.js";
-import { number, percent, plural, signed } from "../../lib/format.js";
+import { number, percent, plural, shown, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { mounted, populationOfStep, setPopulation, splitOf } from "../../lib/pages.js";
@@ -10,7 +10,7 @@ import { shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { grouped } from "../../lib/flags.js";
 import { inert } from "../../lib/text.js";
-import { selectedSentence } from "../rollout_header/script.js";
+import { headline, selectedSentence } from "../rollout_header/script.js";
 import { LOOK_KEYS, lookOf, lookPatch } from "../transcript/keys.js";
 import { TranscriptView } from "../transcript/script.js";
 
@@ -132,15 +132,10 @@ function sideHead(answer, at) {
     options.unshift({ id: side.id, step: m.step, group: m.group, sample: m.sample, reward: m.reward });
   return h(
     "section.rt-side-head",
-    h(
-      "div.rt-headline",
-      h(
-        "div.rt-reward",
-        { style: { "--dot": rewardColour(m.reward, answer.range) } },
-        h("span.rt-label", at ? "B · reward" : "A · reward"),
-        h("b", number(m.reward)),
-      ),
-      h("div.rt-advantage", h("span.rt-label", "advantage"), h("b", signed(m.advantage))),
+    headline(
+      m,
+      answer.range,
+      at ? "B · " : "A · ",
       h(
         "div.rt-headline-title",
         select(
@@ -216,14 +211,12 @@ function judged(name) {
 function deltaTable(answer) {
   const same = answer.deltas.filter(row => row.a === row.b);
   const rows = answer.deltas.filter(row => row.a !== row.b);
-  const cell = value =>
-    typeof value === "number" ? number(value) : value === null || value === undefined ? "–" : inert(String(value));
   const line = row =>
     h(
       "tr",
       h("th.rt-ellipsis", { title: row.name }, row.name.replace("component/", "").replaceAll("_", " ")),
-      h("td", cell(row.a)),
-      h("td", cell(row.b)),
+      h("td", shown(row.a)),
+      h("td", shown(row.b)),
       h(
         "td",
         { class: judged(row.name) ? (row.delta > 0 ? "rt-up" : "rt-down") : "" },

@@ -12,6 +12,11 @@ export function explanation(answer, doing) {
   return { head: head(answer), findings: findings(answer, doing), beside: beside(answer, doing) };
 }
 
+// The diagnoses that hold where one looks.
+export function inForce(title, diagnoses) {
+  return [h("h3", title), diagnoses.map(each => h("p", { class: `rt-sev-${each.severity}` }, inert(each.sentence)))];
+}
+
 function head(answer) {
   return [
     h(

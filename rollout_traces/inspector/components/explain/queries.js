@@ -1,7 +1,7 @@
 // The figures of a sentence, computed again by the query that gave them: shown on demand, with the statement.
 
 import { copyButton, ghost, h, replace, scrolling, table } from "../../lib/dom.js";
-import { number } from "../../lib/format.js";
+import { number, shown } from "../../lib/format.js";
 import { isStatic } from "../../lib/share.js";
 import { inert } from "../../lib/text.js";
 
@@ -11,17 +11,17 @@ const ABOVE = 60; // pixels that stay in sight above a step's row
 // sight. Null where there is no server.
 export function queries(slot, ask, step = null) {
   if (isStatic()) return null;
-  let shown = false;
+  let open = false;
   const toggle = ghost(
     "figures",
     async () => {
-      shown = !shown;
-      toggle.setAttribute("aria-expanded", String(shown));
-      if (!shown) return replace(slot);
+      open = !open;
+      toggle.setAttribute("aria-expanded", String(open));
+      if (!open) return replace(slot);
       replace(slot, h("p.rt-faint", "Computing…"));
       try {
         const answer = await ask();
-        if (!shown) return undefined;
+        if (!open) return undefined;
         replace(
           slot,
           answer.queries.map(query => drawn(query, step)),
@@ -46,19 +46,7 @@ function drawn({ sql, columns, rows, n_rows }, step) {
   const sides = columns.indexOf("side");
   const steps = columns.indexOf("step");
   const isHere = row => step !== null && steps >= 0 && row[steps] === step;
-  const cell = (value, at) =>
-    h(
-      "td",
-      at === sides
-        ? value
-          ? "B"
-          : "A"
-        : value === null
-          ? "–"
-          : typeof value === "number"
-            ? number(value, 6)
-            : inert(String(value)),
-    );
+  const cell = (value, at) => h("td", at === sides ? (value ? "B" : "A") : shown(value, 6));
   return h(
     "div.rt-query",
     { testid: "query" },
@@ -70,7 +58,7 @@ function drawn({ sql, columns, rows, n_rows }, step) {
         rows.map(row => h("tr", { class: isHere(row) ? "rt-here" : null }, row.map(cell))),
       ),
     ),
-    n_rows > rows.length ? h("p.rt-faint", `${number(rows.length)} of ${number(n_rows)} rows`) : null,
+    n_rows > rows.length && h("p.rt-faint", `${number(rows.length)} of ${number(n_rows)} rows`),
     h("pre.rt-sql.rt-mono", { tabindex: "0" }, inert(sql)),
     copyButton(() => sql, "copy the SQL"),
   );

@@ -9,7 +9,7 @@ import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { pointed } from "../filter_bar/script.js";
 import { KINDS, asked, formatAgainst, kindOf, parseAgainst } from "./against.js";
-import { explanation } from "./explanation.js";
+import { explanation, inForce } from "./explanation.js";
 
 const LEFT = { explain: null, steps: null, against: null };
 const ASKED = ["project", "run", "split", "step", "steps", "where", "against"];
@@ -68,7 +68,7 @@ function load(now) {
         h("b", `${number(answer.rows[0])} rollouts against ${number(answer.rows[1])}`),
         " · figures are over all rollouts, from the ledger; phrases are of those kept at random, those of winners of the pairs that were kept",
       );
-      inForce(request, force);
+      askInForce(request, force);
     },
     error =>
       replace(
@@ -80,16 +80,11 @@ function load(now) {
   );
 }
 
-function inForce(request, slot) {
+function askInForce(request, slot) {
   newestForce(
     call("in_force", request),
     answer => {
-      if (answer.diagnoses.length)
-        replace(
-          slot,
-          h("h3", "Diagnosed at these steps"),
-          answer.diagnoses.map(each => h("p", { class: `rt-sev-${each.severity}` }, inert(each.sentence))),
-        );
+      if (answer.diagnoses.length) replace(slot, inForce("Diagnosed at these steps", answer.diagnoses));
     },
     () => replace(slot),
   );
@@ -147,27 +142,25 @@ function drawSides(now) {
       { testid: "side-b" },
       h("b", "B"),
       choice("against", kind, kinds, chosen => choose(chosen, now, others, splits), "b-kind"),
-      "run" in b
-        ? choice(
-            "run",
-            b.run,
-            catalog.runs.map(run => [run.name, run.label]),
-            run => put({ run }),
-            "b-run",
-          )
-        : null,
-      "split" in b
-        ? choice(
-            "split",
-            b.split,
-            (runOf(now)?.splits || []).map(split => [split.name, split.name]),
-            split => put({ split }),
-            "b-split",
-          )
-        : null,
-      "steps" in b ? field("steps", b.steps, "as A; 85 or 10:20", value => put({ steps: value }), "b-steps") : null,
-      "where" in b ? field("filter", b.where, "all rollouts", value => put({ where: value }), "b-where", true) : null,
-      kind === "run" && !("steps" in b) ? ghost("other steps", () => put({ steps: "" })) : null,
+      "run" in b &&
+        choice(
+          "run",
+          b.run,
+          catalog.runs.map(run => [run.name, run.label]),
+          run => put({ run }),
+          "b-run",
+        ),
+      "split" in b &&
+        choice(
+          "split",
+          b.split,
+          (runOf(now)?.splits || []).map(split => [split.name, split.name]),
+          split => put({ split }),
+          "b-split",
+        ),
+      "steps" in b && field("steps", b.steps, "as A; 85 or 10:20", value => put({ steps: value }), "b-steps"),
+      "where" in b && field("filter", b.where, "all rollouts", value => put({ where: value }), "b-where", true),
+      kind === "run" && !("steps" in b) && ghost("other steps", () => put({ steps: "" })),
       ghost("swap", () => swap(now, b), {
         disabled: ["before", "rest"].includes(kind),
         title: "A and B change places",

@@ -430,7 +430,7 @@ function spreadView(answer) {
   const head = h(
     "div.rt-side-head-line",
     h("h2.rt-mono", answer.column),
-    state.get().hist === answer.column ? ghost("close", () => state.set({ hist: null })) : null,
+    state.get().hist === answer.column && ghost("close", () => state.set({ hist: null })),
   );
   if (answer.bins) {
     const { edges, counts, unknown } = answer.bins;

@@ -1,8 +1,8 @@
 // Flips: which prompts two evaluations, or two runs, solved differently, and every prompt at every evaluation.
 
-import { button, ghost, h, notice, replace, scrolling, select, table } from "../../lib/dom.js";
+import { block, button, ghost, h, notice, replace, scrolling, select, table } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
-import { toRollout } from "../../lib/going.js";
+import { promptLink, toExplain, toRollout } from "../../lib/going.js";
 import { catalog, mounted, runOf, setPopulation } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
@@ -107,12 +107,9 @@ function pickers(answer, now) {
       ? button(
           "explain",
           () =>
-            state.set({
-              page: "explain",
+            toExplain({
               split: evaluation(now),
               step: answer.second,
-              steps: null,
-              where: null,
               run: answer.other,
               against: new URLSearchParams({ run: answer.run, steps: String(answer.first) }).toString(),
             }),
@@ -167,15 +164,10 @@ function summary(answer, asked) {
 
 function changed(answer) {
   const rows = answer.prompts.filter(each => !hidden.has(each.outcome));
-  const block = inside =>
-    h(
-      "section.rt-run-block",
-      { testid: "flips-changed" },
-      h("h2", "Prompts", h("span.rt-faint", ` ${number(rows.length)} shown, lost first`)),
-      inside,
-    );
-  if (!rows.length) return block(h("p.rt-soft", "None. The chips above show others."));
+  const named = ["section.rt-run-block", "flips-changed", "Prompts", `${number(rows.length)} shown, lost first`];
+  if (!rows.length) return block(...named, h("p.rt-soft", "None. The chips above show others."));
   return block(
+    ...named,
     scrolling(
       "Prompts that flipped",
       table(
@@ -186,18 +178,7 @@ function changed(answer) {
             "tr",
             { testid: "flip" },
             h("td", h("span", { class: `rt-chip rt-flip-${each.outcome}` }, OUTCOMES[each.outcome])),
-            h(
-              "td.rt-prompt-cell",
-              h(
-                "button.rt-plain-link.rt-ellipsis",
-                {
-                  title: inert(each.prompt || each.prompt_key),
-                  onclick: () => state.set({ page: "prompts", prompt: each.prompt_key }),
-                },
-                h("b", inert(each.prompt_key)),
-                each.prompt ? h("span.rt-soft", ` ${inert(each.prompt.slice(0, 120))}`) : null,
-              ),
-            ),
+            h("td.rt-prompt-cell", promptLink(each, 120)),
             h("td", `${each.solved_a} of ${each.trials_a}`),
             h("td", `${each.solved_b} of ${each.trials_b}`),
             h(
@@ -263,17 +244,7 @@ function grid(answer) {
         answer.rows.map(row =>
           h(
             "tr",
-            h(
-              "th",
-              h(
-                "button.rt-plain-link.rt-ellipsis",
-                {
-                  title: inert(row.prompt || row.prompt_key),
-                  onclick: () => state.set({ page: "prompts", prompt: row.prompt_key }),
-                },
-                inert(row.prompt_key),
-              ),
-            ),
+            h("th", promptLink(row, 0)),
             row.cells.map((cell, at) => h("td", cell ? gridCell(row, at, answer, title) : null)),
             h("td.rt-num", number(row.flips)),
           ),
@@ -286,7 +257,7 @@ function grid(answer) {
 
 function gridCell(row, at, answer, title) {
   const cell = row.cells[at];
-  const share = cell.solved / cell.trials;
+  const share = shareOf(cell);
   const before = row.cells
     .slice(0, at)
     .map((each, i) => ({ each, i }))
@@ -294,8 +265,8 @@ function gridCell(row, at, answer, title) {
     .pop();
   const pair = before ? opened(before.each, cell) : null;
   const mine = cell.solved_id || cell.failed_id;
-  const fell = before && share < before.each.solved / before.each.trials;
-  const rose = before && share > before.each.solved / before.each.trials;
+  const fell = before && share < shareOf(before.each);
+  const rose = before && share > shareOf(before.each);
   const why = !mine
     ? "; none was kept"
     : pair
@@ -322,19 +293,13 @@ function gridCell(row, at, answer, title) {
   );
 }
 
+const shareOf = cell => cell.solved / cell.trials;
+const solved = cell => cell.solved_id || cell.failed_id;
+const failed = cell => cell.failed_id || cell.solved_id;
+
 // One rollout of each evaluation: where the share fell or rose, a solved one against a failed one.
 function opened(before, cell) {
-  const fell = cell.solved / cell.trials < before.solved / before.trials;
-  const rose = cell.solved / cell.trials > before.solved / before.trials;
-  const a = fell
-    ? before.solved_id || before.failed_id
-    : rose
-      ? before.failed_id || before.solved_id
-      : before.solved_id || before.failed_id;
-  const b = fell
-    ? cell.failed_id || cell.solved_id
-    : rose
-      ? cell.solved_id || cell.failed_id
-      : cell.solved_id || cell.failed_id;
+  const a = shareOf(cell) > shareOf(before) ? failed(before) : solved(before);
+  const b = shareOf(cell) < shareOf(before) ? failed(cell) : solved(cell);
   return a && b ? [a, b] : null;
 }

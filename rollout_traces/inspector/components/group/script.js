@@ -1,6 +1,6 @@
 // A whole group at a glance: its samples with what they did, where they part, what winners say and losers do not.
 
-import { button, ghost, h, notice, numberCell, replace, table } from "../../lib/dom.js";
+import { block, button, ghost, h, notice, numberCell, replace, table } from "../../lib/dom.js";
 import { number, plural, signed } from "../../lib/format.js";
 import { toRollout } from "../../lib/going.js";
 import { rewardColour } from "../../lib/colour.js";
@@ -120,16 +120,11 @@ function members(letters) {
     "flags",
   ];
   const longest = Math.max(...data.members.map(member => member.turns.reduce((sum, turn) => sum + turn.n, 0)), 1);
-  return h(
+  return block(
     "section.rt-bench",
-    h(
-      "h2",
-      "Samples",
-      h(
-        "span.rt-faint",
-        " best first. Equal letters are equal actions; calls of one tool, and answers, stand in one column again after they part",
-      ),
-    ),
+    null,
+    "Samples",
+    "best first. Equal letters are equal actions; calls of one tool, and answers, stand in one column again after they part",
     h(
       "div.rt-bench-scroll",
       { tabindex: "0", "aria-label": "Samples" },
@@ -205,10 +200,11 @@ function parting() {
     action
       ? [h("b", inert(action.name)), " ", h("code", { dir: "auto" }, inert(action.text))]
       : h("span.rt-faint", "no further action");
-  return h(
+  return block(
     "section.rt-bench",
-    { testid: "first-action" },
-    h("h2", "First action in which best and worst differ"),
+    "first-action",
+    "First action in which best and worst differ",
+    null,
     difference === null
       ? h("p.rt-soft", "None: both did the same and said the same at the end.")
       : h(
@@ -223,17 +219,11 @@ function parting() {
 
 function tree() {
   if (!data.tree) return null;
-  return h(
+  return block(
     "section.rt-bench",
-    { testid: "prefix-tree" },
-    h(
-      "h2",
-      "Where they part",
-      h(
-        "span.rt-faint",
-        ` tokens that kept samples share after a prompt of ${plural(data.tree.prompt_tokens, "token")}, with the mean reward of each branch`,
-      ),
-    ),
+    "prefix-tree",
+    "Where they part",
+    `tokens that kept samples share after a prompt of ${plural(data.tree.prompt_tokens, "token")}, with the mean reward of each branch`,
     h("ul.rt-branches", branch(data.tree.root, true)),
   );
 }
@@ -290,17 +280,11 @@ function phrases() {
           )
         : h("p.rt-faint", "No phrase tells them apart."),
     );
-  return h(
+  return block(
     "section.rt-bench",
-    { testid: "phrases" },
-    h(
-      "h2",
-      "What they say",
-      h(
-        "span.rt-faint",
-        ` ${plural(n_winners, "kept sample")} above the group's mean against ${number(n_losers)} below it; hints, not findings`,
-      ),
-    ),
+    "phrases",
+    "What they say",
+    `${plural(n_winners, "kept sample")} above the group's mean against ${number(n_losers)} below it; hints, not findings`,
     n_winners && n_losers
       ? h("div.rt-phrase-sides", side("winners say", winners), side("losers say", losers))
       : h(

@@ -1,9 +1,9 @@
 // Is the run well: every step over all its rollouts; each point opens its examples.
 
-import { button, ghost, h, notice, onWidth, redrawn, replace, select } from "../../lib/dom.js";
+import { block, button, ghost, h, notice, onWidth, redrawn, replace, select } from "../../lib/dom.js";
 import { inUnit, number, percent, plural } from "../../lib/format.js";
 import { usualLine } from "../../lib/flags.js";
-import { toKept, toRollout, toRows } from "../../lib/going.js";
+import { toExplain, toKept, toRollout, toRows } from "../../lib/going.js";
 import { kept, mounted, setPopulation } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
@@ -217,9 +217,11 @@ function bins({ values, counts }) {
 function heat(title, meaning, what, rows, step) {
   if (!rows.length) return null;
   const top = Math.max(...rows.flatMap(row => row.values), 1e-9);
-  return h(
+  return block(
     "section.rt-heat",
-    h("h2", title, h("span.rt-faint", ` ${meaning}`)),
+    null,
+    title,
+    meaning,
     h(
       "div.rt-heat-rows",
       rows.slice(0, 30).map(row => {
@@ -292,7 +294,7 @@ function axis(cells) {
         "span",
         { style: { "max-width": `${cells * 42 - 2}px` } },
         h("span", `step ${number(first)}`),
-        last > first ? h("span", number(last)) : null,
+        last > first && h("span", number(last)),
       ),
     ),
     h("span", "mean"),
@@ -303,22 +305,17 @@ function axis(cells) {
 function switchedOff() {
   const entries = Object.entries(data.off).filter(([, text]) => text);
   if (!entries.length) return null;
-  return h(
+  return block(
     "section.rt-heat",
-    { testid: "switched-off" },
-    h("h2", "Not computed", h("span.rt-faint", " and what is missing for it")),
+    "switched-off",
+    "Not computed",
+    "and what is missing for it",
     entries.map(([what, text]) => h("p.rt-soft", h("b", `${what}: `), text)),
   );
 }
 
 function counters() {
-  const frame = (said, inside) =>
-    h(
-      "section.rt-heat",
-      { testid: "counters" },
-      h("h2", "The logger’s own counters", h("span.rt-faint", ` ${said}`)),
-      inside,
-    );
+  const frame = (said, inside) => block("section.rt-heat", "counters", "The logger’s own counters", said, inside);
   if (data.counters === null)
     return frame("are kept on the machine that trains; a server does not have them. There: rollout-traces doctor");
   const entries = Object.entries(data.counters);
@@ -382,17 +379,15 @@ function examples(now) {
           button("list under Rollouts", () => toKept(answer.where, { ...none, sort: answer.order }), {
             testid: "examples-open",
           }),
-          button(
-            `explain step ${number(Number(now.step))}`,
-            () => state.set({ page: "explain", flag: null, where: null, against: null, steps: null }),
-            { title: "This step against the ten before it", testid: "cell-explain" },
-          ),
+          button(`explain step ${number(Number(now.step))}`, () => toExplain(), {
+            title: "This step against the ten before it",
+            testid: "cell-explain",
+          }),
           answer.where
-            ? button(
-                "explain these",
-                () => state.set({ page: "explain", flag: null, where: answer.where, against: "rest=1", steps: null }),
-                { title: "These rollouts against the others of the step", testid: "cell-explain-these" },
-              )
+            ? button("explain these", () => toExplain({ where: answer.where, against: "rest=1" }), {
+                title: "These rollouts against the others of the step",
+                testid: "cell-explain-these",
+              })
             : null,
           button("all rows under Explore", () =>
             toRows([answer.where, `step = ${now.step}`].filter(Boolean).join(" and "), {

@@ -288,7 +288,7 @@ export class LanesCanvas {
         "div.rt-soft",
         `step ${number(rollout.step)}, group ${number(rollout.group)}, sample ${number(rollout.sample)}${rollout.id ? "" : ", not kept"}`,
       ),
-      s.error[i] >= 0 ? h("div.rt-error-text", inert(answer.names[s.error[i]])) : null,
+      s.error[i] >= 0 && h("div.rt-error-text", inert(answer.names[s.error[i]])),
     );
     this.card.style.left = `${Math.min(event.clientX + 14, window.innerWidth - 270)}px`;
     this.card.style.top = `${Math.min(event.clientY + 14, window.innerHeight - 100)}px`;

@@ -1,6 +1,6 @@
 // The funnel of a step and of the run, and the reward functions by name.
 
-import { ghost, h, scrolling, table } from "../../lib/dom.js";
+import { block, ghost, h, scrolling, table } from "../../lib/dom.js";
 import { number, percent, plural, seconds } from "../../lib/format.js";
 import { toKept, toRows } from "../../lib/going.js";
 import * as state from "../../lib/state.js";
@@ -33,17 +33,11 @@ export function funnelTable(answer) {
     ),
     h("td", counted.n && stage.where ? links(stage.where, step) : null),
   ];
-  return h(
+  return block(
     "section.rt-lanes-block",
-    { testid: "funnel" },
-    h(
-      "h2",
-      "Funnel",
-      h(
-        "span.rt-faint",
-        " rollouts of all there were, and their share of the sampled tokens; one rollout can be in several lines",
-      ),
-    ),
+    "funnel",
+    "Funnel",
+    "rollouts of all there were, and their share of the sampled tokens; one rollout can be in several lines",
     scrolling(
       "Funnel",
       table(
@@ -115,10 +109,11 @@ export function functionsTable(answer, step) {
       h("td.rt-num", share(here.outliers)),
     );
   };
-  return h(
+  return block(
     "section.rt-lanes-block",
-    { testid: "reward-functions" },
-    h("h2", "Reward functions", h("span.rt-faint", " the slowest first; values at this step, lines over the steps")),
+    "reward-functions",
+    "Reward functions",
+    "the slowest first; values at this step, lines over the steps",
     answer.unobserved.map(text => h("p.rt-soft", text)),
     answer.functions.length
       ? scrolling(

@@ -1,7 +1,7 @@
 // One prompt: its rewards and lengths over the steps, a line a run and split; each visit opens its rollouts.
 
-import { button, ghost, h, scrolling, table } from "../../lib/dom.js";
-import { toRollout } from "../../lib/going.js";
+import { block, button, ghost, h, scrolling, table } from "../../lib/dom.js";
+import { toExplain, toRollout } from "../../lib/going.js";
 import { rewardColour } from "../../lib/colour.js";
 import { number, percent, plural } from "../../lib/format.js";
 import * as state from "../../lib/state.js";
@@ -79,19 +79,19 @@ function firstSolved(one) {
 // Its rollouts in the run and split that are looked at, against those of the other prompts.
 function explain(key, now) {
   const where = `prompt_key = '${key.replaceAll("\\", "\\\\").replaceAll("'", "\\'")}'`;
-  return button(
-    "explain",
-    () => state.set({ page: "explain", where, against: "rest=1", step: null, steps: null, prompt: null }),
-    { title: `What its rollouts in ${now.split} have that those of other prompts do not`, testid: "prompt-explain" },
-  );
+  return button("explain", () => toExplain({ where, against: "rest=1", step: null, prompt: null }), {
+    title: `What its rollouts in ${now.split} have that those of other prompts do not`,
+    testid: "prompt-explain",
+  });
 }
 
 function visits(place, one, now) {
   const listed = place.visits.slice(-MOST_LISTED);
-  return h(
+  return block(
     "section.rt-run-block",
-    { testid: "visits" },
-    h("h2", inert(`${place.run}, ${place.split}`), h("span.rt-faint", ` ${plural(place.visits.length, "visit")}`)),
+    "visits",
+    inert(`${place.run}, ${place.split}`),
+    plural(place.visits.length, "visit"),
     scrolling(
       `Visits in ${place.split}`,
       table(
@@ -135,11 +135,10 @@ function visits(place, one, now) {
             ),
             h(
               "td",
-              visit.ids.length > 1
-                ? ghost("compare", () => compare(place, visit.ids[0], visit.ids[visit.ids.length - 1]), {
-                    testid: "visit-compare",
-                  })
-                : null,
+              visit.ids.length > 1 &&
+                ghost("compare", () => compare(place, visit.ids[0], visit.ids[visit.ids.length - 1]), {
+                  testid: "visit-compare",
+                }),
               earlier(place, visit, listed),
             ),
           ),

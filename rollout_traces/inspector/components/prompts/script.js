@@ -2,6 +2,7 @@
 
 import { button, ghost, h, notice, onWidth, replace, scrolling, table } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
+import { promptLink } from "../../lib/going.js";
 import { mounted, setPopulation } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
@@ -123,7 +124,7 @@ function drawList(now) {
       ),
       ".rt-prompts-scroll",
     ),
-    list.prompts.length < list.total ? button(`more of ${number(list.total)}`, more, { testid: "prompts-more" }) : null,
+    list.prompts.length < list.total && button(`more of ${number(list.total)}`, more, { testid: "prompts-more" }),
   );
 }
 
@@ -138,15 +139,7 @@ function row(each, sourced) {
   return h(
     "tr",
     { testid: "prompt-row" },
-    h(
-      "td.rt-prompt-cell",
-      h(
-        "button.rt-plain-link.rt-ellipsis",
-        { title: inert(each.prompt || each.prompt_key), onclick: () => state.set({ prompt: each.prompt_key }) },
-        h("b", inert(each.prompt_key)),
-        each.prompt ? h("span.rt-soft", ` ${inert(each.prompt.slice(0, 160))}`) : null,
-      ),
-    ),
+    h("td.rt-prompt-cell", promptLink(each, 160)),
     sourced ? h("td.rt-ellipsis.rt-prompt-source", inert(each.source || "")) : null,
     h("td.rt-num", solved),
     h("td.rt-num", { title: "reward a step" }, each.trend === null ? "–" : signed(each.trend)),

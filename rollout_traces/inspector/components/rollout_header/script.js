@@ -1,17 +1,17 @@
 // What is known of one rollout, above its conversation.
 
 import { button, copyButton, ghost, h } from "../../lib/dom.js";
-import { number, percent, plural, seconds, signed } from "../../lib/format.js";
+import { number, percent, plural, seconds, shown, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { grouped } from "../../lib/flags.js";
 import { keep, recalled } from "../../lib/kept.js";
-import { inert } from "../../lib/text.js";
+import { inert, words } from "../../lib/text.js";
 
 // A number or a text with its label; nodes as they are, nothing where it is unknown.
 function fact(label, value, title) {
   if (value === null || value === undefined || value === "") return null;
-  const shown = Array.isArray(value) ? value : typeof value === "number" ? number(value) : inert(String(value));
-  return h("div.rt-fact", { title }, h("span.rt-label", label), h("span.rt-fact-value", shown));
+  const said = Array.isArray(value) ? value : shown(value);
+  return h("div.rt-fact", { title }, h("span.rt-label", label), h("span.rt-fact-value", said));
 }
 
 function versions(m) {
@@ -42,45 +42,14 @@ function components(m, ranges) {
   );
 }
 
-const SHOWN = new Set([
-  "status",
-  "schema",
-  "kind",
-  "uid",
-  "split",
-  "step",
-  "group",
-  "sample",
-  "flags",
-  "reward",
-  "advantage",
-  "n_tokens",
-  "n_prompt",
-  "n_sampled",
-  "n_environment",
-  "n_thinking",
-  "n_turns",
-  "n_tool_calls",
-  "n_tool_errors",
-  "stop_reason",
-  "version_min",
-  "version_max",
-  "train_version",
-  "staleness_max",
-  "mean_logprob",
-  "mismatch_k3",
-  "update_share",
-  "selected_by",
-  "selected_probability",
-  "population",
-  "parsed_answer",
-  "ground_truth",
-  "discard_reason",
-  "source",
-  "origin",
-  "raw_reward",
-  "success",
-]);
+const SHOWN = new Set(
+  words(`
+    status schema kind uid split step group sample flags reward advantage n_tokens n_prompt n_sampled n_environment
+    n_thinking n_turns n_tool_calls n_tool_errors stop_reason version_min version_max train_version staleness_max
+    mean_logprob mismatch_k3 update_share selected_by selected_probability population parsed_answer ground_truth
+    discard_reason source origin raw_reward success
+  `),
+);
 
 function answer(label, value) {
   if (value === undefined || value === null) return null;
@@ -103,6 +72,26 @@ export function selectedSentence(m, group) {
   return `Kept as “${inert(String(m.selected_by)).replaceAll("_", " ").replace(":", ": ")}”${of}${chance}.`;
 }
 
+// Reward and advantage; `side` says whose they are where there are two.
+export function headline(m, range, side, ...beside) {
+  return h(
+    "div.rt-headline",
+    h(
+      "div.rt-reward",
+      { style: { "--dot": rewardColour(m.reward, range) }, title: "reward" },
+      h("span.rt-label", `${side}reward`),
+      h("b", { testid: side ? null : "reward" }, number(m.reward)),
+    ),
+    h(
+      "div.rt-advantage",
+      { title: "mean advantage over the loss tokens" },
+      h("span.rt-label", "advantage"),
+      h("b", signed(m.advantage)),
+    ),
+    beside,
+  );
+}
+
 // What stands in one line; the rest unfolds.
 const OPENED = "rt-header-open";
 const SHOWN_FLAGS = 3;
@@ -117,24 +106,13 @@ export function rolloutHeader(rollout, actions) {
   ]
     .filter(Boolean)
     .join(" · ");
-  const range = rollout.ranges.reward;
   return h(
     "section.rt-rollout-head",
     { testid: "rollout-header" },
-    h(
-      "div.rt-headline",
-      h(
-        "div.rt-reward",
-        { style: { "--dot": rewardColour(m.reward, range) }, title: "reward" },
-        h("span.rt-label", "reward"),
-        h("b", { testid: "reward" }, number(m.reward)),
-      ),
-      h(
-        "div.rt-advantage",
-        { title: "mean advantage over the loss tokens" },
-        h("span.rt-label", "advantage"),
-        h("b", signed(m.advantage)),
-      ),
+    headline(
+      m,
+      rollout.ranges.reward,
+      "",
       h("h1.rt-headline-title", title || "A trace of another tool"),
       h("div.rt-headline-tools", actions.compare ? tools(rollout, actions) : null),
     ),
@@ -292,12 +270,7 @@ function more(m) {
       "dl",
       rest.map(key => [
         h("dt.rt-mono", inert(key)),
-        h(
-          "dd",
-          typeof m[key] === "number"
-            ? number(m[key])
-            : inert(String(typeof m[key] === "object" ? JSON.stringify(m[key]) : m[key])),
-        ),
+        h("dd", shown(typeof m[key] === "object" ? JSON.stringify(m[key]) : m[key])),
       ]),
     ),
   );

@@ -1,9 +1,9 @@
 // The run at a glance: what is wrong, since when, for whom; a point of a chart opens what differs there.
 
-import { button, ghost, h, notice, onWidth, redrawn, replace, svg } from "../../lib/dom.js";
+import { block, button, ghost, h, notice, onWidth, redrawn, replace, svg } from "../../lib/dom.js";
 import { usualLine } from "../../lib/flags.js";
 import { inUnit, number, plural } from "../../lib/format.js";
-import { toRows } from "../../lib/going.js";
+import { toExplain, toRows } from "../../lib/going.js";
 import { mounted, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import { inFile, isStatic, shareButton } from "../../lib/share.js";
@@ -13,7 +13,7 @@ import { axisPicker, isLog, logButton } from "../charts/axis_controls.js";
 import { differences } from "../runs/differences.js";
 import { lineChart } from "../charts/line_chart.js";
 import { AXES, along, besides, weightFor } from "../charts/scale.js";
-import { explanation } from "../explain/explanation.js";
+import { explanation, inForce } from "../explain/explanation.js";
 import { queries } from "../explain/queries.js";
 import { actions } from "../explain/script.js";
 
@@ -199,17 +199,16 @@ function diagnoses() {
     "section.rt-run-block",
     { testid: "diagnoses" },
     found.slice(0, nShown).map(diagnosis),
-    found.length > nShown
-      ? h(
-          "details",
-          { testid: "diagnoses-folded" },
-          h(
-            "summary",
-            nShown < nWrong ? `${number(found.length - nShown)} more` : `${number(found.length - nShown)} more to know`,
-          ),
-          found.slice(nShown).map((each, at) => diagnosis(each, at + nShown)),
-        )
-      : null,
+    found.length > nShown &&
+      h(
+        "details",
+        { testid: "diagnoses-folded" },
+        h(
+          "summary",
+          nShown < nWrong ? `${number(found.length - nShown)} more` : `${number(found.length - nShown)} more to know`,
+        ),
+        found.slice(nShown).map((each, at) => diagnosis(each, at + nShown)),
+      ),
   );
 }
 
@@ -253,7 +252,7 @@ function diagnosis(each, at) {
       ? h(
           "ul",
           each.consequences.slice(0, 6).map(one => h("li", inert(one.sentence))),
-          each.consequences.length > 6 ? h("li", `and ${each.consequences.length - 6} more`) : null,
+          each.consequences.length > 6 && h("li", `and ${each.consequences.length - 6} more`),
         )
       : null,
   );
@@ -323,7 +322,7 @@ function strip(wide, step) {
     svg("text", { x: STRIP.left, y: height - 2 }, `step ${number(first)}`),
     svg("text", { x: wide - STRIP.right, y: height - 2, "text-anchor": "end" }, number(last)),
   );
-  return h("section.rt-run-block", { testid: "timeline" }, h("h2", "Timeline"), picture);
+  return block("section.rt-run-block", "timeline", "Timeline", null, picture);
 }
 
 function leadsTo(mark, step) {
@@ -365,14 +364,14 @@ function card(metric, step, chartWidth) {
 
 function events() {
   if (!data.events.length) return null;
-  return h(
+  return block(
     "section.rt-run-block",
-    { testid: "events" },
-    h("h2", "What happened"),
+    "events",
+    "What happened",
+    null,
     h("div.rt-run-events", data.events.map(eventLine)),
-    data.n_events > data.events.length
-      ? h("p.rt-faint", `${number(data.n_events)} in all; rollout-traces events lists them.`)
-      : null,
+    data.n_events > data.events.length &&
+      h("p.rt-faint", `${number(data.n_events)} in all; rollout-traces events lists them.`),
   );
 }
 
@@ -421,10 +420,11 @@ function settings() {
 
 function unobserved() {
   if (!data.unobserved.length) return null;
-  return h(
+  return block(
     "section.rt-run-block",
-    { testid: "unobserved" },
-    h("h2", "Unobserved", h("span.rt-faint", " not logged, so not known to be fine")),
+    "unobserved",
+    "Unobserved",
+    "not logged, so not known to be fine",
     data.unobserved.map(each =>
       h(
         "p.rt-soft",
@@ -455,11 +455,10 @@ function explain(now) {
             "span",
             isStatic()
               ? null
-              : ghost(
-                  "widen",
-                  () => state.set({ page: "explain", explain: null, steps: null, against: null, where: null }),
-                  { title: "On a page of its own: other steps, filters, against …", testid: "explain-widen" },
-                ),
+              : ghost("widen", () => toExplain(), {
+                  title: "On a page of its own: other steps, filters, against …",
+                  testid: "explain-widen",
+                }),
             ghost("close", () => state.set({ explain: null })),
           ),
         ),
@@ -482,15 +481,5 @@ function drawInForce() {
   const found = (data?.diagnoses || []).filter(
     each => each.step !== null && each.step <= step && (each.last === null || each.last >= step),
   );
-  replace(
-    slot,
-    found.length
-      ? h(
-          "section",
-          { testid: "in-force" },
-          h("h3", "Diagnosed at this step"),
-          found.map(each => h("p", { class: `rt-sev-${each.severity}` }, inert(each.sentence))),
-        )
-      : null,
-  );
+  replace(slot, found.length ? h("section", { testid: "in-force" }, inForce("Diagnosed at this step", found)) : null);
 }

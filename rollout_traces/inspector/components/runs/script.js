@@ -1,6 +1,7 @@
 // Several runs: curves over each other by steps, rollouts or tokens; settings that differ; ways to what else differs.
 
-import { button, ghost, h, notice, onWidth, replace, select } from "../../lib/dom.js";
+import { block, button, ghost, h, notice, onWidth, replace, select } from "../../lib/dom.js";
+import { toExplain } from "../../lib/going.js";
 import { catalog, mounted, setPopulation } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import { number } from "../../lib/format.js";
@@ -91,10 +92,11 @@ function draw() {
           data.shown.map(name => card(name, now, wide)),
         )
       : h("p.rt-empty", "None of them logged a number."),
-    h(
+    block(
       "section.rt-run-block",
-      { testid: "settings" },
-      h("h2", "Settings that differ", h("span.rt-faint", ` ${number(data.settings.length)}`)),
+      "settings",
+      "Settings that differ",
+      number(data.settings.length),
       data.settings.length
         ? differences(
             data.settings,
@@ -108,14 +110,7 @@ function draw() {
 
 function head(now) {
   const step = now.step === undefined ? null : Number(now.step);
-  const explain = patch =>
-    state.set({
-      page: "explain",
-      where: null,
-      steps: null,
-      against: new URLSearchParams({ run: data.runs[1].run }).toString(),
-      ...patch,
-    });
+  const explain = patch => toExplain({ against: new URLSearchParams({ run: data.runs[1].run }).toString(), ...patch });
   return h(
     "div.rt-flip-pickers.rt-runs-head",
     h("b", inert(data.runs[0].run)),

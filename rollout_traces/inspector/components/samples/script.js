@@ -61,7 +61,7 @@ export function dots(rewards, range) {
     "div.rt-dots",
     { title: rewards.map(r => number(r.reward)).join("  ") },
     shown.map(r => h("i", { class: r.traced ? "" : "rt-untraced", style: { "--dot": rewardColour(r.reward, range) } })),
-    rewards.length > shown.length ? h("span.rt-faint", ` +${rewards.length - shown.length}`) : null,
+    rewards.length > shown.length && h("span.rt-faint", ` +${rewards.length - shown.length}`),
   );
 }
 

@@ -74,7 +74,7 @@ export class Selection {
             action("note", () => this.say("note"), "Note them all"),
           ]
         : null,
-      this.ids.size === 2 ? action("compare", () => this.doing.compare(...this.ids), "Side by side") : null,
+      this.ids.size === 2 && action("compare", () => this.doing.compare(...this.ids), "Side by side"),
       this.ids.size ? action("export", () => this.export(), "As JSON lines, or by a command") : null,
       action("clear", () => this.clear(), "Choose none"),
       this.said ? h("span.rt-faint", { role: "status" }, this.said) : null,

@@ -100,14 +100,13 @@ function draw(node, call) {
     h("span.rt-nowrap", `since step ${number(one.opened)}`),
     one.part ? h("span.rt-ellipsis", inert(one.part)) : null,
     h("span.rt-ellipsis.rt-soft.rt-bar-sentence", { title: inert(one.sentence) }, inert(one.sentence)),
-    shown.length > 1
-      ? h(
-          "span.rt-nowrap",
-          ghost("‹", () => walk(-1), { "aria-label": "Incident before" }),
-          `${at + 1} of ${shown.length}`,
-          ghost("›", () => walk(1), { "aria-label": "Next incident", testid: "bar-next" }),
-        )
-      : null,
+    shown.length > 1 &&
+      h(
+        "span.rt-nowrap",
+        ghost("‹", () => walk(-1), { "aria-label": "Incident before" }),
+        `${at + 1} of ${shown.length}`,
+        ghost("›", () => walk(1), { "aria-label": "Next incident", testid: "bar-next" }),
+      ),
     ghost("rollouts", () => toRows(one.where, { step: null }), { title: one.where, testid: "bar-rollouts" }),
     one.acknowledged === null
       ? ghost("acknowledge", () => say("acknowledge"), {

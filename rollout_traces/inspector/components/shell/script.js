@@ -157,10 +157,11 @@ async function showPage() {
   if (state.get() !== now) for (const key of changed) untold.add(key); // it filled something in first, and is asked again
 }
 
-function picker(key, options) {
+function picker(key, named) {
+  const options = named.map(({ name, label = name }) => [name, label]);
   const value = state.get()[key];
-  const label = key[0].toUpperCase() + key.slice(1);
-  const props = { "aria-label": label, title: `${label}: ${value || ""}`, testid: `${key}-select` };
+  const title = key[0].toUpperCase() + key.slice(1);
+  const props = { "aria-label": title, title: `${title}: ${value || ""}`, testid: `${key}-select` };
   return select(options, value, chosen => state.set({ [key]: chosen }), props);
 }
 
@@ -171,32 +172,8 @@ function drawPickers() {
   const run = inProject ? catalog.runs.find(each => each.name === now.run) : null;
   drawNote(run);
   if (!inProject) return replace(slot);
-  const slash = () => h("span.rt-slash", "/");
-  return replace(
-    slot,
-    picker(
-      "project",
-      catalog.projects.map(({ name }) => [name, name]),
-    ),
-    catalog.runs.length
-      ? [
-          slash(),
-          picker(
-            "run",
-            catalog.runs.map(each => [each.name, each.label]),
-          ),
-        ]
-      : null,
-    run?.splits.length
-      ? [
-          slash(),
-          picker(
-            "split",
-            run.splits.map(({ name }) => [name, name]),
-          ),
-        ]
-      : null,
-  );
+  const below = (key, named) => (named?.length ? [h("span.rt-slash", "/"), picker(key, named)] : null);
+  return replace(slot, picker("project", catalog.projects), below("run", catalog.runs), below("split", run?.splits));
 }
 
 // What holds for every page of a run: its ids were encoded again, its population is unknown.

@@ -55,7 +55,7 @@ export class TranscriptView {
     this.root = h(
       "div.rt-transcript",
       { testid: "transcript" },
-      h("div.rt-transcript-bar", this.toolbar, rollout.turns.length > 1 ? this.outline.root : null, this.legendSlot),
+      h("div.rt-transcript-bar", this.toolbar, rollout.turns.length > 1 && this.outline.root, this.legendSlot),
       this.turnsRoot,
     );
     this.listen();

@@ -45,7 +45,7 @@ export class TurnCard {
           "span.rt-turn-versions",
           { title: "policy version by run of tokens" },
           turn.versions.map(([version, count]) =>
-            h("span", `v${version}`, turn.versions.length > 1 ? h("small", ` ×${number(count)}`) : null),
+            h("span", `v${version}`, turn.versions.length > 1 && h("small", ` ×${number(count)}`)),
           ),
         )
       : null;
@@ -80,7 +80,7 @@ export class TurnCard {
         turn.n_tokens === null ? null : h("span", plural(turn.n_tokens, "token")),
         sampled,
         versions,
-        turn.answers !== null && turn.answers !== undefined ? h("span.rt-faint", `answers turn ${turn.answers}`) : null,
+        turn.answers !== null && turn.answers !== undefined && h("span.rt-faint", `answers turn ${turn.answers}`),
       ),
       h(
         "span.rt-turn-tools",

@@ -260,7 +260,7 @@ function table(title, rows, columns = ["masked", "update"]) {
         h(
           "tr",
           h("td.rt-ellipsis", inert(row.name)),
-          rows.some(each => each.tokens) ? h("td.rt-num", number(row.tokens)) : null,
+          rows.some(each => each.tokens) && h("td.rt-num", number(row.tokens)),
           columns.map(name => [h("td.rt-num", { title: bounds(row[name]) }, between(row[name])), bar(row[name])]),
         ),
       ),

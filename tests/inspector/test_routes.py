@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout_traces.inspector import route_table
+from rollout_traces.inspector import routes
 from rollout_traces.inspector.routes import READS, rule_of, rules
 
 PAGE = Path(__file__).resolve().parents[2] / "SECURITY.md"
@@ -15,27 +15,27 @@ PAGE = Path(__file__).resolve().parents[2] / "SECURITY.md"
 
 @pytest.fixture(scope="module")
 def server():
-    return route_table.whole_server()
+    return routes.whole_server()
 
 
 class TestTable:
     def test_in_the_documentation_is_the_applications(self):
         text = PAGE.read_text("utf-8")
-        [shown] = re.findall(f"{route_table.BEGIN}\n(.*?)\n{route_table.END}", text, re.DOTALL)
-        assert shown == route_table.table(), "python -m rollout_traces.inspector.route_table writes it anew"
+        [shown] = re.findall(f"{routes.BEGIN}\n(.*?)\n{routes.END}", text, re.DOTALL)
+        assert shown == routes.table(), "python -m rollout_traces.inspector.routes writes it anew"
 
     def test_every_rule_has_a_route_that_answers(self, server):
         app, known = server
         for rule in known:
-            for path in route_table.samples(rule):
+            for path in routes.samples(rule):
                 assert rule.covers(path, rule.method)
-                assert route_table.served_by(app, path, rule.method), path
+                assert routes.served_by(app, path, rule.method), path
 
     def test_what_a_route_is_asked_for_is_decided_by_a_rule_alone(self, server):
         """Every route of the application that no rule speaks of is answered by the guard."""
         app, known = server
         open_routes = set()
-        for path, methods, _ in route_table.walked(app):
+        for path, methods, _ in routes.walked(app):
             example = re.sub(r"\{[^}]*\}", "x", path)
             for method in methods.split():
                 if rule_of(known, example, method):
@@ -73,16 +73,16 @@ class TestTable:
 
 class TestDocument:
     def test_its_limits_are_the_codes(self):
-        from rollout_traces.inspector import server, trackio_reads
+        from rollout_traces.inspector import server, trackio_mount
         from rollout_traces.store import http_source
 
         limits = PAGE.read_text("utf-8").split("## Limits")[1].split("##")[0]
         for said in (
             f"{server.MOST_HEAD_BYTES >> 10} KiB, within {server.HEAD_SECONDS:g} s",
             f"| connections | {server.MOST_CONNECTIONS} |",
-            f"{trackio_reads.READ_SECONDS:g} s, four at once, {trackio_reads.MOST_TRACES:,} traces",
-            f"{trackio_reads.SQL_SECONDS:g} s, {trackio_reads.SQL_VALUE_BYTES >> 20} MiB a value, "
-            f"{trackio_reads.SQL_ROWS:,} rows, {trackio_reads.SQL_ANSWER_BYTES >> 20} MiB an answer",
+            f"{trackio_mount.READ_SECONDS:g} s, four at once, {trackio_mount.MOST_TRACES:,} traces",
+            f"{trackio_mount.SQL_SECONDS:g} s, {trackio_mount.SQL_VALUE_BYTES >> 20} MiB a value, "
+            f"{trackio_mount.SQL_ROWS:,} rows, {trackio_mount.SQL_ANSWER_BYTES >> 20} MiB an answer",
             f"{http_source.MOST_BYTES >> 20} MiB, {http_source.WHOLE_ANSWER:g} s",
         ):
             assert said in limits

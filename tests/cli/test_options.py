@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rollout_traces.cli import build_app
-from rollout_traces.cli.opening import MOST, remember, remembered
+from rollout_traces.cli.options import MOST, remember, remembered
 from rollout_traces.cli.show import SMALL, _offer, dump_home
 from rollout_traces.errors import ConfigError
 from tests.inspector.conftest import BEARER, Served
