@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout_traces.inspector import routes
+from rollout_traces.inspector import route_table
 from rollout_traces.inspector.routes import READS, rule_of, rules
 
 PAGE = Path(__file__).resolve().parents[2] / "SECURITY.md"
@@ -15,27 +15,27 @@ PAGE = Path(__file__).resolve().parents[2] / "SECURITY.md"
 
 @pytest.fixture(scope="module")
 def server():
-    return routes.whole_server()
+    return route_table.whole_server()
 
 
 class TestTable:
     def test_in_the_documentation_is_the_applications(self):
         text = PAGE.read_text("utf-8")
-        [shown] = re.findall(f"{routes.BEGIN}\n(.*?)\n{routes.END}", text, re.DOTALL)
-        assert shown == routes.table(), "python -m rollout_traces.inspector.routes writes it anew"
+        [shown] = re.findall(f"{route_table.BEGIN}\n(.*?)\n{route_table.END}", text, re.DOTALL)
+        assert shown == route_table.table(), "python -m rollout_traces.inspector.route_table writes it anew"
 
     def test_every_rule_has_a_route_that_answers(self, server):
         app, known = server
         for rule in known:
-            for path in routes.samples(rule):
+            for path in route_table.samples(rule):
                 assert rule.covers(path, rule.method)
-                assert routes.served_by(app, path, rule.method), path
+                assert route_table.served_by(app, path, rule.method), path
 
     def test_what_a_route_is_asked_for_is_decided_by_a_rule_alone(self, server):
         """Every route of the application that no rule speaks of is answered by the guard."""
         app, known = server
         open_routes = set()
-        for path, methods, _ in routes.walked(app):
+        for path, methods, _ in route_table.walked(app):
             example = re.sub(r"\{[^}]*\}", "x", path)
             for method in methods.split():
                 if rule_of(known, example, method):
