@@ -26,7 +26,6 @@ from rollout_traces.cli.printing import sentence
 from rollout_traces.errors import ConfigError, StoreError, extra
 from rollout_traces.inspector.origins import LARGEST_PORT, is_loopback
 from rollout_traces.settings.run_settings import file_stem
-from rollout_traces.store.time_limit import QUERY_SECONDS
 
 if TYPE_CHECKING:
     from rollout_traces.inspector.guard import ServerOptions
@@ -100,7 +99,7 @@ def show(
     ] = False,
     query_seconds: Annotated[
         float, typer.Option(help="Seconds that one question of a page may take before it is stopped.")
-    ] = QUERY_SECONDS,
+    ] = 30.0,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
 ) -> None:
     """Open the inspector: from a curve to a step, a group, a sample, a token.

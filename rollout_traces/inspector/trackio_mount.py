@@ -38,6 +38,7 @@ from rollout_traces.inspector.guard import ServerOptions
 from rollout_traces.inspector.routes import READS, WRITES
 from rollout_traces.inspector.workspace import LONGEST_TEXT
 from rollout_traces.model.units import MB
+from rollout_traces.store.local_source import open_read_only
 
 _LOG = logging.getLogger(__name__)
 _AT_ONCE = 4
@@ -346,7 +347,7 @@ def select(database: Path, query: str, seconds: float = SQL_SECONDS) -> dict[str
         statement = SQLiteStorage._validate_read_only_query(query)
     except ValueError as error:
         raise ReadRefused(str(error)) from error
-    connection = open_read_only(database, time.monotonic() + seconds)
+    connection = open_until(database, time.monotonic() + seconds)
     try:
         _limit(connection)
         connection.set_authorizer(SQLiteStorage._query_authorizer)
@@ -391,19 +392,13 @@ def as_json(value: Any) -> bytes:
     )
 
 
-def open_read_only(database: Path, deadline: float) -> sqlite3.Connection:
+def open_until(database: Path, deadline: float) -> sqlite3.Connection:
     """A connection that cannot write and whose statements end at the deadline.
 
     Args:
         deadline: seconds of `time.monotonic()`.
     """
-    address = Path(database).resolve().as_uri()
-    connection = sqlite3.connect(f"{address}?mode=ro", uri=True, timeout=SQL_SECONDS)
-    try:
-        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
-    except sqlite3.OperationalError:  # a read-only folder has no place for the log's index
-        connection.close()
-        connection = sqlite3.connect(f"{address}?immutable=1", uri=True)
+    connection = open_read_only(Path(database), SQL_SECONDS)
     connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_BETWEEN_LOOKS)
     return connection
 
@@ -435,7 +430,7 @@ def _install() -> None:
                 with original(db_path, **options) as opened:
                     yield opened
                 return
-            opened = open_read_only(db_path, deadline)
+            opened = open_until(db_path, deadline)
             opened.row_factory = options.get("row_factory", sqlite3.Row)
             try:
                 yield opened

@@ -43,17 +43,7 @@ class LocalSource(Source):
         if not self.path.is_file():
             known = ", ".join(local_projects(self.path.parent)) or "none"
             raise StoreError(f"no project {project!r} in {self.path.parent}. Projects there: {known}.")
-        self._connections = Connections(self._open)
-
-    def _open(self) -> sqlite3.Connection:
-        address = self.path.resolve().as_uri()
-        connection = sqlite3.connect(f"{address}?mode=ro", uri=True, timeout=10, check_same_thread=False)
-        try:
-            connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
-        except sqlite3.OperationalError:
-            connection.close()
-            connection = sqlite3.connect(f"{address}?immutable=1", uri=True, check_same_thread=False)
-        return connection
+        self._connections = Connections(lambda: open_read_only(self.path))
 
     def select(self, sql: str, parameters: Sequence[SqlValue] = ()) -> list[tuple[Any, ...]]:
         """Runs one SELECT on the project's database."""
@@ -102,3 +92,22 @@ class LocalSource(Source):
     def close(self) -> None:
         """Closes the connections."""
         self._connections.close()
+
+
+def open_read_only(database: Path, patience: float = 10) -> sqlite3.Connection:
+    """A connection to a project's file that cannot write, for any thread.
+
+    Args:
+        patience: seconds to wait for whoever has locked it.
+
+    Raises:
+        sqlite3.Error: it is none, or cannot be read.
+    """
+    address = database.resolve().as_uri()
+    connection = sqlite3.connect(f"{address}?mode=ro", uri=True, timeout=patience, check_same_thread=False)
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+    except sqlite3.OperationalError:  # a read-only folder has no place for the log's index
+        connection.close()
+        connection = sqlite3.connect(f"{address}?immutable=1", uri=True, check_same_thread=False)
+    return connection
