@@ -121,7 +121,7 @@ def settings() -> Iterator[str]:
 def registries() -> Iterator[str]:
     """Flags, metrics, ledger columns, formats that are read and written, hooks, overlays."""
     from rollout_traces.export import FORMATS
-    from rollout_traces.export.training import FORMATS as TRAINING
+    from rollout_traces.export.training_samples import FORMATS as TRAINING
     from rollout_traces.flags import REGISTRY
     from rollout_traces.integrations.base import INTEGRATIONS
     from rollout_traces.metrics import FAMILIES

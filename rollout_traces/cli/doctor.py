@@ -124,7 +124,7 @@ def look_into(paths: Sequence[Path]) -> dict[str, list[CheckFinding]]:
     Raises:
         ConfigError: a path is not there.
     """
-    from rollout_traces.doctor import CheckFinding
+    from rollout_traces.doctor import warn
     from rollout_traces.sources.problems import Problems
     from rollout_traces.sources.scan import scan
 
@@ -132,23 +132,23 @@ def look_into(paths: Sequence[Path]) -> dict[str, list[CheckFinding]]:
     runs = scan(paths, problems)
     found = {f"Run {run.name}": list(_run(run, problems)) for run in runs}
     if problems.kept:
-        kept = [CheckFinding(p.kind.replace("_", " "), "warn", str(p)) for p in problems.kept]
+        kept = [warn(p.kind.replace("_", " "), str(p)) for p in problems.kept]
         found["Not read"] = kept
     return found
 
 
 def _run(run: FoundRun, problems: Problems) -> Iterator[CheckFinding]:
-    from rollout_traces.doctor import CheckFinding
+    from rollout_traces.doctor import note, ok
 
     steps = "steps are in the records" if run.steps is None else f"steps {run.steps[0]} to {run.steps[1]}"
-    yield CheckFinding("where", "ok", f"{run.root}: {len(run.files)} files, {decimal(run.size)}, {steps}")
+    yield ok("where", f"{run.root}: {len(run.files)} files, {decimal(run.size)}, {steps}")
     for title, count in run.formats.items():
         first = next(found for found in run.files if found.format.title == title)
-        yield CheckFinding(title, "ok", f"{count} files; {_sample(first, problems)}")
+        yield ok(title, f"{count} files; {_sample(first, problems)}")
     if run.lacks:
         made = "--tokenizer makes ids of text; they may differ from those trained on."
         advice = made if "token ids" in run.lacks else ""
-        yield CheckFinding("not in the files", "note", "; ".join(run.lacks), advice)
+        yield note("not in the files", "; ".join(run.lacks), advice)
 
 
 def _sample(found: Found, problems: Problems) -> str:

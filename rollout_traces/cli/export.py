@@ -80,8 +80,9 @@ def export(
     from rollout_traces.cli.options import progress_bar, remember
     from rollout_traces.export import ExportQuery, export_atif, export_partitioned, export_scout
     from rollout_traces.export import export as write
-    from rollout_traces.export.training import FORMATS as TRAINING_FORMATS
-    from rollout_traces.export.training import TrainingOptions, export_training
+    from rollout_traces.export.training import export_training
+    from rollout_traces.export.training_samples import FORMATS as TRAINING_FORMATS
+    from rollout_traces.export.training_samples import TrainingOptions
 
     if out is None:
         which, name = options.word_alone(which, None)

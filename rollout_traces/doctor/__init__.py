@@ -32,6 +32,26 @@ class CheckFinding:
     advice: str = ""
 
 
+def ok(subject: str, seen: str) -> CheckFinding:
+    """Something that is as it should be."""
+    return CheckFinding(subject, "ok", seen)
+
+
+def note(subject: str, seen: str, advice: str = "") -> CheckFinding:
+    """Something worth knowing."""
+    return CheckFinding(subject, "note", seen, advice)
+
+
+def warn(subject: str, seen: str, advice: str = "") -> CheckFinding:
+    """Something that works, but not as well as it could."""
+    return CheckFinding(subject, "warn", seen, advice)
+
+
+def fail(subject: str, seen: str, advice: str = "") -> CheckFinding:
+    """Something that does not work."""
+    return CheckFinding(subject, "fail", seen, advice)
+
+
 @dataclass(frozen=True)
 class Examination:
     """The subject of an examination, as the checks are given it.

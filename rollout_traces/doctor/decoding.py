@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.decode.vocabulary import load_tokenizer
-from rollout_traces.doctor import CheckFinding, Examination, check
+from rollout_traces.doctor import CheckFinding, Examination, check, fail, note, ok, warn
 from rollout_traces.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
@@ -91,41 +91,37 @@ def sample_conversation(
 def decoding(examination: Examination) -> Iterator[CheckFinding]:
     """Renders a sample conversation with the tokenizer's template, decodes it, and compares."""
     if examination.tokenizer is None:
-        yield CheckFinding(
-            "tokenizer", "note", "not given", "--tokenizer PATH shows what its template teaches."
-        )
+        yield note("tokenizer", "not given", "--tokenizer PATH shows what its template teaches.")
         return
     try:
         tokenizer = load_tokenizer(examination.tokenizer)
     except MissingExtra as error:
-        yield CheckFinding("tokenizer", "fail", "cannot be looked at", str(error))
+        yield fail("tokenizer", "cannot be looked at", str(error))
         return
     except ConfigError as error:
-        yield CheckFinding("tokenizer", "fail", str(error), "Give a folder with a tokenizer.json.")
+        yield fail("tokenizer", str(error), "Give a folder with a tokenizer.json.")
         return
     kwargs = examination.chat_template_kwargs
     sample = sample_conversation(tokenizer, kwargs) if tokenizer.chat_template else None
     if sample is None:
-        yield CheckFinding(
+        yield warn(
             "chat template",
-            "warn",
             "none that renders a conversation" if tokenizer.chat_template else "none",
             "Turns will come from the loss mask alone; set tokenizer.chat_template to what the policy is prompted with.",
         )
         return
     source = sample.transcript.source
-    yield CheckFinding("roles come from", "ok" if source == "template" else "warn", source)
+    yield (ok if source == "template" else warn)("roles come from", source)
     for refusal in sample.refused:
-        yield CheckFinding("refused by the template", "note", refusal)
+        yield note("refused by the template", refusal)
     wanted = [_shape(message) for message in sample.messages]
     decoded = [_shape(message) for message in sample.transcript.messages()]
     missing = [part for part in wanted if part not in decoded]
     if not missing:
-        yield CheckFinding("sample conversation", "ok", f"{sample.name}: decoded as it was rendered")
+        yield ok("sample conversation", f"{sample.name}: decoded as it was rendered")
     else:
-        yield CheckFinding(
+        yield warn(
             "sample conversation",
-            "warn",
             f"{sample.name}: {missing[0]} came back otherwise",
             "docs/decoding.md lists what templates lose; pass chat_template=, chat_template_kwargs= or dialect= to "
             "RolloutLogger to override.",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.filesize import decimal
 
-from rollout_traces.doctor import CheckFinding, Examination, check
+from rollout_traces.doctor import CheckFinding, Examination, check, fail, note, ok, warn
 from rollout_traces.model.private_files import NETWORK_TYPES, is_network_mount, mount_type
 from rollout_traces.model.units import GIGABYTE
 from rollout_traces.sink.home import GROUP, allowed_mode
@@ -35,40 +35,32 @@ def storage(examination: Examination) -> Iterator[CheckFinding]:
     folder = Path(TRACKIO_DIR)
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if os.access(existing, os.W_OK):
-        yield CheckFinding("folder", "ok", str(folder))
+        yield ok("folder", str(folder))
     else:
-        yield CheckFinding(
-            "folder", "fail", f"{folder} cannot be written", "Set TRACKIO_DIR to a folder that can."
-        )
+        yield fail("folder", f"{folder} cannot be written", "Set TRACKIO_DIR to a folder that can.")
     kind = mount_type(existing)
     if kind in NETWORK_TYPES:
-        yield CheckFinding(
+        yield warn(
             "file system",
-            "warn",
             f"{kind}, a network mount: SQLite is slow and can lock there",
             "Set TRACKIO_DIR to node-local storage and share with `trackio sync` or a server.",
         )
     else:
-        yield CheckFinding("file system", "ok", kind or "unknown")
+        yield ok("file system", kind or "unknown")
     free = shutil.disk_usage(existing).free / GIGABYTE
-    yield CheckFinding(
-        "free disk",
-        "ok" if free >= LOW_DISK_GB else "warn",
-        f"{free:.0f} GB",
-        "" if free >= LOW_DISK_GB else "Trackio stores 4 to 9 times the text it is given: make room.",
-    )
+    if free >= LOW_DISK_GB:
+        yield ok("free disk", f"{free:.0f} GB")
+    else:
+        yield warn(
+            "free disk", f"{free:.0f} GB", "Trackio stores 4 to 9 times the text it is given: make room."
+        )
     if examination.project:
         database = folder / f"{examination.project}.db"
         if database.exists():
-            yield CheckFinding(
-                f"project {examination.project}",
-                "ok",
-                f"{decimal(database.stat().st_size)} in {database}",
-            )
+            yield ok(f"project {examination.project}", f"{decimal(database.stat().st_size)} in {database}")
         else:
-            yield CheckFinding(
+            yield note(
                 f"project {examination.project}",
-                "note",
                 "not there yet",
                 "It is made by the first logging call; `rollout-traces list` names the projects there are.",
             )
@@ -96,24 +88,22 @@ def readable(examination: Examination) -> Iterator[CheckFinding]:
 
     folder = Path(TRACKIO_DIR)
     if not folder.is_dir():
-        yield CheckFinding("folder", "ok", f"{folder} is made for this user alone when something is logged")
+        yield ok("folder", f"{folder} is made for this user alone when something is logged")
         return
     found = open_to_others(folder)
     if not found.paths or found.paths[0] != folder:
         mode = stat.S_IMODE(folder.stat().st_mode)
-        yield CheckFinding("folder", "ok", f"{folder} is closed to others (mode {mode:04o})")
+        yield ok("folder", f"{folder} is closed to others (mode {mode:04o})")
         return
     if examination.fix and not found.foreign:
         closed = close(found)
-        yield CheckFinding("folder", "ok", f"{folder}: {closed:,} files and folders were closed to others")
+        yield ok("folder", f"{folder}: {closed:,} files and folders were closed to others")
         return
     named = ", ".join(path.relative_to(folder).as_posix() for path in found.files[:SHOWN])
     more = f" and {len(found.files) - SHOWN:,} more" if len(found.files) > SHOWN else ""
     mode = stat.S_IMODE(folder.stat().st_mode)
     seen = f"{folder} has mode {mode:04o}: other users can read {len(found.files):,} files"
-    yield CheckFinding(
-        "folder", "warn", seen + (f" ({named}{more})" if named else ""), _advice(folder, found)
-    )
+    yield warn("folder", seen + (f" ({named}{more})" if named else ""), _advice(folder, found))
 
 
 def open_to_others(folder: Path) -> Open:
@@ -168,29 +158,27 @@ def spool(examination: Examination) -> Iterator[CheckFinding]:
     from rollout_traces.worker.recovery import default_roots, find_left, not_all_stored
 
     root = default_roots()[0]
-    yield CheckFinding(
-        "spool",
-        "ok" if not is_network_mount(root) else "warn",
-        str(root),
-        "" if not is_network_mount(root) else "Set TMPDIR to a folder on this node's own disk.",
-    )
+    if is_network_mount(root):
+        yield warn("spool", str(root), "Set TMPDIR to a folder on this node's own disk.")
+    else:
+        yield ok("spool", str(root))
     found = find_left(examination.project)
     hurt = not_all_stored(examination.project)
     for sentence in hurt:
-        yield CheckFinding("stored", "warn", sentence, "The log there says what happened: worker.log.")
+        yield warn("stored", sentence, "The log there says what happened: worker.log.")
     if not found and not hurt:
-        yield CheckFinding("waiting", "ok", "nothing waits on this node")
+        yield ok("waiting", "nothing waits on this node")
     for left in found:
         counters = left.folder.status().get("counters", {})
         said = ", ".join(f"{name} {count}" for name, count in counters.items() if count)
         seen = f"{left.n_records} records wait; {said or 'not processed yet'}; log: {left.folder.log}"
         subject = f"{left.project}/{left.run_name}"
         if left.in_use:
-            yield CheckFinding(subject, "ok", f"in use, {seen}")
+            yield ok(subject, f"in use, {seen}")
         elif left.n_records:
-            yield CheckFinding(subject, "warn", f"left behind, {seen}", "rollout-traces recover")
+            yield warn(subject, f"left behind, {seen}", "rollout-traces recover")
         else:
-            yield CheckFinding(subject, "note", f"left behind with nothing to store, {seen}")
+            yield note(subject, f"left behind with nothing to store, {seen}")
 
 
 ADVICE = {
@@ -213,7 +201,7 @@ def metrics(examination: Examination) -> Iterator[CheckFinding]:
 
 def _findings(examination: Examination, name: str, what: What) -> Iterator[CheckFinding]:
     if not examination.project:
-        yield CheckFinding(name, "note", "no project given", f"--project NAME shows which {name} are off.")
+        yield note(name, "no project given", f"--project NAME shows which {name} are off.")
         return
     from rollout_traces.errors import StoreError
     from rollout_traces.store import open_store
@@ -224,14 +212,14 @@ def _findings(examination: Examination, name: str, what: What) -> Iterator[Check
         store.refresh()
         found = list(switched_off(store, what))
     except StoreError as error:
-        yield CheckFinding(name, "note", str(error))
+        yield note(name, str(error))
         return
     for item in found:
         subject = f"{item.run}, {item.split}"
         if item.text is None:
-            yield CheckFinding(subject, "note", f"no step summary, so nothing is known of its {name}")
+            yield note(subject, f"no step summary, so nothing is known of its {name}")
         elif item.text:
             text = item.text.removeprefix("Flags that are off: ")
-            yield CheckFinding(subject, "note", f"off, and what they lack: {text}", ADVICE[what])
+            yield note(subject, f"off, and what they lack: {text}", ADVICE[what])
         else:
-            yield CheckFinding(subject, "ok", f"all {name} that were asked for are computed")
+            yield ok(subject, f"all {name} that were asked for are computed")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from rollout_traces.doctor import CheckFinding, Examination, check
+from rollout_traces.doctor import CheckFinding, Examination, check, fail, note, ok, warn
 
 CAP = "max_rollout_traces_per_step"
 
@@ -23,27 +23,23 @@ def trainers(examination: Examination) -> Iterator[CheckFinding]:
     found = [integration for integration in INTEGRATIONS if integration.version is not None]
     if not found:
         names = ", ".join(dict.fromkeys(integration.distribution for integration in INTEGRATIONS))
-        yield CheckFinding(
-            "trainers", "note", f"none of {names} is installed", "Your own loop needs none of them."
-        )
+        yield note("trainers", f"none of {names} is installed", "Your own loop needs none of them.")
     for integration in found:
         missing = integration.missing_hook_points()
         if missing:
-            yield CheckFinding(
+            yield warn(
                 integration.name,
-                "warn",
                 f"{integration.version}: {'; '.join(missing)}",
                 f"Rollouts cannot be seen there. Tested with {integration.distribution} {integration.supported}.",
             )
         elif not integration.is_supported:
-            yield CheckFinding(
+            yield warn(
                 integration.name,
-                "warn",
                 f"{integration.version} is not among the versions tested; every hook would bind",
                 f"Tested with {integration.distribution} {integration.supported}.",
             )
         else:
-            yield CheckFinding(integration.name, "ok", f"{integration.version}, every hook binds")
+            yield ok(integration.name, f"{integration.version}, every hook binds")
     if any(integration.distribution == "verl" for integration in found):
         yield started_by_verl(examination.config)
 
@@ -58,20 +54,17 @@ def started_by_verl(config: Path | None) -> CheckFinding:
     default = _use_v1(_verl_defaults())
     use_v1, source = (default, "verl's default") if given is None else (given, str(config))
     if use_v1 is None:
-        return CheckFinding(
-            "verl starts", "warn", "unknown: no trainer.use_v1 in its config", "Look at what main_ppo builds."
+        return warn(
+            "verl starts", "unknown: no trainer.use_v1 in its config", "Look at what main_ppo builds."
         )
     name, trainer = ("verl_v1", "verl.trainer.ppo.v1") if use_v1 else ("verl", "RayPPOTrainer")
     from rollout_traces.integrations.base import integration_named
 
     missing = integration_named(name).missing_hook_points()
-    return CheckFinding(
-        "verl starts",
-        "warn" if missing else "ok",
-        f"{trainer} (trainer.use_v1 is {str(use_v1).lower()}: {source})"
-        + "".join(f"; {item}" for item in missing),
-        "Rollouts cannot be seen there." if missing else "",
-    )
+    seen = f"{trainer} (trainer.use_v1 is {str(use_v1).lower()}: {source})"
+    if missing:
+        return warn("verl starts", "; ".join((seen, *missing)), "Rollouts cannot be seen there.")
+    return ok("verl starts", seen)
 
 
 def _verl_defaults() -> Path:
@@ -101,14 +94,12 @@ def config(examination: Examination) -> Iterator[CheckFinding]:
     given = HookSettings.from_environment().given()
     for name, value in given.items():
         shown = "set" if name in secret_names() else repr(value)
-        yield CheckFinding("environment", "note", f"{variable_of(name)} is {shown} and wins over a config")
+        yield note("environment", f"{variable_of(name)} is {shown} and wins over a config")
     if examination.config is None:
-        yield CheckFinding("config", "note", "not given", "--config PATH shows what it would log.")
+        yield note("config", "not given", "--config PATH shows what it would log.")
         return
     if not examination.config.is_file():
-        yield CheckFinding(
-            "config", "fail", f"{examination.config} is no file", "Expected a trainer's YAML config."
-        )
+        yield fail("config", f"{examination.config} is no file", "Expected a trainer's YAML config.")
         return
     import yaml
 
@@ -117,31 +108,27 @@ def config(examination: Examination) -> Iterator[CheckFinding]:
     mode = trackio.get("mode", "disabled")
     cap = given.get(CAP, trackio.get(CAP, 0))
     if not isinstance(cap, int) or isinstance(cap, bool):
-        yield CheckFinding(
-            f"stats_logger.trackio.{CAP}", "fail", repr(cap), "Expected an int; 0 or less: no traces."
-        )
+        yield fail(f"stats_logger.trackio.{CAP}", repr(cap), "Expected an int; 0 or less: no traces.")
     elif cap <= 0:
-        yield CheckFinding("rollouts", "note", f"none: {CAP} is {cap}", "Set it to 32, say.")
+        yield note("rollouts", f"none: {CAP} is {cap}", "Set it to 32, say.")
     else:
-        yield CheckFinding("rollouts", "ok", f"up to {cap} a step and split, and every row in the ledger")
+        yield ok("rollouts", f"up to {cap} a step and split, and every row in the ledger")
     if CAP in trackio:
-        yield CheckFinding(
+        yield note(
             "start",
-            "note",
             "AReaL's own config does not know the key",
             "rollout-traces run train.py --config ... adds it; so does areal.extend_config().",
         )
     kwargs = given.get("chat_template_kwargs", trackio.get("chat_template_kwargs"))
     if kwargs:
-        yield CheckFinding("chat template", "ok", f"rendered with {kwargs!r}")
-    yield CheckFinding(
-        "scalars",
-        "ok" if mode != "disabled" else "note",
-        f"mode {mode!r}, project {trackio.get('project')!r}",
-        ""
-        if mode != "disabled"
-        else "With Trackio off, a run of our own is opened when rollouts are logged.",
-    )
+        yield ok("chat template", f"rendered with {kwargs!r}")
+    scalars = f"mode {mode!r}, project {trackio.get('project')!r}"
+    if mode == "disabled":
+        yield note(
+            "scalars", scalars, "With Trackio off, a run of our own is opened when rollouts are logged."
+        )
+    else:
+        yield ok("scalars", scalars)
 
 
 OLDEST = {"trackio": "0.43", "transformers": "4.51", "numpy": "1.26", "torch": "2.1", "gradio": "6.0"}
@@ -157,21 +144,16 @@ OPTIONAL = {
 @check("Installed")
 def versions(examination: Examination) -> Iterator[CheckFinding]:
     """Python, and the packages that logging, training and looking need."""
-    yield CheckFinding("python", "ok", platform.python_version())
-    yield CheckFinding("rollout-traces", "ok", metadata.version("rollout-traces"))
+    yield ok("python", platform.python_version())
+    yield ok("rollout-traces", metadata.version("rollout-traces"))
     for name, oldest in OLDEST.items():
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             advice = OPTIONAL.get(name, f"pip install '{name}>={oldest}'")
-            yield CheckFinding(name, "note" if name in OPTIONAL else "fail", "not installed", advice)
+            yield (note if name in OPTIONAL else fail)(name, "not installed", advice)
             continue
         if Version(version) < Version(oldest):
-            yield CheckFinding(
-                name,
-                "warn",
-                f"{version}, tested from {oldest}",
-                f"pip install '{name}>={oldest}'",
-            )
+            yield warn(name, f"{version}, tested from {oldest}", f"pip install '{name}>={oldest}'")
         else:
-            yield CheckFinding(name, "ok", version)
+            yield ok(name, version)

@@ -13,7 +13,8 @@ import rollout_traces as rt
 from rollout_traces.cli import build_app
 from rollout_traces.errors import ConfigError
 from rollout_traces.export import export_atif, export_scout
-from rollout_traces.export.training import TrainingOptions, export_training
+from rollout_traces.export.training import export_training
+from rollout_traces.export.training_samples import TrainingOptions
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
 
 KINDS = {

@@ -9,7 +9,8 @@ import pytest
 import rollout_traces as rt
 from rollout_traces.errors import StoreError
 from rollout_traces.export import ExportQuery, export, export_atif, export_partitioned, export_scout
-from rollout_traces.export.training import TrainingOptions, export_training
+from rollout_traces.export.training import export_training
+from rollout_traces.export.training_samples import TrainingOptions
 from rollout_traces.sources.importing import import_rollouts
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rollout_traces.export.training import TrainingOptions, export_training
+from rollout_traces.export.training import export_training
+from rollout_traces.export.training_samples import TrainingOptions
 from tests.generator import tiny_tokenizer
 
 pytestmark = pytest.mark.slow

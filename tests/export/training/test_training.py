@@ -11,7 +11,8 @@ import pytest
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.export import ExportQuery
-from rollout_traces.export.training import TrainingOptions, export_training
+from rollout_traces.export.training import export_training
+from rollout_traces.export.training_samples import TrainingOptions
 from tests.export.training.conftest import LONG
 from tests.generator import CALCULATOR
 
@@ -56,7 +57,7 @@ class TestChat:
         assert all("tools" not in row for row in rows[1:])
 
     def test_tools_that_the_prompt_describes_are_not_given_twice(self):
-        from rollout_traces.export.training.samples import _tools_beside
+        from rollout_traces.export.training_samples import _tools_beside
 
         described = [{"role": "system", "content": f"Tools: {json.dumps(CALCULATOR)}"}]
         assert _tools_beside([CALCULATOR], described) == ()

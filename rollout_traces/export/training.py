@@ -18,7 +18,7 @@ import orjson
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.export.rows import ExportManifest, ExportQuery, describe, empty_folder, matched
-from rollout_traces.export.training.samples import Duplicates, TrainingOptions, TrainingSample, samples
+from rollout_traces.export.training_samples import Duplicates, TrainingOptions, TrainingSample, samples
 from rollout_traces.model.text import IDENTITY_BYTES, hash_share, short_hash
 
 if TYPE_CHECKING:
