@@ -3,7 +3,7 @@
 import { button, ghost, h, notice, replace, segmented, svg } from "../../lib/dom.js";
 import { toRollout } from "../../lib/going.js";
 import { rewardColour } from "../../lib/colour.js";
-import { number, percent, plural } from "../../lib/format.js";
+import { number, percent, plural, shown } from "../../lib/format.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { isUsual, kept, mounted, onUsual, setPopulation } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
@@ -101,31 +101,28 @@ function drawHead(now) {
       "rows",
     ),
     filterBar.root,
-    button(
-      "spreads",
-      () => {
-        spreads = !withSpreads();
-        if (!spreads) state.set({ hist: null });
-        drawHead(state.get());
-        drawSide(state.get());
-      },
-      {
-        "aria-pressed": String(withSpreads()),
-        title: "How the values are spread: histograms and most frequent values",
-        testid: "toggle-spreads",
-      },
-    ),
-    button(
-      "columns",
-      () => {
-        choosing = !choosing;
-        drawHead(state.get());
-        drawSide(state.get());
-      },
-      { "aria-pressed": String(choosing), testid: "choose-columns" },
-    ),
+    toggle("spreads", withSpreads(), toggleSpreads, {
+      title: "How the values are spread: histograms and most frequent values",
+      testid: "toggle-spreads",
+    }),
+    toggle("columns", choosing, () => (choosing = !choosing), { testid: "choose-columns" }),
     button("export", openExport, { testid: "export" }),
   );
+}
+
+// What is shown beside the table is switched.
+function toggle(label, isOn, change, props) {
+  const changed = () => {
+    change();
+    drawHead(state.get());
+    drawSide(state.get());
+  };
+  return button(label, changed, { "aria-pressed": String(isOn), ...props });
+}
+
+function toggleSpreads() {
+  spreads = !withSpreads();
+  if (!spreads) state.set({ hist: null });
 }
 
 function load(now, wanted, { quiet = false } = {}) {
@@ -436,6 +433,7 @@ function spreadView(answer) {
     const { edges, counts, unknown } = answer.bins;
     if (!counts.length) return [head, h("p.rt-faint", "No numbers here.")];
     const top = Math.max(...counts);
+    const tall = count => (top ? (count / top) * 66 : 0);
     const width = 280;
     const bar = width / counts.length;
     const drawing = svg(
@@ -462,9 +460,9 @@ function spreadView(answer) {
           svg("rect.rt-hist-hit", { x: i * bar, y: 0, width: bar, height: 70 }),
           svg("rect.rt-hist-fill", {
             x: i * bar + 0.5,
-            y: 70 - (top ? (count / top) * 66 : 0),
+            y: 70 - tall(count),
             width: Math.max(bar - 1, 1),
-            height: top ? (count / top) * 66 : 0,
+            height: tall(count),
           }),
         ),
       ),
@@ -495,10 +493,7 @@ function spreadView(answer) {
                 ),
             },
             h("span.rt-facet-bar", { style: { width: `${(count / top) * 100}%` } }),
-            h(
-              "span.rt-ellipsis",
-              value === null ? "unknown" : typeof value === "number" ? number(value) : inert(String(value)),
-            ),
+            h("span.rt-ellipsis", value === null ? "unknown" : shown(value)),
             h("b", number(count)),
             h("span.rt-faint", percent(count / total)),
           ),

@@ -1,7 +1,7 @@
 // The list on the left: groups of a step with their reward spread, or a flat list in another order.
 
 import { h, replace } from "../../lib/dom.js";
-import { compact, number, plural, signed } from "../../lib/format.js";
+import { compact, number, plural, shown as shownValue, signed } from "../../lib/format.js";
 import { aroundHits } from "../../lib/highlight.js";
 import { rewardColour } from "../../lib/colour.js";
 import { firstWords, inert } from "../../lib/text.js";
@@ -99,11 +99,7 @@ export function sampleCard(card, { text = "", range, severities, selected, open,
         "span.rt-sample-facts",
         where ? h("span", where) : null,
         sortedBy && card.sorted_by !== null
-          ? h(
-              "b",
-              { title: "sorted by", testid: "sorted-by" },
-              `${sortedBy} ${typeof card.sorted_by === "number" ? number(card.sorted_by, 3) : inert(card.sorted_by)}`,
-            )
+          ? h("b", { title: "sorted by", testid: "sorted-by" }, `${sortedBy} ${shownValue(card.sorted_by, 3)}`)
           : null,
         card.advantage === null
           ? null

@@ -33,17 +33,17 @@ export function updateIncidents(root, call, now, again = false) {
     setUsual({});
   }
   asked = wanted;
+  const show = incidents => {
+    listed = incidents;
+    draw(node, call);
+  };
   newest(
     call("incident_bar", state.placeOf(now)),
     answer => {
-      listed = answer.incidents;
       setUsual(answer.usual);
-      draw(node, call);
+      show(answer.incidents);
     },
-    () => {
-      listed = [];
-      draw(node, call);
-    },
+    () => show([]),
   );
 }
 
@@ -52,18 +52,22 @@ function draw(node, call) {
   const quiet = listed.filter(isQuiet).length;
   node.hidden = !shown.length;
   document.documentElement.style.setProperty("--rt-bar", node.hidden ? "0px" : "30px");
-  const aside = node.parentElement.querySelector(".rt-top .rt-aside");
+  const putAside = (label, more) =>
+    ghost(
+      label,
+      () => {
+        all = !all;
+        draw(node, call);
+      },
+      more,
+    );
   replace(
-    aside,
+    node.parentElement.querySelector(".rt-top .rt-aside"),
     quiet && node.hidden
-      ? ghost(
-          `${quiet} put aside`,
-          () => {
-            all = true;
-            draw(node, call);
-          },
-          { title: "Incidents that were muted or acknowledged", testid: "incidents-aside" },
-        )
+      ? putAside(`${quiet} put aside`, {
+          title: "Incidents that were muted or acknowledged",
+          testid: "incidents-aside",
+        })
       : "",
   );
   if (node.hidden) {
@@ -120,15 +124,6 @@ function draw(node, call) {
           title: "Never shown here for this series and part, also when it comes again",
           testid: "bar-mute",
         }),
-    quiet
-      ? ghost(
-          all ? "hide them" : `${quiet} put aside`,
-          () => {
-            all = !all;
-            draw(node, call);
-          },
-          { testid: "bar-all" },
-        )
-      : null,
+    quiet ? putAside(all ? "hide them" : `${quiet} put aside`, { testid: "bar-all" }) : null,
   );
 }

@@ -125,22 +125,14 @@ function ruleBox(rule, values) {
     ),
     h("p", rule.meaning),
     rule.params.map((param, i) => {
-      const figure = h("input.rt-input", {
-        type: "number",
-        "aria-label": `${rule.label}: ${param.label}`,
-        min: param.low,
-        max: param.high,
-        step: param.step,
-        value: current[i],
-      });
+      const bounded = { min: param.low, max: param.high, step: param.step, value: current[i] };
+      const label = `${rule.label}: ${param.label}`;
+      const figure = h("input.rt-input", { type: "number", "aria-label": label, ...bounded });
       const slider = h("input", {
         type: "range",
-        "aria-label": `${rule.label}: ${param.label}, slider`,
-        min: param.low,
-        max: param.high,
-        step: param.step,
-        value: current[i],
+        "aria-label": `${label}, slider`,
         testid: `slider-${rule.key}-${i}`,
+        ...bounded,
       });
       const moved = (from, to) => {
         const value = Number(from.value);
