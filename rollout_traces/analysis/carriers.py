@@ -59,12 +59,13 @@ def carried_by(rows: RunRows, measure: RowMeasure, values: np.ndarray) -> Handfu
     known = np.flatnonzero(np.isfinite(values))
     if measure.name.statistic != "mean" or len(known) < FEWEST_ROWS:
         return nothing
-    seen = values[known][:: -(-len(known) // ENOUGH_ROWS)]
+    own = values if len(known) == len(values) else values[known]
+    seen = own[:: -(-len(known) // ENOUGH_ROWS)]
     middle = np.median(seen)
     half, most = np.quantile(np.abs(seen - middle), [0.5, 0.9], method="higher")
     usual = max(half, most / NORMAL)
-    size = np.abs(values[known] - middle)
-    if usual <= 0 or size.max() <= BEYOND * usual or len(np.unique(values[known][: 1 << 12])) < TWO_VALUED:
+    size = np.abs(own - middle)
+    if usual <= 0 or size.max() <= BEYOND * usual or len(np.unique(own[: 1 << 12])) < TWO_VALUED:
         return nothing
     at = rows.at[known]
     n = np.bincount(at, minlength=len(rows.steps))

@@ -76,7 +76,7 @@ def crude(values: np.ndarray, errors: np.ndarray) -> Noise:
         errors: float [S, T], variance of each value that is known from its groups; 0 where it is not known.
     """
     packed = np.take_along_axis(values, in_a_row(values), axis=1)
-    own = _median(np.where(np.isfinite(values), np.nan_to_num(errors), np.nan))
+    own = median(np.where(np.isfinite(values), np.nan_to_num(errors), np.nan))
     between = np.maximum(np.nan_to_num(_spread(packed, own)) - own, 0.0)
     variance = _variance(values, errors, own, between)
     zero = np.zeros(len(values))
@@ -94,6 +94,7 @@ class Fits:
         between: float [S, G], variance of what steps differ by.
         memory: float [S, G], correlation of neighbours.
         prior: float [S, G], log of how likely each noise is thought before.
+        first: what the differences of neighbours alone say.
     """
 
     likely: np.ndarray
@@ -101,6 +102,7 @@ class Fits:
     between: np.ndarray
     memory: np.ndarray
     prior: np.ndarray
+    first: Noise
 
     @property
     def weight(self) -> np.ndarray:
@@ -122,7 +124,7 @@ def fits_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> Fits:
     """
     first = crude(values, errors)
     level = np.nanmedian(np.where(np.isfinite(values), first.variance, np.nan), axis=1)
-    own = _median(np.where(np.isfinite(values), np.nan_to_num(errors), np.nan))
+    own = median(np.where(np.isfinite(values), np.nan_to_num(errors), np.nan))
     known = own > 0
     shape = len(values), len(OF_GROUPS)
     likely, left, prior = (np.full(shape, -np.inf) for _ in range(3))
@@ -143,7 +145,7 @@ def fits_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> Fits:
             between[here] = squares * (whole if is_free else shared).T
             memory[here] = (slow * shared / whole).T
             prior[here] = -np.log(len(grid))
-    return Fits(likely, left, between, memory, prior)
+    return Fits(likely, left, between, memory, prior, first)
 
 
 def noise_of(values: np.ndarray, errors: np.ndarray, fits: Fits) -> tuple[Noise, np.ndarray]:
@@ -153,8 +155,8 @@ def noise_of(values: np.ndarray, errors: np.ndarray, fits: Fits) -> tuple[Noise,
         values, errors: as for `fits_of`.
         fits: its answer.
     """
-    first = crude(values, errors)
-    own = _median(np.where(np.isfinite(values), np.nan_to_num(errors), np.nan))
+    first = fits.first
+    own = median(np.where(np.isfinite(values), np.nan_to_num(errors), np.nan))
     known = own > 0
     between, memory = ((fits.weight * each).sum(axis=1) for each in (fits.between, fits.memory))
     score = fits.likely + fits.prior
@@ -172,7 +174,7 @@ def is_setting(values: np.ndarray) -> np.ndarray:
     Args:
         values: float [S, T], NaN where there is none.
     """
-    return _median(np.abs(np.diff(np.take_along_axis(values, in_a_row(values), axis=1), axis=1))) == 0
+    return median(np.abs(np.diff(np.take_along_axis(values, in_a_row(values), axis=1), axis=1))) == 0
 
 
 def told_by_others(fits: Fits, alike: list[list[int]]) -> Fits:
@@ -282,8 +284,8 @@ def _innovations(
 
 def _variance(values: np.ndarray, errors: np.ndarray, own: np.ndarray, between: np.ndarray) -> np.ndarray:
     """float [S, T]: of each value, at least what a series that hardly ever moves may have; infinite where there is none."""
-    middle = _median(values)
-    scale = CONSTANT * np.sqrt(_median((values - middle[:, None]) ** 2)) + OF_LEVEL * np.abs(middle)
+    middle = median(values)
+    scale = CONSTANT * np.sqrt(median((values - middle[:, None]) ** 2)) + OF_LEVEL * np.abs(middle)
     floor = np.where(own > 0, own * CONSTANT, scale**2)
     largest = np.max(np.abs(values), axis=1, where=np.isfinite(values), initial=0.0)
     unknown = np.where(own > 0, 0.0, 1.0)  # always 0, and nothing else says how sure that is
@@ -346,7 +348,8 @@ def clipped(values: np.ndarray, variance: np.ndarray) -> np.ndarray:
     return np.where(there, np.clip(values, middle - reach, middle + reach), np.nan)
 
 
-def _median(values: np.ndarray) -> np.ndarray:
+def median(values: np.ndarray) -> np.ndarray:
+    """float [S]: of the values that there are in each series, float [S, T]; 0 where there are none."""
     import warnings
 
     if values.size and np.isfinite(values).all():
@@ -365,7 +368,7 @@ def _spread(y: np.ndarray, own: np.ndarray) -> np.ndarray:
     if y.shape[1] <= 2:
         return np.full(len(y), np.nan)
     size = np.abs(np.diff(y, axis=1))
-    robust = DEVIATION * _median(size)
+    robust = DEVIATION * median(size)
     plain = np.sqrt(np.nan_to_num(_mean(size**2)))
     scale = np.where(robust > 0, robust, np.minimum(plain, CLIPPED * np.sqrt(own)))
     far = size > CLIPPED * np.where(robust > 0, FAR, 1.0)[:, None] * scale[:, None]

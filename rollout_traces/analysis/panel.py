@@ -157,7 +157,7 @@ class Parting:
             if column not in left_out
             for each in self._series(read, column)
         ]
-        largest = float(np.max(np.abs(read.plain), where=np.isfinite(read.plain), initial=0.0))
+        largest = _largest(read.plain)
         moving = [_moves(each[1], largest) for each in found]
         if not any(moving):
             return None
@@ -229,7 +229,7 @@ class Parting:
             is_centred=is_centred,
             between=float(np.var(known)) if len(known) else 0.0,
             within=self._within(values),
-            rounding=float(FLOAT32 * np.max(np.abs(values), where=np.isfinite(values), initial=0.0)) ** 2,
+            rounding=(FLOAT32 * _largest(values)) ** 2,
         )
 
     def _series(self, read: _Values, column: str) -> Iterator[tuple[Any, ...]]:
@@ -269,8 +269,8 @@ class Parting:
         Of what adds up to the same each is larger where there are few.
         """
         at, there = self.rows.at, np.isfinite(values)
-        n = np.bincount(at, there, len(self.rows.steps))
-        total = np.bincount(at, np.where(there, values, 0.0), len(n))[n > 0]
+        n = _counted(at, there, len(self.rows.steps))
+        total = np.bincount(at, _filled(values, there), len(n))[n > 0]
         known = n[n > 0]
         if not len(known):
             return False, values
@@ -285,8 +285,8 @@ class Parting:
         """The variance of rows around the mean of their group; 0 where no group has two."""
         unit = self.rows.unit
         there = np.isfinite(values)
-        n = np.bincount(unit, there).astype(float)
-        plain = np.where(there, values - values[there].mean(), 0.0) if there.any() else np.zeros(len(values))
+        n = _counted(unit, there, 0)
+        plain = _filled(values - values[there].mean(), there) if there.any() else np.zeros(len(values))
         total = np.bincount(unit, plain, len(n))
         freedom = np.maximum(n - 1, 0).sum()
         squares = float(np.einsum("i,i->", plain, plain))  # BLAS would start threads, which spin
@@ -296,8 +296,8 @@ class Parting:
         """float [N]: values less the usual level of their source and of their prompt, so that a mix is no movement."""
         there = np.isfinite(values) if weight is None else np.isfinite(values) & (weight > 0)
         if self.sources is not None and (self.sources >= 0).all() and there.any():
-            n = np.bincount(self.sources, there)
-            usual = np.bincount(self.sources, np.where(there, values, 0.0)) / np.maximum(n, 1)
+            n = _counted(self.sources, there, 0)
+            usual = np.bincount(self.sources, _filled(values, there)) / np.maximum(n, 1)
             values = values - (usual - np.average(usual, weights=n))[self.sources]
         if self._is_visited:
             values = values - self._of_prompts(np.where(there, values, np.nan))[self.rows.unit]
@@ -313,9 +313,9 @@ class Parting:
         """
         at, prompt = self._visits
         there = np.isfinite(values)
-        n = np.bincount(self.rows.unit, there, len(at))
+        n = _counted(self.rows.unit, there, len(at))
         known = (n > 0) & (prompt >= 0)
-        total = np.bincount(self.rows.unit, np.where(there, values, 0.0), len(at))
+        total = np.bincount(self.rows.unit, _filled(values, there), len(at))
         mean, weight = np.where(known, total / np.maximum(n, 1), 0.0), np.where(known, n, 0.0)
         expected = np.zeros(len(at))
         if _is_given(mean[known], prompt[known]):
@@ -348,6 +348,20 @@ class Parting:
             return False
         prompt = self._visits[1]
         return bool((np.bincount(prompt[prompt >= 0])[prompt[prompt >= 0]] > 1).sum() > AGAIN * len(prompt))
+
+
+def _largest(values: np.ndarray) -> float:
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
+
+
+def _filled(values: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """The values, 0 where there is none."""
+    return values if there.all() else np.where(there, values, 0.0)
+
+
+def _counted(places: np.ndarray, there: np.ndarray, size: int) -> np.ndarray:
+    """float [size]: how many values there are at each place."""
+    return np.bincount(places, None if there.all() else there, size).astype(float)
 
 
 def _is_given(mean: np.ndarray, prompt: np.ndarray) -> bool:

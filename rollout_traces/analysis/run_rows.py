@@ -168,7 +168,11 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
             rows.measures.append(
                 RowMeasure(share, _is_at(kept_values, point), of_traces, f"{name} = {point:g}", prefix + name)
             )
-        if name in CUT_BY_NUMBER and known.any():
+        if (
+            name in CUT_BY_NUMBER
+            and known.any()
+            and len(np.unique(floats[known][:ENOUGH_ROWS])) <= MOST_PARTS
+        ):
             lags, lag = np.unique(floats[known], return_inverse=True)
             if 2 <= len(lags) <= MOST_PARTS:
                 held = np.full(len(at), -1)
@@ -212,13 +216,13 @@ def _columns_of(
         if found.num_rows != n_rows:
             raise StoreError(f"{n_rows:,} rollouts, then {found.num_rows:,}: the run went on. Ask again.")
         for i, name in enumerate(part):
-            yield name, _kept(found.column(f"n{i}").to_numpy(zero_copy_only=False).astype(float))
+            yield name, _kept(found.column(f"n{i}").to_numpy(zero_copy_only=False).astype(float, copy=False))
 
 
 def _kept(values: np.ndarray) -> Callable[[], np.ndarray]:
     """Gives float64 [N]; in between they take half of that where it loses nothing, as what ledgers hold."""
     small = values.astype(np.float32)
-    kept = small if np.array_equal(small, values, equal_nan=True) else values
+    kept = small if ((small == values) | np.isnan(values)).all() else values
     return lambda: kept.astype(float, copy=False)
 
 

@@ -85,19 +85,22 @@ class Whitened:
         own, cross = w * (1 - m) ** 2, w * (1 - m) * m
         return tuple(_cumulated(part) for part in (own, own * t, own * t * t, cross, cross * t, w * m * m))
 
+    @cached_property
+    def after(self) -> np.ndarray:
+        """float [S, T + 1]: what the value before each step takes of its square; none is behind the last."""
+        return np.pad(self.weight * self.memory**2, ((0, 0), (0, 1)))
+
     def windows(self, length: int) -> np.ndarray:
         """float [S, T - length + 1]: the size of each window of a length; the last is a level, by its other name."""
         total, _ = self.sums
         n = self.weight.shape[1]
         own = self.squares[0]
         product = total[..., length:] - total[..., :-length]
-        after = np.zeros_like(own)
-        after[:, :-1] = self.weight * self.memory**2
         norm = (
             own[:, length:]
             - own[:, 1 : n - length + 2]
             + self.weight[:, : n - length + 1]
-            + after[:, length:]
+            + self.after[:, length:]
         )
         return _sizes(product, norm)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from rollout_traces.analysis.learning import may_be_learned
-from rollout_traces.analysis.noise import Noise, crude, fits_of, noise_of, tails_of, told_by_others
+from rollout_traces.analysis.noise import Noise, crude, fits_of, median, noise_of, tails_of, told_by_others
 from rollout_traces.analysis.panel import Panel, one_of, stacked
 from rollout_traces.analysis.scan import (
     SHORTEST_RAMP,
@@ -66,12 +66,12 @@ class Scanned:
 def noise_of_panel(panel: Panel) -> Noise:
     """The noise of each series around a slow drift, and around those of its movements that make it likelier than any noise does."""
     n_series, n = panel.values.shape
-    first = crude(panel.values, panel.errors)
     if n < FEWEST_EVALUATIONS:
-        return first
+        return crude(panel.values, panel.errors)
     n_smooth = DRIFT_DEGREE + 1
     basis = np.broadcast_to(polynomials(n, DRIFT_DEGREE), (n_series, n_smooth, n))
     fits = told_by_others(fits_of(panel.values, panel.errors, basis), _of_one_measure(panel))
+    first = fits.first
     noise, likely = noise_of(panel.values, panel.errors, fits)
     without_spikes = replace(panel, values=first.clipped)
     left = np.arange(n_series)
@@ -210,7 +210,7 @@ def scan(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, Whiten
 
 def freedom_of(panel: Panel) -> np.ndarray:
     """float [S]: degrees of freedom with which the noise of a series is known: the groups', or its own steps'."""
-    known = np.nanmedian(np.where(np.isfinite(panel.values), panel.errors, 0.0), axis=1) > 0
+    known = median(np.where(np.isfinite(panel.values), panel.errors, 0.0)) > 0
     n = np.isfinite(panel.values).sum(axis=1).astype(float)
     return np.where(known, FREEDOM_OF_GROUPS * n, n)
 

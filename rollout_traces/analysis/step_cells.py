@@ -89,12 +89,13 @@ class StepCells:
         """
         n_u, s_u = self._of_units(values, weight)
         size, shape = self.n_values * self.n_steps, (self.n_values, self.n_steps)
-        n, s = np.bincount(self.cell, n_u, size), np.bincount(self.cell, s_u, size)
+        n, n_groups, mass = self.whole_counts if n_u is self.n_rows else self._counts(n_u)
+        s = np.bincount(self.cell, s_u, size)
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = s / n
         apart = np.where(n_u > 0, s_u - np.nan_to_num(mean)[self.cell] * n_u, 0.0)
-        n_groups, mass = np.bincount(self.cell, n_u > 0, size), np.bincount(self.cell, n_u**2, size)
-        variance = self._variance(np.bincount(self.cell, apart**2, size), n_groups, mass, n, between)
+        squares = apart**2
+        variance = self._variance(np.bincount(self.cell, squares, size), n_groups, mass, n, between)
         fewer = np.zeros(size)
         if weight is None:
             many = n_groups > 1
@@ -109,7 +110,7 @@ class StepCells:
             mean.reshape(shape),
             (np.nan_to_num(variance) + fewer).reshape(shape),
             n.reshape(shape),
-            self._tails(apart**2, n_groups),
+            self._tails(squares, n_groups),
             weighted.reshape(shape),
             apart,
             n_groups,
@@ -195,6 +196,15 @@ class StepCells:
     def n_rows(self) -> np.ndarray:
         """float [U]: rows of each unit."""
         return np.bincount(self.unit, minlength=self.n_units).astype(float)
+
+    @cached_property
+    def whole_counts(self) -> tuple[np.ndarray, ...]:
+        """float [V * T] each: rows, groups and the sum of the squares of their rows, where every row counts."""
+        return self._counts(self.n_rows)
+
+    def _counts(self, n_u: np.ndarray) -> tuple[np.ndarray, ...]:
+        size = self.n_values * self.n_steps
+        return tuple(np.bincount(self.cell, each, size) for each in (n_u, n_u > 0, n_u**2))
 
     def _tails(self, squares: np.ndarray, n_groups: np.ndarray) -> np.ndarray:
         """float [V]: degrees of freedom of Student's t with the kurtosis that a mean of so many groups has."""
