@@ -218,7 +218,7 @@ class Parting:
         of_all = values
         if measure.name.column.rsplit("/", 1)[-1] != "source":
             values = self._less_mix(values, weight)
-        known = plain[np.isfinite(plain)]
+        known = _known(plain, np.isfinite(plain))
         return _Values(
             plain,
             values,
@@ -229,7 +229,7 @@ class Parting:
             is_centred=is_centred,
             between=float(np.var(known)) if len(known) else 0.0,
             within=self._within(values),
-            rounding=(FLOAT32 * _largest(values)) ** 2,
+            rounding=(float(FLOAT32) * _largest(values)) ** 2,
         )
 
     def _series(self, read: _Values, column: str) -> Iterator[tuple[Any, ...]]:
@@ -274,7 +274,7 @@ class Parting:
         known = n[n > 0]
         if not len(known):
             return False, values
-        least = LEAST_ERROR**2 * float(np.var(values[there])) / known
+        least = LEAST_ERROR**2 * float(np.var(_known(values, there))) / known
         if _is_constant(total / known, least):
             return True, values
         if _is_constant(total, least * known**2):
@@ -286,7 +286,9 @@ class Parting:
         unit = self.rows.unit
         there = np.isfinite(values)
         n = _counted(unit, there, 0)
-        plain = _filled(values - values[there].mean(), there) if there.any() else np.zeros(len(values))
+        plain = (
+            _filled(values - _known(values, there).mean(), there) if there.any() else np.zeros(len(values))
+        )
         total = np.bincount(unit, plain, len(n))
         freedom = np.maximum(n - 1, 0).sum()
         squares = float(np.einsum("i,i->", plain, plain))  # BLAS would start threads, which spin
@@ -300,19 +302,19 @@ class Parting:
             usual = np.bincount(self.sources, _filled(values, there)) / np.maximum(n, 1)
             values = values - (usual - np.average(usual, weights=n))[self.sources]
         if self._is_visited:
-            values = values - self._of_prompts(np.where(there, values, np.nan))[self.rows.unit]
+            values = values - self._of_prompts(values, there)[self.rows.unit]
         return values
 
-    def _of_prompts(self, values: np.ndarray) -> np.ndarray:
+    def _of_prompts(self, values: np.ndarray, there: np.ndarray) -> np.ndarray:
         """float [U]: what the other visits of its prompt, net of their steps, say of each group (best linear prediction, Henderson 1975).
 
         No group is compared with itself, so that how groups differ still says how sure a mean of them is.
 
         Args:
-            values: float [N], NaN where they are not known.
+            values: float [N].
+            there: bool [N], which of them are known.
         """
         at, prompt = self._visits
-        there = np.isfinite(values)
         n = _counted(self.rows.unit, there, len(at))
         known = (n > 0) & (prompt >= 0)
         total = np.bincount(self.rows.unit, _filled(values, there), len(at))
@@ -351,7 +353,11 @@ class Parting:
 
 
 def _largest(values: np.ndarray) -> float:
-    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
+    return float(np.abs(_filled(values, np.isfinite(values))).max(initial=0.0))
+
+
+def _known(values: np.ndarray, there: np.ndarray) -> np.ndarray:
+    return values if there.all() else values[there]
 
 
 def _filled(values: np.ndarray, there: np.ndarray) -> np.ndarray:
@@ -368,7 +374,7 @@ def _is_given(mean: np.ndarray, prompt: np.ndarray) -> bool:
     """Tells whether most visits of a prompt show what its first one did, float and int [U]: what a prompt is, as its length, says nothing of its other visits."""
     first = np.zeros(prompt.max(initial=0) + 1)
     first[prompt[::-1]] = mean[::-1]
-    again = len(mean) - len(np.unique(prompt))
+    again = len(mean) - int((np.bincount(prompt) > 0).sum())
     return int((mean == first[prompt]).sum()) - (len(mean) - again) > again / 2
 
 

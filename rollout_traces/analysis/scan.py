@@ -172,7 +172,8 @@ def _cumulated(values: np.ndarray) -> np.ndarray:
 def _sizes(product: np.ndarray, norm: np.ndarray) -> np.ndarray:
     left = norm - (product[:, 1:] ** 2).sum(axis=1)
     usable = left > LEAST_OWN * np.maximum(norm, np.finfo(float).tiny)
-    return np.where(usable, product[:, 0] / np.sqrt(np.where(usable, left, 1.0)), 0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(usable, product[:, 0] / np.sqrt(left), 0.0)
 
 
 def n_tests(n_steps: int) -> float:

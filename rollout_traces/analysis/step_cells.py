@@ -74,6 +74,7 @@ class StepCells:
         self.value, self.at = units % self.n_values, np.empty(self.n_units, np.int64)
         self.at[self.unit] = at
         self.cell = self.value * self.n_steps + self.at
+        self._of_all: tuple[np.ndarray, ...] = ()
         self.whole = np.cumsum(np.diff(units // self.n_values, prepend=-1) > 0) - 1
 
     def sums(
@@ -89,11 +90,11 @@ class StepCells:
         """
         n_u, s_u = self._of_units(values, weight)
         size, shape = self.n_values * self.n_steps, (self.n_values, self.n_steps)
-        n, n_groups, mass = self.whole_counts if n_u is self.n_rows else self._counts(n_u)
+        n, n_groups, mass = self._counts(n_u)
         s = np.bincount(self.cell, s_u, size)
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = s / n
-        apart = np.where(n_u > 0, s_u - np.nan_to_num(mean)[self.cell] * n_u, 0.0)
+        apart = s_u - np.nan_to_num(mean)[self.cell] * n_u
         squares = apart**2
         variance = self._variance(np.bincount(self.cell, squares, size), n_groups, mass, n, between)
         fewer = np.zeros(size)
@@ -176,8 +177,8 @@ class StepCells:
 
     def means(self, values: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
         """float [V, T]: means alone; arguments as for `sums`."""
-        size = self.n_values * self.n_steps
-        n, s = (np.bincount(self.cell, each, size) for each in self._of_units(values, weight))
+        n_u, s_u = self._of_units(values, weight)
+        n, s = self._counts(n_u)[0], np.bincount(self.cell, s_u, self.n_values * self.n_steps)
         with np.errstate(invalid="ignore", divide="ignore"):
             return (s / n).reshape(self.n_values, self.n_steps)
 
@@ -197,14 +198,15 @@ class StepCells:
         """float [U]: rows of each unit."""
         return np.bincount(self.unit, minlength=self.n_units).astype(float)
 
-    @cached_property
-    def whole_counts(self) -> tuple[np.ndarray, ...]:
-        """float [V * T] each: rows, groups and the sum of the squares of their rows, where every row counts."""
-        return self._counts(self.n_rows)
-
     def _counts(self, n_u: np.ndarray) -> tuple[np.ndarray, ...]:
+        """float [V * T] each: rows, groups and the sum of the squares of their rows; kept where every row counts."""
+        if n_u is self.n_rows and self._of_all:
+            return self._of_all
         size = self.n_values * self.n_steps
-        return tuple(np.bincount(self.cell, each, size) for each in (n_u, n_u > 0, n_u**2))
+        found = tuple(np.bincount(self.cell, each, size) for each in (n_u, n_u > 0, n_u**2))
+        if n_u is self.n_rows:
+            self._of_all = found
+        return found
 
     def _tails(self, squares: np.ndarray, n_groups: np.ndarray) -> np.ndarray:
         """float [V]: degrees of freedom of Student's t with the kurtosis that a mean of so many groups has."""

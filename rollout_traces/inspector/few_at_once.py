@@ -184,8 +184,9 @@ class _Question:
         return self.seconds + time.monotonic() - self.began
 
 
-MMAP_BYTES = MB
-"""A block of so many bytes, as a column is, is a mapping of its own, which ends with it."""
+MMAP_BYTES = 32 * MB
+"""A block of so many bytes is a mapping of its own, which ends with it; glibc takes no more. Of smaller ones, as columns are,
+each would cost its pages anew: a quarter of a diagnosis's processor time."""
 M_MMAP_THRESHOLD = -3
 """The parameter's number in glibc's `malloc.h`; setting it also ends its growth with the blocks that are freed."""
 M_ARENA_MAX = -8

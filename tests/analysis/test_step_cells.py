@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollout_traces.analysis.noise import OF_GROUPS, Fits, told_by_others
+from rollout_traces.analysis.noise import OF_GROUPS, Fits, crude, told_by_others
 from rollout_traces.analysis.run_rows import RunRows
 from rollout_traces.analysis.step_cells import StepCells, crowded, goes_with
 
@@ -88,7 +88,7 @@ class TestNoiseOfSeriesThatAreAlike:
         left[:, 0] = 0.0
         left[3, 0], left[3, 5] = -2.0, 0.0
         flat = np.full((4, grid), -np.log(grid))
-        fits = Fits(left, left, np.zeros((4, grid)), np.zeros((4, grid)), flat)
+        fits = Fits(left, left, np.zeros((4, grid)), np.zeros((4, grid)), flat, crude(left, left))
         told = told_by_others(fits, [[0, 1, 2, 3]])
         assert fits.weight[3].argmax() == 5 and told.weight[3].argmax() == 0
         assert told.weight[0].argmax() == 0
@@ -97,7 +97,7 @@ class TestNoiseOfSeriesThatAreAlike:
     def test_two_series_tell_nothing(self):
         grid = len(OF_GROUPS)
         flat = np.full((2, grid), -np.log(grid))
-        fits = Fits(flat, flat, flat, flat, flat)
+        fits = Fits(flat, flat, flat, flat, flat, crude(flat, flat))
         assert np.array_equal(told_by_others(fits, [[0, 1]]).prior, flat)
 
 
