@@ -98,8 +98,7 @@ class ColumnsCompared:
 
     def means(self, name: str) -> np.ndarray:
         """float [G]: the mean of a number, NaN where no rollout of a group knows it."""
-        known, total = self.group_sums(self.rows.number(name))
-        return np.where(known > 0, total / np.maximum(known, 1), np.nan)
+        return _mean(*self.group_sums(self.rows.number(name)))
 
     def number(self, name: str) -> Iterator[Finding | str]:
         """One number compared; the side that alone knows it; nothing where there is too little."""
@@ -110,7 +109,9 @@ class ColumnsCompared:
         if not n_a or not n_b or n_a + n_b < FEWEST_KNOWN:
             return
         level_a, level_b = float(total[self.in_a].sum() / n_a), float(total[self.in_b].sum() / n_b)
-        yield Finding(name, None, level_a, level_b, n_a, n_b, n_a, n_b, self._effect(name, self.means(name)))
+        yield Finding(
+            name, None, level_a, level_b, n_a, n_b, n_a, n_b, self._effect(name, _mean(known, total))
+        )
 
     def _effect(self, name: str, means: np.ndarray) -> Effect:
         if self.pairs is not None:
@@ -221,6 +222,10 @@ class ColumnsCompared:
             p = self._p_of_steps(f"{name} {value}", there, n)
             effect = replace(effect, p=max(effect.p, p if p is not None else 0.0))
         yield Finding(name, value, a, b, known[0], known[1], counts[0], counts[1], effect, new)
+
+
+def _mean(known: np.ndarray, total: np.ndarray) -> np.ndarray:
+    return np.where(known > 0, total / np.maximum(known, 1), np.nan)
 
 
 KEPT_IN_LEDGER = ("rollout/", "eval-rollout/")

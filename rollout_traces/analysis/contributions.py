@@ -79,8 +79,9 @@ def _carried(rows: SideRows, a: Selection, name: str, neighbours: bool) -> Carri
     values = rows.number(name)
     known = np.isfinite(values)
     mine, of_b = (np.flatnonzero(known & (rows.side == side)) for side in (A, B))
-    two_values = name != UPDATE and len(np.unique(values[mine])) < FEW
-    if two_values or not FEWEST <= len(mine) <= MOST or not len(of_b):
+    if not FEWEST <= len(mine) <= MOST or not len(of_b):
+        return None
+    if name != UPDATE and len(np.unique(values[mine])) < FEW:
         return None
     level = 0.0 if name == UPDATE else float(values[of_b].mean())
     parts = np.abs(values - level)

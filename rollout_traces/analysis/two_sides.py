@@ -19,6 +19,7 @@ from rollout_traces.analysis.relations import (
     quoted,
     unit_over_steps,
 )
+from rollout_traces.analysis.run_rows import distinct
 from rollout_traces.analysis.selections import Selection
 from rollout_traces.flags import needs_text
 
@@ -107,12 +108,14 @@ class SideRows:
     @cached_property
     def at_random(self) -> tuple[np.ndarray, np.ndarray]:
         """bool [N] traced at random, and float [N] what each of them weighs: 1 / its probability."""
-        by = np.asarray(self.table.column("selected_by").to_pylist(), object)
+        import pyarrow.compute as pc
+
+        by_random = pc.fill_null(pc.equal(_whole(self.table.column("selected_by")), "random"), False)
         weight = np.ones(len(self.side))
         if self.columns.has("selected_probability"):
             chance = self._column("selected_probability")
             weight = 1 / np.where(chance > 0, chance, 1.0)
-        return self.traced & (by == "random"), weight
+        return self.traced & by_random.to_numpy(zero_copy_only=False), weight
 
     @cached_property
     def traced(self) -> np.ndarray:
@@ -184,7 +187,9 @@ def read_rows(
     step = table.column("_step").to_numpy().astype(np.int64)
     units, unit = np.unique(table.column("_unit").to_numpy(), return_inverse=True)
     code = sides_N * max(len(units), 1) + unit
-    groups, first, group = np.unique(code, return_index=True, return_inverse=True)
+    groups, group = distinct(code)
+    first = np.empty(len(groups), np.int64)
+    first[group[::-1]] = np.arange(len(code))[::-1]
     return SideRows(
         columns,
         sides_N,
