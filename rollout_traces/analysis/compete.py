@@ -16,6 +16,8 @@ from rollout_traces.analysis.templates import SPIKE
 
 ALIKE = 4.0
 """Log likelihood that another movement's steps may cost a movement that is the same: two ends, each known within 95 %."""
+ALIKE_PART = 0.1
+"""... or this part of what its own steps explain: a movement is no exact step or ramp, and a large one has exact edges."""
 PLAINLY = np.log(1e-4)
 """Log of the chance up to which an evaluation and training plainly go different ways."""
 ENDS = 10
@@ -209,7 +211,8 @@ def _same_time(each: Moved, head: Moved) -> bool:
     other, _ = coefficients(one, template)
     if own[0] * other[0] <= 0 or abs(other[0]) < SHOWS:
         return False
-    return bool((own[0] ** 2 - other[0] ** 2) / 2 < ALIKE)
+    lost, most = (own[0] ** 2 - other[0] ** 2) / 2, max(ALIKE, ALIKE_PART * own[0] ** 2 / 2)
+    return bool(lost < most)
 
 
 def _begin_together(one: Moved, other: Moved) -> bool:

@@ -200,7 +200,7 @@ def diagnosis_of(
     """
     moved = [movement_of(found, carriers if found is carried else ()) for found in entry.found]
     head = moved[0]
-    signature, at = _named(moved, entry.part, is_learning(entry.head))
+    signature, at = named(moved, entry.part, is_learning(entry.head))
     lead = replace(moved[at], step=head.step, last=head.last)
     others = [*moved[:at], *moved[at + 1 :]]
     is_sure = any(found.is_sure for found in entry.found)
@@ -295,7 +295,7 @@ def _together(named: str, others: Sequence[Movement]) -> str:
     return "".join(f"; also {way}: {', '.join(held)}" for way, held in ways.items() if held)
 
 
-def _named(moved: Sequence[Movement], part: Part | None, is_learned: bool) -> tuple[Signature | None, int]:
+def named(moved: Sequence[Movement], part: Part | None, is_learned: bool) -> tuple[Signature | None, int]:
     """The first row of the table that fits one of an entry's series, and which; the surest series without one.
 
     What happened is named by its cause, what a policy learns by how rollouts came out, which the table has last.
@@ -342,7 +342,7 @@ def _query(scope: RunScope, name: SeriesName, part: Part) -> str:
         split, column = column.split("/", 1)
     if name.value == UNKNOWN and not scope.columns.has(column):
         return _logged(scope, name.column)
-    if name.statistic not in ("mean", "share") or not scope.columns.has(column):
+    if name.statistic not in ("mean", "size", "share") or not scope.columns.has(column):
         return ""
     of = RunScope(scope.relations, scope.run, split, scope.columns)
     conditions = [
@@ -365,6 +365,8 @@ def _logged(scope: RunScope, key: str) -> str:
 
 
 def _figure(scope: RunScope, name: SeriesName, column: str) -> str:
+    if name.statistic == "size":
+        return f"abs({known_number(column)})"
     if name.value is None:
         return known_reward(scope.columns) if column == "reward" else known_number(column)
     if name.value == UNKNOWN and column in scope.columns.numbers:

@@ -82,6 +82,8 @@ def series_text(name: SeriesName) -> str:
     column = quoted(name.column) if name.statistic == "logged" else column_text(name.column)
     if name.statistic == "covariance":
         return f"the covariance of reward and {column} inside groups"
+    if name.statistic == "size":
+        return f"the size of {column}"
     return column if name.value is None else f"{column} {value_text(name.column, name.value)}"
 
 

@@ -33,6 +33,7 @@ from rollout_traces.analysis.screen import (
     limits,
     shares_of,
 )
+from rollout_traces.analysis.standing import standing_entries
 from rollout_traces.analysis.step_series import Series
 from rollout_traces.analysis.text_measures import text_rows
 from rollout_traces.analysis.unobserved import Unobserved, unobserved
@@ -116,6 +117,7 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
         for each in said
         if each is not None
     ]
+    found += contained("standing differences", standing_entries, panels, found, rows.steps) or []
     found = _with_prompts(found, contained("prompts that changed", prompt_entries, scope) or [])
     found += contained("faults", fault_entries, scope, found) or []
     found = contained("links to flips", with_flips, relations, run, found) or found

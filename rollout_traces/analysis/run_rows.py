@@ -26,6 +26,8 @@ ENOUGH_ROWS = 1 << 16
 """Rows, evenly spaced over the run, that stand for all of them."""
 AT_POINT = 1 / 50
 """Part of the rows that have one value of a number of many values, from which on their share is a series."""
+NOTHING = 0.05
+"""Part of the sum of its sizes up to which the sum of a number is about 0."""
 FEWEST_HITS = 3
 """Rollouts that have a value in the whole run, below which its share is no series."""
 NULL_BY_DEFINITION = ("update_share", "advantage")
@@ -163,6 +165,9 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
             rows.measures.append(RowMeasure(unknown, _unknown(known), condition=f"{name} is null"))
         if known.any() and np.ptp(floats[known]) > 0:
             rows.measures.append(RowMeasure(SeriesName(prefix + name), kept_values, of_traces))
+        if _adds_up_to_nothing(floats, at):
+            size = SeriesName(prefix + name, None, "size")
+            rows.measures.append(RowMeasure(size, _size(kept_values), of_traces))
         if name not in DERIVED and known.any() and (point := _point(floats[known])) is not None:
             share = SeriesName(prefix + name, f"{point:g}", "share")
             rows.measures.append(
@@ -245,6 +250,24 @@ def _point(values: np.ndarray) -> float | None:
     found, n = np.unique(seen, return_counts=True)
     point, often = float(found[n.argmax()]), n.max() >= AT_POINT * n.sum()
     return point if len(found) > MOST_SHARES and often and float(f"{point:g}") == point else None
+
+
+def _adds_up_to_nothing(values: np.ndarray, at: np.ndarray) -> bool:
+    """Tells whether a number of both signs has a mean near 0 at every step, as advantages have: it can move in its size alone.
+
+    Args:
+        values: float [N], NaN where unknown.
+        at: int [N], the step of each.
+    """
+    there = np.isfinite(values)
+    if not there.any() or values[there].min() >= 0:
+        return False
+    total, size = (np.bincount(at[there], each) for each in (values[there], np.abs(values[there])))
+    return bool((np.abs(total) <= NOTHING * size).all())
+
+
+def _size(read: Callable[[], np.ndarray]) -> Callable[[], np.ndarray]:
+    return lambda: np.abs(read())
 
 
 def _is_at(read: Callable[[], np.ndarray], point: float) -> Callable[[], np.ndarray]:

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-Statistic = Literal["mean", "share", "logged", "difference", "covariance", "text"]
+Statistic = Literal["mean", "size", "share", "logged", "difference", "covariance", "text"]
 Part = tuple[tuple[str, str], ...]
 """Columns and values: () is all rows; several pairs of one column are any of these values."""
 

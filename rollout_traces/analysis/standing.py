@@ -1,0 +1,168 @@
+"""Standing differences: a worker that is off from the run's first step to its last, so that no series ever moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement
+from rollout_traces.analysis.entries import LARGEST, SURE, named
+from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
+from rollout_traces.analysis.learning import may_be_learned
+from rollout_traces.analysis.panel import ROUNDING, Panel
+from rollout_traces.analysis.parts import REMAINS
+from rollout_traces.analysis.screen import FEWEST_STEPS, log_chance
+from rollout_traces.analysis.step_series import Part
+
+ENDS = 3
+"""The run is looked at in so many stretches: what stands shows in each of them."""
+
+
+LEAST_SHARE = 0.01
+"""Shares that differ by less than this are no news, however sure it is."""
+
+
+@dataclass(frozen=True)
+class _Apart:
+    """A series that lies apart in a part: its levels there and elsewhere, by how many errors they differ, and the part of the rollouts."""
+
+    panel: Panel
+    part: Part
+    own: float
+    elsewhere: float
+    z: float
+    n_steps: int
+    share: float
+
+
+def standing_entries(
+    panels: Sequence[Panel], said: Sequence[Diagnosis], steps: np.ndarray
+) -> list[Diagnosis]:
+    """An entry for each part that does not hang on prompts and has less than half of a measure, or more than twice, at all steps.
+
+    Who sampled or scored a rollout should not matter; a source or how a rollout came out may.
+
+    Args:
+        panels: the series of the run.
+        said: what other entries say.
+        steps: int [T], the run's.
+    """
+    told = {(name, value) for each in said for name in each.series for value in each.part or ()}
+    found: dict[Part, list[_Apart]] = {}
+    n_series = sum(len(panel.names) for panel in panels)
+    for panel in panels:
+        for each in _apart(panel, n_series):
+            if not any((panel.names[0], value) in told for value in each.part):
+                found.setdefault(each.part, []).append(each)
+    return [_entry(part, sorted(each, key=lambda one: -abs(one.z)), steps) for part, each in found.items()]
+
+
+def _apart(panel: Panel, n_series: int) -> Iterator[_Apart]:
+    """The parts of a measure that lie apart, of each column the furthest first, each beside those that are not yet named."""
+    if panel.measure is None or len(panel.steps) < FEWEST_STEPS:
+        return
+    known = np.isfinite(panel.levels) & (panel.rows > 0)
+    rows = np.where(known, panel.rows, 0.0)
+    total = rows * np.where(known, panel.levels, 0.0)
+    for column in dict.fromkeys(part[0][0] for part in panel.parts if part):
+        left = [i for i, part in enumerate(panel.parts) if part and part[0][0] == column]
+        if may_be_learned(panel, panel.parts[left[0]]):
+            continue
+        everything = float(rows[left].sum())
+        while len(left) > 1:
+            seen = [_beside(panel, i, [j for j in left if j != i], rows, total, everything) for i in left]
+            best = max((each for each in seen if each), key=lambda each: abs(each.z), default=None)
+            if best is None or log_chance(np.asarray(best.z), np.asarray(best.n_steps - 1.0)) > np.log(
+                SURE / n_series
+            ):
+                break
+            yield best
+            left = [i for i in left if panel.parts[i] != best.part]
+
+
+def _beside(
+    panel: Panel, at: int, others: Sequence[int], rows: np.ndarray, total: np.ndarray, everything: float
+) -> _Apart | None:
+    """A part beside others of its column, step by step; None where it does not lie apart in every stretch of the run."""
+    n_own, n_rest = rows[at], rows[others].sum(axis=0)
+    both = (n_own > 0) & (n_rest > 0)
+    if both.sum() < FEWEST_STEPS:
+        return None
+    own, rest = total[at][both] / n_own[both], total[others].sum(axis=0)[both] / n_rest[both]
+    weight = n_own[both] * n_rest[both] / (n_own[both] + n_rest[both])
+    stretches = [
+        (float(np.average(a, weights=w)), float(np.average(b, weights=w)))
+        for a, b, w in zip(*(np.array_split(each, ENDS) for each in (own, rest, weight)), strict=True)
+    ]
+    if not all(_is_half(panel, *each) for each in stretches) or len({a > b for a, b in stretches}) > 1:
+        return None
+    apart = own - rest
+    mean = float(np.average(apart, weights=weight))
+    error = float(np.sqrt((weight**2 * (apart - mean) ** 2).sum())) / float(weight.sum())
+    error = max(error, ROUNDING * abs(mean))
+    there = n_own[both].sum(), n_rest[both].sum()
+    return _Apart(
+        panel,
+        panel.parts[at],
+        float(total[at][both].sum() / there[0]),
+        float(total[others].sum(axis=0)[both].sum() / there[1]),
+        mean / error,
+        int(both.sum()),
+        float(n_own.sum()) / everything,
+    )
+
+
+def _is_half(panel: Panel, one: float, other: float) -> bool:
+    """Tells whether one level is less than half of another; of a share, whether what lacks it is."""
+    low, high = sorted((abs(one), abs(other)))
+    if panel.is_share and high - low < LEAST_SHARE:
+        return False
+    return low < REMAINS * high or (panel.is_share and 1 - high < REMAINS * (1 - low))
+
+
+def _entry(part: Part, found: Sequence[_Apart], steps: np.ndarray) -> Diagnosis:
+    first = int(steps[0])
+    moved = [
+        Movement(
+            each.panel.names[0],
+            part,
+            "standing",
+            (first, first),
+            first,
+            None,
+            None,
+            each.elsewhere,
+            each.own,
+            each.z,
+            0.0,
+            each.elsewhere,
+        )
+        for each in found
+    ]
+    signature, at = named(moved, part, False)
+    lead, others = moved[at], [*moved[:at], *moved[at + 1 :]]
+    form = percent if lead.name.value is not None else number
+    sentence = f"{series_text(lead.name)} is {form(lead.after or 0.0)} on {part_text(part)}, {form(lead.elsewhere or 0.0)} elsewhere, from the first step on"
+    for way, held in (("higher", True), ("lower", False)):
+        names = dict.fromkeys(series_text(m.name) for m in others if (m.z > 0) == held)
+        sentence += f"; also {way}: {', '.join(names)}" if names else ""
+    return Diagnosis(
+        severity="warn",
+        sentence=f"{sentence}.",
+        advice="Is it meant to be so? Compare its settings and version with the others'.",
+        tier=signature.tier if signature else OTHER,
+        series=tuple(m.name for m in (lead, *others)),
+        part=part,
+        shape="standing",
+        onset=(first, first),
+        step=first,
+        before=lead.before,
+        after=lead.after,
+        elsewhere=lead.elsewhere,
+        cost=max(each.share for each in found) * LARGEST,
+        where=part_filter(part),
+        name="a standing difference",
+        movements=(lead, *others),
+    )
