@@ -77,15 +77,18 @@ def _tied(rows: RunRows, values: np.ndarray, n_units: int) -> np.ndarray:
 
 
 def _prompts(rows: RunRows, groups: RunRows, n_units: int) -> None:
-    """Adds the share of groups whose prompt an earlier group of the step has too, and of groups of several prompts."""
+    """Adds the share of groups whose prompt an earlier group of the step has too, or one of the step before, and of groups of several prompts."""
     if not len(rows.prompt) or (rows.prompt < 0).any():
         return
     high, low = np.full(n_units, -1), np.full(n_units, np.iinfo(np.int64).max)
     np.maximum.at(high, rows.unit, rows.prompt)
     np.minimum.at(low, rows.unit, rows.prompt)
-    cell = groups.at.astype(np.int64) * (int(rows.prompt.max()) + 1) + high
-    again = np.ones(n_units, bool)
-    again[np.unique(cell, return_index=True)[1]] = False
+    n_prompts = int(rows.prompt.max()) + 1
+    cell = groups.at.astype(np.int64) * n_prompts + high
+    again = np.isin(cell - n_prompts, cell)
+    of_step = np.ones(n_units, bool)
+    of_step[np.unique(cell, return_index=True)[1]] = False
+    again |= of_step
     for value, held in (("again", again), ("several", high != low)):
         if held.sum() >= FEWEST_HITS:
             name = SeriesName("group/prompts", value, "share")

@@ -20,7 +20,8 @@ def is_given(panel: Panel) -> bool:
         return True
     if source is None or measure is None:
         return False
-    return panel.names[0].column in source.parts or is_one_in_groups(source, measure.read())
+    is_part = any(f"/{panel.names[0].column}".endswith(f"/{column}") for column in source.parts)
+    return is_part or is_one_in_groups(source, measure.read())
 
 
 def may_be_learned(panel: Panel, part: Part | None) -> bool:

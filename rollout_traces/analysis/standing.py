@@ -10,7 +10,7 @@ import numpy as np
 from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement
 from rollout_traces.analysis.entries import LARGEST, SURE, named
 from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
-from rollout_traces.analysis.learning import may_be_learned
+from rollout_traces.analysis.learning import is_given, may_be_learned
 from rollout_traces.analysis.panel import ROUNDING, Panel
 from rollout_traces.analysis.parts import REMAINS
 from rollout_traces.analysis.screen import FEWEST_STEPS, log_chance
@@ -61,7 +61,7 @@ def standing_entries(
 
 def _apart(panel: Panel, n_series: int) -> Iterator[_Apart]:
     """The parts of a measure that lie apart, of each column the furthest first, each beside those that are not yet named."""
-    if panel.measure is None or len(panel.steps) < FEWEST_STEPS:
+    if panel.measure is None or len(panel.steps) < FEWEST_STEPS or is_given(panel):
         return
     known = np.isfinite(panel.levels) & (panel.rows > 0)
     rows = np.where(known, panel.rows, 0.0)

@@ -69,8 +69,10 @@ class Spans:
         Yields:
             The span, to which what is known later can be added.
         """
+        begun = (
+            time.perf_counter()
+        )  # first: a thread that waits between the two makes a span longer, not end too early
         span: Span = {"kind": kind, "start": time.time(), **known}
-        begun = time.perf_counter()
         try:
             yield span
         except BaseException as error:
