@@ -201,7 +201,8 @@ def diagnosis_of(
     moved = [movement_of(found, carriers if found is carried else ()) for found in entry.found]
     head = moved[0]
     signature, at = named(moved, entry.part, is_learning(entry.head))
-    lead = replace(moved[at], step=head.step, last=head.last)
+    first = min((m for m in moved if m.onset[1] < head.onset[0]), key=lambda m: m.onset[1], default=head)
+    lead = replace(moved[at], step=first.step, last=head.last)
     others = [*moved[:at], *moved[at + 1 :]]
     is_sure = any(found.is_sure for found in entry.found)
     return Diagnosis(
@@ -212,8 +213,8 @@ def diagnosis_of(
         series=tuple(dict.fromkeys(m.name for m in (lead, *others))),
         part=entry.part,
         shape=head.shape,
-        onset=head.onset,
-        step=head.step,
+        onset=first.onset,
+        step=first.step,
         end=head.end,
         last=head.last,
         also=head.also,

@@ -12,6 +12,9 @@ from rollout_traces.analysis.step_series import Part
 OF_PROMPTS = 0.9
 """Part of the rollouts that have the value that their prompt has elsewhere, where a column is the prompt's."""
 
+WHO_SAMPLED = ("engine",)
+"""Columns that are no prompt's, though each prompt may have been asked of one alone."""
+
 
 def is_given(panel: Panel) -> bool:
     """Tells whether a measure is of what rollouts are given, so that no policy learns it: a source, an engine, a prompt's length, a group's size."""
@@ -41,7 +44,9 @@ def may_be_learned(panel: Panel, part: Part | None) -> bool:
 
 
 def is_of_prompts(rows: RunRows, column: str) -> bool:
-    """Tells whether a prompt has the same value of a column wherever it is asked; a group where prompts are not known."""
+    """Tells whether a prompt has the same value of a column wherever it is asked, a group where prompts are not known; never of who sampled it."""
+    if column in WHO_SAMPLED:
+        return False
     if column not in rows.of_prompts:
         prompt = rows.prompt if len(rows.prompt) else rows.unit
         codes = rows.parts[column][0]

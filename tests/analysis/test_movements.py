@@ -767,7 +767,57 @@ class TestFewRowsAndTurns:
         assert [(each.step, len(each.carriers)) for each in entries] == ([(33, many)] if many else [])
 
 
+class TestOneCauseIsOneEntry:
+    def test_the_lag_of_one_engine_and_what_follows_from_it_are_one_entry_with_the_exact_step(self):
+        """Seen once: three errors, of which two began a step or two off; sizes of hundreds of errors have exact edges."""
+
+        def lag(s: int, g: int, i: int) -> float:
+            return max(s - 30, 0.0) if i % 2 else 0.0
+
+        def mismatch(s: int, g: int, i: int) -> float:
+            return 0.3 + 0.02 * lag(s, g, i) ** 1.2 + 0.01 * drawn(s, g, i)
+
+        def clipped(s: int, g: int, i: int) -> float:
+            return 0.01 + 0.004 * max(lag(s, g, i) - 2, 0.0) + 0.001 * drawn(s, g, i, 1)
+
+        rows = steps(N, engine=engine, staleness_max=lag, mismatch_abs_max=mismatch, clip_share=clipped)
+        [entry] = [each for each in told(table(rows)) if each.severity == "error"]
+        assert entry.part == (("engine", "vllm-1"),) and abs(entry.step - 31) <= 1
+        assert entry.sentence.startswith("samples are older: staleness_max rose from 0")
+
+    def test_two_windows_of_one_part_that_share_half_of_their_steps_are_two(self):
+        def first(s: int, g: int, i: int) -> float:
+            return 10 * (20 <= s < 30) * (i % 2) + drawn(s, g, i)
+
+        def second(s: int, g: int, i: int) -> float:
+            return 10 * (25 <= s < 35) * (i % 2) + drawn(s, g, i, 1)
+
+        entries = told(table(steps(N, engine=engine, n_sampled=first, mean_logprob=second)))
+        assert sorted((str(each.series[0]), each.step) for each in entries) == [
+            ("mean_logprob", 25),
+            ("n_sampled", 20),
+        ]
+
+
+class TestSizes:
+    def test_advantages_that_shrink_are_said_though_their_mean_is_always_nothing(self):
+        def advantage(s: int, g: int, i: int) -> float:
+            return (1.0 if i % 2 else -1.0) * (0.3 if s >= 30 else 1.0) * (1 + 0.1 * drawn(s, g, i // 2))
+
+        [entry] = told(table(steps(N, advantage=advantage)))
+        assert "the size of advantage fell from 1 to 0.297" in entry.sentence and entry.step == 30
+        assert "abs(" in entry.queries[0]
+
+
 class TestPromptsThatComeAgain:
+    def test_a_loader_that_asks_the_same_prompts_at_every_step_is_said(self):
+        rows = [
+            row | {"prompt_key": f"p{row['group']}"} if row["step"] >= 30 else row
+            for row in steps(N, n_sampled=lambda s, g, i: 100 + drawn(s, g, i))
+        ]
+        [entry] = told(table(rows))
+        assert str(entry.series[0]) == "group/prompts again" and entry.step in (30, 31)
+
     @staticmethod
     def rows(fall: float) -> list[dict[str, object]]:
         """Ninety prompts, some far harder than others, three in each step; from step 30 on fewer are solved."""

@@ -1,0 +1,71 @@
+"""What stands from the first step on and does not hang on prompts: one worker that is off."""
+
+from __future__ import annotations
+
+import pytest
+
+from rollout_traces.analysis import diagnose
+from tests.analysis.builders import steps, table
+from tests.analysis.test_movements import drawn, happens, told
+
+
+def engine(step: int, group: int, sample: int) -> str:
+    return f"vllm-{(step + group) % 4}"
+
+
+def mismatch(step: int, group: int, sample: int) -> float:
+    usual = 0.001 * (1 + 0.2 * drawn(step, group, sample))
+    return 8 * usual if engine(step, group, sample) == "vllm-2" else usual
+
+
+class TestStanding:
+    def test_an_engine_that_is_off_from_the_first_step_on_is_said_with_its_level_and_that_of_the_others(self):
+        [entry] = told(table(steps(30, engine=engine, mismatch_k3=mismatch)))
+        assert (entry.severity, entry.shape, entry.part) == ("warn", "standing", (("engine", "vllm-2"),))
+        assert (
+            entry.sentence
+            == "mismatch_k3 is 0.00801 on engine “vllm-2”, 0.001 elsewhere, from the first step on."
+        )
+        assert (entry.step, entry.last, entry.where) == (0, None, "engine = 'vllm-2'")
+
+    def test_the_worker_that_fails_is_named_where_its_share_is_low_too(self):
+        def ok(s: int, g: int, i: int) -> int:
+            return int(happens(0.1 if engine(s, g, i) == "vllm-1" else 0.7, s, g, i))
+
+        [entry] = told(table(steps(40, groups=8, engine=engine, success=ok)))
+        assert (str(entry.series[0]), entry.part) == ("success", (("engine", "vllm-1"),))
+        assert entry.after == pytest.approx(0.1, abs=0.04) and entry.elsewhere == pytest.approx(0.7, abs=0.04)
+
+    def test_what_differs_by_less_than_half_or_by_chance_is_not_said(self):
+        def length(s: int, g: int, i: int) -> float:
+            return (100 + 20 * (engine(s, g, i) == "vllm-2")) * (1 + 0.1 * drawn(s, g, i))
+
+        def rare(s: int, g: int, i: int) -> int:
+            return int(happens(0.01, s, g, i))
+
+        assert not told(table(steps(30, engine=engine, n_sampled=length, success=rare)))
+
+    def test_a_source_may_differ_from_others_for_good(self):
+        """Prompts of a source are asked again and are of it: that they are harder is no fault."""
+
+        def source(s: int, g: int, i: int) -> str:
+            return "math" if g % 2 else "code"
+
+        def reward(s: int, g: int, i: int) -> float:
+            return (0.1 if g % 2 else 0.8) + 0.05 * drawn(s, g, i)
+
+        rows = [row | {"prompt_key": f"p{row['group']}"} for row in steps(30, source=source, reward=reward)]
+        assert not told(table(rows))
+
+    def test_what_an_engine_was_given_is_no_property_of_it(self):
+        def host(s: int, g: int, i: int) -> str:
+            return f"node-{(s + g) % 4 // 2}"
+
+        report = diagnose(table(steps(30, engine=engine, **{"extra/host": host}, mismatch_k3=drawn)), "run")
+        assert not [each for each in report.diagnoses if each.shape == "standing"]
+
+    def test_what_began_within_the_run_is_a_movement_and_stands_nowhere(self):
+        def late(s: int, g: int, i: int) -> float:
+            return mismatch(s, g, i) if s >= 15 else 0.001 * (1 + 0.2 * drawn(s, g, i))
+
+        assert [each.shape for each in told(table(steps(30, engine=engine, mismatch_k3=late)))] == ["level"]
