@@ -109,6 +109,8 @@ def _row_values(run: Run, series: Series) -> np.ndarray | None:
         except ValueError:
             return None
         return np.where(np.isnan(numbers), np.nan, np.isclose(numbers, wanted, atol=1e-9))
+    if statistic == "size":
+        return np.abs(numbers.astype(float))
     return numbers.astype(float)
 
 
