@@ -20,7 +20,15 @@ from rollout_traces.analysis.detected_movement import (
     there_and_back,
 )
 from rollout_traces.analysis.learning import may_be_learned
-from rollout_traces.analysis.noise import OF_LEVEL, Noise, clipped, fits_of, is_setting, noise_of
+from rollout_traces.analysis.noise import (
+    OF_LEVEL,
+    Noise,
+    clipped,
+    fits_of,
+    is_occasional,
+    is_setting,
+    noise_of,
+)
 from rollout_traces.analysis.panel import ROUNDING, Panel
 from rollout_traces.analysis.parts import Chosen, smallest_part
 from rollout_traces.analysis.scan import Whitened, n_tests, polynomials, whitened
@@ -334,6 +342,8 @@ def setting_changes(panel: Panel) -> list[Located] | None:
         return None
     if counts(levels_T):
         return []
+    if is_setting(levels_T[None])[0] and is_occasional(levels_T):
+        return None
     if is_setting(levels_T[None])[0] or is_scheduled(levels_T):
         return changes_of(*jumps_of(levels_T))
     return None

@@ -77,7 +77,7 @@ def _tied(rows: RunRows, values: np.ndarray, n_units: int) -> np.ndarray:
 
 
 def _prompts(rows: RunRows, groups: RunRows, n_units: int) -> None:
-    """Adds the share of groups whose prompt an earlier group of the step has too, or one of the step before, and of groups of several prompts."""
+    """Adds the share of groups whose prompt an earlier group of the step has too, or groups of both steps before, and of groups of several prompts."""
     if not len(rows.prompt) or (rows.prompt < 0).any():
         return
     high, low = np.full(n_units, -1), np.full(n_units, np.iinfo(np.int64).max)
@@ -85,7 +85,7 @@ def _prompts(rows: RunRows, groups: RunRows, n_units: int) -> None:
     np.minimum.at(low, rows.unit, rows.prompt)
     n_prompts = int(rows.prompt.max()) + 1
     cell = groups.at.astype(np.int64) * n_prompts + high
-    again = np.isin(cell - n_prompts, cell)
+    again = np.isin(cell - n_prompts, cell) & np.isin(cell - 2 * n_prompts, cell)
     of_step = np.ones(n_units, bool)
     of_step[np.unique(cell, return_index=True)[1]] = False
     again |= of_step

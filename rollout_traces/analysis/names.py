@@ -40,7 +40,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(("flags template_drift", "flags retokenized", "flags prefix_broken", "flags bos_anomaly"), "up", "", "", DATA, "what is trained is not what was sampled, token for token", "Compare the chat template and tokenizer of trainer and sampler."),
     Signature(("flags nonfinite",), "up", "", "", DATA, "values are not finite", "Open these rollouts and look at the log-probabilities."),
     Signature(("group/prompts several",), "up", "", "", DATA, "groups hold several prompts", "Look at how rollouts are put into groups: advantages compare answers to different prompts."),
-    Signature(("group/prompts again",), "up", "", "", DATA, "prompts repeat, at the same step or the next", "Look at the data loader: is the data short, or drawn with replacement?"),
+    Signature(("group/prompts again",), "up", "", "", DATA, "prompts repeat within a step or at every step", "Look at the data loader: is the data short, or drawn with replacement?"),
     Signature(("source",), "", "", "", DATA, "the mix of sources changed", "Compare the data loader's settings before and after."),
     Signature(("ground_truth", "prompt", "system", "tools"), "", "", "", DATA, "the data changed", "Compare the data files of before and after."),
     Signature(("n_prompt",), "", "", "", DATA, "prompts have another length", "Compare prompts, system prompts and tool schemas of before and after."),

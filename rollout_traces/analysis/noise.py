@@ -177,6 +177,26 @@ def is_setting(values: np.ndarray) -> np.ndarray:
     return median(np.abs(np.diff(np.take_along_axis(values, in_a_row(values), axis=1), axis=1))) == 0
 
 
+def is_occasional(values_T: np.ndarray) -> bool:
+    """Tells whether a number mostly stays as it is and leaves that for a few steps at times, as the share of a step's few rows that are cut off: no setting.
+
+    Args:
+        values_T: float [T], NaN behind the last one.
+    """
+    known = values_T[np.isfinite(values_T)]
+    usual = float(np.median(known)) if len(known) else 0.0
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], (known != usual).astype(int), [0]])))
+    starts, stops = edges[::2], edges[1::2]
+    passing = (stops - starts <= MOST_AWAY) & (starts > 0) & (stops < len(known))
+    if not passing.any():
+        return False
+    return usual == 0 or int(passing.sum()) > 1 or bool((known[starts[passing]] == 0).any())
+
+
+MOST_AWAY = 3
+"""Steps for which what occurs at times is there; what lasts longer was set."""
+
+
 def told_by_others(fits: Fits, alike: list[list[int]]) -> Fits:
     """The same, with what series that are alike say of each other's noise: one that moved looks as if it had a memory.
 
@@ -363,7 +383,8 @@ def _spread(y: np.ndarray, own: np.ndarray) -> np.ndarray:
     """float [S]: half the mean squared difference of neighbours, robustly; NaN where there are too few.
 
     Where most differences are 0, it is a setting that was changed at times; or, of groups, a share that is rare, of which a
-    difference counts up to what its groups, whose variance is `own`, float [S], may make. Where many are far out, all count.
+    difference counts up to what its groups, whose variance is `own`, float [S], may make; or something that occurs at times,
+    of which nothing but its usual size is known. Where many are far out, all count.
     """
     if y.shape[1] <= 2:
         return np.full(len(y), np.nan)
@@ -373,9 +394,10 @@ def _spread(y: np.ndarray, own: np.ndarray) -> np.ndarray:
     scale = np.where(robust > 0, robust, np.minimum(plain, CLIPPED * np.sqrt(own)))
     far = size > CLIPPED * np.where(robust > 0, FAR, 1.0)[:, None] * scale[:, None]
     plainly = far.sum(axis=1, keepdims=True) > OFTEN
-    return (
-        CLIPPED_LOSS * _mean(np.minimum(size, np.where(plainly, np.inf, CLIPPED * scale[:, None])) ** 2) / 2
-    )
+    usual = CLIPPED_LOSS * _mean(np.minimum(size, np.where(plainly, np.inf, CLIPPED * scale[:, None])) ** 2)
+    at_times = [i for i in np.flatnonzero((robust == 0) & (own == 0)) if is_occasional(y[i])]
+    usual[at_times] = _mean(np.where(size[at_times] > 0, size[at_times], np.nan) ** 2)
+    return usual / 2
 
 
 def _mean(values: np.ndarray) -> np.ndarray:

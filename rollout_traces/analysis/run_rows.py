@@ -253,7 +253,7 @@ def _point(values: np.ndarray) -> float | None:
 
 
 def _adds_up_to_nothing(values: np.ndarray, at: np.ndarray) -> bool:
-    """Tells whether a number of both signs has a mean near 0 at every step, as advantages have: it can move in its size alone.
+    """Tells whether a number of both signs has a mean near 0 at most steps, as advantages have: it can move in its size alone.
 
     Args:
         values: float [N], NaN where unknown.
@@ -263,7 +263,7 @@ def _adds_up_to_nothing(values: np.ndarray, at: np.ndarray) -> bool:
     if not there.any() or values[there].min() >= 0:
         return False
     total, size = (np.bincount(at[there], each) for each in (values[there], np.abs(values[there])))
-    return bool((np.abs(total) <= NOTHING * size).all())
+    return bool(np.median(np.abs(total[size > 0]) / size[size > 0]) <= NOTHING) if size.any() else False
 
 
 def _size(read: Callable[[], np.ndarray]) -> Callable[[], np.ndarray]:

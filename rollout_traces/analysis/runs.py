@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,6 @@ from rollout_traces.analysis.relations import Relations, as_arrays, current, des
 from rollout_traces.model.text import quoted
 from rollout_traces.settings.run_settings import EARLIER_KEY
 
-LENGTH_OF_A_MOMENT = len("20261123T205908.960000")
 LONGEST_SETTING = 120
 """Characters of a value in a sentence."""
 
@@ -63,7 +65,7 @@ def settings_of_attempts(
 ) -> Iterator[tuple[int, list[ConfigDifference]]]:
     """The first step of each attempt of a run at which settings changed, and which.
 
-    A config belongs to the attempts that began after it was made, up to the next config.
+    A config is made as its attempt begins, somewhat earlier or later, and holds until the next one.
 
     Args:
         config: the run's newest.
@@ -72,18 +74,24 @@ def settings_of_attempts(
     known = sorted(
         ((_moment(each.get("_Created")), each) for each in configs_of(config)), key=lambda pair: pair[0]
     )
+    begun = [(_moment(name), first) for name, first in attempts]
     before: Mapping[str, Any] | None = None
-    for name, first in attempts:
-        there = [each for moment, each in known if moment <= _moment(name)]
+    for at, (moment, first) in enumerate(begun):
+        until = (moment + begun[at + 1][0]) / 2 if at + 1 < len(begun) else math.inf
+        there = [each for made, each in known if made < until]
         now = there[-1] if there else known[0][1]
         if before is not None and (changed := config_differences(before, now)):
             yield first, changed
         before = now
 
 
-def _moment(text: object) -> str:
-    """A time as texts that sort, of `2026-11-23T20:59:08.96+00:00` and of `20261123T205908.960000Z-001`."""
-    return str(text or "").replace("-", "").replace(":", "")[:LENGTH_OF_A_MOMENT]
+def _moment(text: object) -> float:
+    """Seconds, of `2026-11-23T20:59:08.96+00:00` and of `20261123T205908.960000Z-001`; minus infinity for what is no time."""
+    digits = "".join(re.findall(r"\d", str(text or "").split("Z")[0].split("+")[0]))
+    try:
+        return datetime.strptime(f"{digits[:14]}.{digits[14:20] or 0}", "%Y%m%d%H%M%S.%f").timestamp()
+    except ValueError:
+        return -math.inf
 
 
 def _flat(config: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

@@ -13,6 +13,7 @@ from rollout_traces.analysis.in_words import number, part_filter, part_text, per
 from rollout_traces.analysis.learning import is_given, may_be_learned
 from rollout_traces.analysis.panel import ROUNDING, Panel
 from rollout_traces.analysis.parts import REMAINS
+from rollout_traces.analysis.run_rows import UNKNOWN
 from rollout_traces.analysis.screen import FEWEST_STEPS, log_chance
 from rollout_traces.analysis.step_series import Part
 
@@ -61,7 +62,12 @@ def standing_entries(
 
 def _apart(panel: Panel, n_series: int) -> Iterator[_Apart]:
     """The parts of a measure that lie apart, of each column the furthest first, each beside those that are not yet named."""
-    if panel.measure is None or len(panel.steps) < FEWEST_STEPS or is_given(panel):
+    if (
+        panel.measure is None
+        or len(panel.steps) < FEWEST_STEPS
+        or is_given(panel)
+        or panel.names[0].value == UNKNOWN
+    ):
         return
     known = np.isfinite(panel.levels) & (panel.rows > 0)
     rows = np.where(known, panel.rows, 0.0)

@@ -58,6 +58,12 @@ class TestAttempts:
         ((step, changed),) = settings_of_attempts(self.NEW, attempts)
         assert step == 9 and changed == [ConfigDifference("lr", 1, 2)]
 
+    def test_a_config_that_is_made_seconds_after_its_attempt_began_is_that_ones(self):
+        """Seen once: a resume with another temperature changed nothing, since Trackio starts after the logger."""
+        attempts = [("20260101T000000.000000Z-001", 0), ("20260102T235957.500000Z-001", 18)]
+        ((step, changed),) = settings_of_attempts(self.NEW, attempts)
+        assert step == 18 and changed == [ConfigDifference("lr", 1, 2)]
+
     def test_one_from_before_every_config_had_the_first(self):
         attempts = [("20251231T000000.000000Z-001", 0), ("20260104T000000.000000Z-002", 5)]
         assert [step for step, _ in settings_of_attempts(self.NEW, attempts)] == [5]
