@@ -69,16 +69,23 @@ class RunReport:
     last_step: int | None = None
 
     def __repr__(self) -> str:
-        said = [f"{each.severity}: {each.sentence}" for each in self.diagnoses] or ["Nothing stands out."]
+        said = [f"{each.severity}: {each.sentence}" for each in self.diagnoses] or self._nothing
         return "\n".join([self._title, *self.remarks, *said])
 
     def _repr_html_(self) -> str:
         rows = [(each.severity, each.sentence, each.advice, each.where) for each in self.diagnoses]
-        parts = (
-            [table(("", "what", "look at", "rollouts"), rows)] if rows else [lines(["Nothing stands out."])]
-        )
+        parts = [table(("", "what", "look at", "rollouts"), rows)] if rows else [lines(self._nothing)]
         missing = titled("Unobserved", lines(map(str, self.unobserved))) if self.unobserved else ""
         return titled(self._title, lines(self.remarks), *parts, lines(self.problems), missing)
+
+    @property
+    def is_looked_at(self) -> bool:
+        """Whether there are enough steps to tell a change from chance."""
+        return self.n_steps >= FEWEST_EVALUATIONS
+
+    @property
+    def _nothing(self) -> list[str]:
+        return ["Nothing stands out."] if self.is_looked_at else []
 
     @property
     def _title(self) -> str:
@@ -101,15 +108,19 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
     scope = contained("columns", RunScope, relations, run, split)
     rows = None if scope is None else contained("rollouts", read_rows, scope)
     n_rows = 0 if rows is None else len(rows.at)
-    if scope is None or rows is None or not n_rows:
+    panels = [] if scope is None or rows is None else collected(scope, rows, contained)
+    if scope is None or rows is None or not (n_rows or panels):
         nothing = f"No rollouts of split {quoted(split)} in run {quoted(run)}."
         return RunReport(run, split, remarks=(nothing,), problems=tuple(contained.problems))
-    n_steps = len(rows.steps)
-    remarks = []
-    if n_steps < FEWEST_STEPS:
-        few = "1 step is" if n_steps == 1 else f"{n_steps} steps are"
-        remarks.append(f"{few} too few to look for changes; {FEWEST_STEPS} are needed.")
-    panels = collected(scope, rows, contained)
+    steps = rows.steps if n_rows else np.unique(np.concatenate([panel.steps for panel in panels]))
+    remarks = [] if n_rows else ["No rollouts: what the trainer logged is all that is looked at."]
+    if len(steps) < FEWEST_EVALUATIONS:
+        few = "1 step is" if len(steps) == 1 else f"{len(steps)} steps are"
+        remarks.append(f"{few} too few to look for changes; {FEWEST_EVALUATIONS} are needed.")
+    elif len(steps) < FEWEST_STEPS:
+        remarks.append(
+            f"{len(steps)} steps show what groups are sure of alone; of logged scalars {FEWEST_STEPS} are needed."
+        )
     made, n_series = contained("movements", _made, panels, contained) or ([], 0)
     said = [contained("entry", _said, scope, entry, n_series, float(n_rows)) for entry in made]
     found = [
@@ -117,7 +128,7 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
         for each in said
         if each is not None
     ]
-    found += contained("standing differences", standing_entries, panels, found, rows.steps) or []
+    found += contained("standing differences", standing_entries, panels, found, steps) or []
     found = _with_prompts(found, contained("prompts that changed", prompt_entries, scope) or [])
     found += contained("faults", fault_entries, scope, found) or []
     found = contained("links to flips", with_flips, relations, run, found) or found
@@ -126,32 +137,37 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
     return RunReport(
         run,
         split,
-        (*settings, *ordered(found, rows.steps)),
+        (*settings, *ordered(found, steps)),
         tuple(missing),
         tuple(remarks),
         tuple(contained.problems),
-        n_steps,
+        len(steps),
         n_rows,
-        int(rows.steps[-1]),
+        int(steps[-1]),
     )
 
 
 def collected(scope: RunScope, rows: RunRows, contained: Contained) -> list[Panel]:
     """The series of a run: of its rows and groups, its evaluations, what was written, its logged scalars."""
-    panels = _of_measures(rows, contained) + (contained("groups", _of_groups, rows, contained) or [])
-    short: list[Panel] = []
+    panels = []
+    if len(rows.at):
+        panels = _of_measures(rows, contained) + (contained("groups", _of_groups, rows, contained) or [])
     for split in contained("evaluations", _evaluations, scope) or []:
         other = RunScope(scope.relations, scope.run, split, scope.columns)
         read = contained(split, read_rows, other, f"{split}/")
         evaluated = _of_measures(read, contained) if read is not None and len(read.at) else []
-        short += [panel for panel in evaluated if FEWEST_EVALUATIONS <= len(panel.steps) < FEWEST_STEPS]
         panels += evaluated
     written = contained("what was written", text_rows, scope, rows.parts)
     panels += _of_measures(written, contained) if written is not None else []
     logged = contained("logged scalars", _logged, scope, panels) or []
     logged += contained("heaviest rollouts", _heaviest, scope) or []
     panels += [one_of(panel, [i]) for panel in logged for i in range(len(panel.names))]
-    return [panel for panel in panels if len(panel.steps) >= FEWEST_STEPS] + short
+    return [panel for panel in panels if len(panel.steps) >= fewest_steps(panel)]
+
+
+def fewest_steps(panel: Panel) -> int:
+    """Counts the steps from which on a series is looked at: fewer where groups say how sure each step is."""
+    return FEWEST_STEPS if panel.source is None else FEWEST_EVALUATIONS
 
 
 def _logged(scope: RunScope, panels: Sequence[Panel]) -> list[Panel]:

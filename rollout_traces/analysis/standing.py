@@ -14,7 +14,7 @@ from rollout_traces.analysis.learning import is_given, may_be_learned
 from rollout_traces.analysis.panel import ROUNDING, Panel
 from rollout_traces.analysis.parts import REMAINS
 from rollout_traces.analysis.run_rows import UNKNOWN
-from rollout_traces.analysis.screen import FEWEST_STEPS, log_chance
+from rollout_traces.analysis.screen import FEWEST_EVALUATIONS, log_chance
 from rollout_traces.analysis.step_series import Part
 
 ENDS = 3
@@ -27,7 +27,7 @@ LEAST_SHARE = 0.01
 
 @dataclass(frozen=True)
 class _Apart:
-    """A series that lies apart in a part: its levels there and elsewhere, by how many errors they differ, and the part of the rollouts."""
+    """A series that lies apart in a part: its levels there and elsewhere, by how many errors of as many steps they differ, and the part of the rollouts."""
 
     panel: Panel
     part: Part
@@ -37,11 +37,16 @@ class _Apart:
     n_steps: int
     share: float
 
+    @property
+    def log_p(self) -> float:
+        """Log of its chance, with steps as units."""
+        return float(log_chance(np.asarray(self.z), np.asarray(self.n_steps - 1.0)))
+
 
 def standing_entries(
     panels: Sequence[Panel], said: Sequence[Diagnosis], steps: np.ndarray
 ) -> list[Diagnosis]:
-    """An entry for each part that does not hang on prompts and has less than half of a measure, or more than twice, at all steps.
+    """An entry for each part that does not hang on prompts and has less than half of a measure, or more than twice, at all steps; or lies further from the others than rollouts do.
 
     Who sampled or scored a rollout should not matter; a source or how a rollout came out may.
 
@@ -64,37 +69,35 @@ def _apart(panel: Panel, n_series: int) -> Iterator[_Apart]:
     """The parts of a measure that lie apart, of each column the furthest first, each beside those that are not yet named."""
     if (
         panel.measure is None
-        or len(panel.steps) < FEWEST_STEPS
+        or len(panel.steps) < FEWEST_EVALUATIONS
         or is_given(panel)
         or panel.names[0].value == UNKNOWN
     ):
         return
     known = np.isfinite(panel.levels) & (panel.rows > 0)
     rows = np.where(known, panel.rows, 0.0)
+    spread = float(np.nanstd(panel.measure.read()))
     total = rows * np.where(known, panel.levels, 0.0)
     for column in dict.fromkeys(part[0][0] for part in panel.parts if part):
         left = [i for i, part in enumerate(panel.parts) if part and part[0][0] == column]
         if may_be_learned(panel, panel.parts[left[0]]):
             continue
-        everything = float(rows[left].sum())
         while len(left) > 1:
-            seen = [_beside(panel, i, [j for j in left if j != i], rows, total, everything) for i in left]
+            seen = [_beside(panel, i, [j for j in left if j != i], rows, total, spread) for i in left]
             best = max((each for each in seen if each), key=lambda each: abs(each.z), default=None)
-            if best is None or log_chance(np.asarray(best.z), np.asarray(best.n_steps - 1.0)) > np.log(
-                SURE / n_series
-            ):
+            if best is None or best.log_p > np.log(SURE / n_series):
                 break
             yield best
             left = [i for i in left if panel.parts[i] != best.part]
 
 
 def _beside(
-    panel: Panel, at: int, others: Sequence[int], rows: np.ndarray, total: np.ndarray, everything: float
+    panel: Panel, at: int, others: Sequence[int], rows: np.ndarray, total: np.ndarray, spread: float
 ) -> _Apart | None:
     """A part beside others of its column, step by step; None where it does not lie apart in every stretch of the run."""
     n_own, n_rest = rows[at], rows[others].sum(axis=0)
     both = (n_own > 0) & (n_rest > 0)
-    if both.sum() < FEWEST_STEPS:
+    if both.sum() < FEWEST_EVALUATIONS:
         return None
     own, rest = total[at][both] / n_own[both], total[others].sum(axis=0)[both] / n_rest[both]
     weight = n_own[both] * n_rest[both] / (n_own[both] + n_rest[both])
@@ -102,7 +105,10 @@ def _beside(
         (float(np.average(a, weights=w)), float(np.average(b, weights=w)))
         for a, b, w in zip(*(np.array_split(each, ENDS) for each in (own, rest, weight)), strict=True)
     ]
-    if not all(_is_half(panel, *each) for each in stretches) or len({a > b for a, b in stretches}) > 1:
+    if (
+        not all(_is_apart(panel, *each, spread) for each in stretches)
+        or len({a > b for a, b in stretches}) > 1
+    ):
         return None
     apart = own - rest
     mean = float(np.average(apart, weights=weight))
@@ -116,16 +122,18 @@ def _beside(
         float(total[others].sum(axis=0)[both].sum() / there[1]),
         mean / error,
         int(both.sum()),
-        float(n_own.sum()) / everything,
+        float(n_own.sum() / (n_own + n_rest).sum()),
     )
 
 
-def _is_half(panel: Panel, one: float, other: float) -> bool:
-    """Tells whether one level is less than half of another; of a share, whether what lacks it is."""
+def _is_apart(panel: Panel, one: float, other: float, spread: float) -> bool:
+    """Tells whether one level is less than half of another, of a share whether what lacks it is; or whether they differ by more than rollouts do."""
     low, high = sorted((abs(one), abs(other)))
     if panel.is_share and high - low < LEAST_SHARE:
         return False
-    return low < REMAINS * high or (panel.is_share and 1 - high < REMAINS * (1 - low))
+    if abs(one - other) > spread or low < REMAINS * high:
+        return True
+    return panel.is_share and 1 - high < REMAINS * (1 - low)
 
 
 def _entry(part: Part, found: Sequence[_Apart], steps: np.ndarray) -> Diagnosis:

@@ -137,7 +137,7 @@ def print_report(report: RunReport, settings: Sequence[str] = ()) -> None:
         typer.echo(remark)
     for setting in settings:
         typer.echo(typer.style(" info ", fg="blue") + sentence(setting))
-    if report.n_rows:
+    if report.is_looked_at or report.diagnoses:
         _print_diagnoses(report.diagnoses, "Nothing stands out.")
     for problem in report.problems:
         typer.echo(f"left out, because it raised: {sentence(problem)}")

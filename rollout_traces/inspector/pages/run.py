@@ -19,7 +19,6 @@ from rollout_traces.analysis.curves import (
 )
 from rollout_traces.analysis.diagnosis import TIERS, Diagnosis
 from rollout_traces.analysis.in_words import part_text
-from rollout_traces.analysis.run_report import FEWEST_STEPS
 from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.step_series import Series
 from rollout_traces.analysis.unobserved import Unobserved
@@ -277,6 +276,6 @@ def verdict(report: RunReport) -> Verdict:
         if steps:
             text = words.format(n=len(steps), things="thing" if len(steps) == 1 else "things")
             return Verdict(severity, text, min(steps))
-    if report.n_steps < FEWEST_STEPS:
+    if not report.is_looked_at:
         return Verdict("unknown", "Too early to say")
     return Verdict("", "Nothing stands out")
