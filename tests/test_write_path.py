@@ -234,13 +234,29 @@ class TestBadInput:
         assert logger.counters["keys_left_out"] == 1
         assert "no keys of a batch, left out: reward (meant rewards?)" in caplog.text
 
-    def test_scalars_that_are_no_finite_number_are_left_out_and_counted(self, trackio_dir):
+    def test_scalars_that_are_no_number_are_left_out_and_counted(self, trackio_dir):
         logger = make_logger()
-        logger.log_scalars({"a": float("nan"), "b": None, "c": 1}, step=3)
+        logger.log_scalars({"a": "high", "b": None, "c": 1}, step=3)
         assert logger.finish()
         stored = scalars(trackio_dir)[3]
         assert stored.pop("_attempt").endswith("-001") and stored == {"c": 1}
         assert logger.counters["scalar_values_left_out"] == 2
+
+    def test_a_loss_that_is_nan_is_stored_as_trackio_stores_it(self, trackio_dir):
+        logger = make_logger()
+        values = {"loss": float("nan"), "norm": np.float32("inf"), "kl": -float("inf"), "lr": 0.1}
+        logger.log_scalars(values, step=3)
+        assert logger.finish()
+        stored = scalars(trackio_dir)[3]
+        stored.pop("_attempt")
+        assert stored == {"loss": "NaN", "norm": "Infinity", "kl": "-Infinity", "lr": 0.1}
+        assert not logger.counters["scalar_values_left_out"]
+        read = (
+            rt.open_store(project="p")
+            .table()
+            .sql("select key, value from metrics where step = 3 order by key")
+        )
+        assert [row["key"] for row in read.to_pylist()] == ["kl", "loss", "lr", "norm"]
 
     def test_one_warning_stands_for_many_refusals(self, trackio_dir, caplog):
         logger = make_logger()

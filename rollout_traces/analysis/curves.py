@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -115,49 +115,55 @@ def n_steps_and_rows(scope: RunScope) -> tuple[list[int], int]:
 def logged_series(relations: Relations, run: str) -> list[Series]:
     """The run's logged numbers, the last attempt's value where a step was logged twice; superseded ones are left out.
 
-    Of a number that is NaN, infinite or null at some steps, or ends while its siblings go on, also the share of such steps.
+    Of a number that is NaN, infinite or null at some steps, also the share of such steps.
 
     Args:
         relations: where to read.
         run: the run.
     """
+    series = []
+    for column, (steps, values) in _logged_numbers(relations, run).items():
+        known = np.isfinite(values)
+        if not known.any():
+            continue
+        series.append(_series(SeriesName(column, None, "logged"), steps[known], values[known]))
+        if not known.all():
+            series.append(_series(SeriesName(column, UNKNOWN, "share"), steps, (~known).astype(float)))
+    return series
+
+
+def _logged_numbers(relations: Relations, run: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Key -> steps, int [n], ascending, and values, float [n], NaN where there is none."""
     query = """
         select coalesce(split, '') as split, key, step,
             arg_max(coalesce(cast(value as double), 'nan'), coalesce(attempt, '')) as value
         from metrics where run = ? and step is not null and not coalesce(superseded, false) and key not like 'phase/%'
         group by 1, 2, 3 order by 1, 2, 3"""
     found = as_arrays(relations.sql(query, [run]))
-    if not len(found["step"]):
-        return []
     names = np.asarray(
         [
             f"{s}/{k}" if s and not str(k).startswith(s) else str(k)
             for s, k in zip(found["split"], found["key"], strict=True)
         ]
     )
-    starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]])
-    series, at = [], {}
-    for start, stop in zip(starts, np.r_[starts[1:], len(names)], strict=True):
-        column = str(names[start])
-        steps, values = found["step"][start:stop].astype(np.int64), found["value"][start:stop].astype(float)
-        known = np.isfinite(values)
-        if not known.any():
-            continue
-        series.append(_series(SeriesName(column, None, "logged"), steps[known], values[known]))
-        at[column] = steps
-        if not known.all():
-            series.append(_series(SeriesName(column, UNKNOWN, "share"), steps, (~known).astype(float)))
-    return series + [_series(SeriesName(name, UNKNOWN, "share"), *ends) for name, ends in _ended(at).items()]
+    starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]]) if len(names) else []
+    return {
+        str(names[start]): (
+            found["step"][start:stop].astype(np.int64),
+            found["value"][start:stop].astype(float),
+        )
+        for start, stop in zip(starts, [*starts[1:], len(names)], strict=True)
+    }
 
 
-def _ended(at: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Of numbers that were logged with their siblings and no more, while these go on: the steps, and whether it is unknown.
-
-    A loss that is NaN is such a number: Trackio stores none.
+def ended_numbers(relations: Relations, run: str) -> dict[str, int]:
+    """Numbers that were logged with their siblings and no more, while these go on, with the first step without them; keys up to a last `/` are siblings.
 
     Args:
-        at: key -> its steps, int [n]; keys up to a last `/` are siblings.
+        relations: where to read.
+        run: the run.
     """
+    at = {key: steps for key, (steps, _) in _logged_numbers(relations, run).items()}
     families: dict[str, list[str]] = {}
     for key in at:
         families.setdefault(key.rpartition("/")[0], []).append(key)
@@ -169,7 +175,7 @@ def _ended(at: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarr
             there = np.isin(steps, at[key])
             n = int(there.sum())
             if there[:n].all() and min(n, len(steps) - n) >= FEWEST_BESIDE:
-                found[key] = steps, (~there).astype(float)
+                found[key] = int(steps[n])
     return found
 
 

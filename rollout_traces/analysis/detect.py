@@ -129,7 +129,9 @@ def _set(panel: Panel, noise: Noise, located: Located, sure: float) -> Moved:
     size = abs(located.z) * np.sqrt(max(min(inside, n - inside), 1))
     log_p = float(np.log(n_tests(n)) + log_chance(np.asarray(size), freedom_of(panel)[0]))
     chosen = Chosen(0, panel.parts[0], (0,))
-    return Moved(panel, constant_basis(panel), noise, located, chosen, log_p, is_sure=log_p <= sure)
+    return Moved(
+        panel, constant_basis(panel), noise, located, chosen, log_p, is_sure=log_p <= sure, is_set=True
+    )
 
 
 def _beyond_noise(found: Moved) -> float:
@@ -350,12 +352,12 @@ def setting_changes(panel: Panel) -> list[Located] | None:
 
 
 def counts(values_T: np.ndarray) -> bool:
-    """Tells whether a number counts something, as tokens or samples since the run began, or since it was resumed: that it rises is no news."""
+    """Tells whether a number counts something, as tokens, samples or hours since the run began, or since it was resumed: that it rises is no news."""
     by = np.diff(values_T)
     usual = np.median(by)
-    is_whole = bool((values_T == np.round(values_T)).all())
+    from_nothing = (values_T == np.round(values_T)).all() or values_T[0] <= JUMPS * usual
     alike = np.median(np.abs(by - usual)) < usual / 2
-    return is_whole and bool(alike) and int((by <= 0).sum()) <= MOST_CHANGES
+    return bool(from_nothing and alike) and int((by <= 0).sum()) <= MOST_CHANGES
 
 
 SMOOTH = 1 / 2

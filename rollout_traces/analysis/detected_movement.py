@@ -34,6 +34,7 @@ class Moved:
         drift: whether it is slow change over a large part of the run.
         n_carriers: rows that carry it; 0 where it is no handful's.
         is_sure: whether it is hardly chance; else it is one of those of which a stated part is.
+        is_set: whether somebody set it, as a learning rate: a number without noise.
     """
 
     panel: Panel
@@ -45,6 +46,7 @@ class Moved:
     drift: bool = False
     n_carriers: int = 0
     is_sure: bool = True
+    is_set: bool = False
 
     @property
     def template(self) -> Template:

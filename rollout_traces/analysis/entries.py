@@ -24,6 +24,7 @@ from rollout_traces.analysis.in_words import (
     steps_filter,
     value_filter,
 )
+from rollout_traces.analysis.learning import is_given
 from rollout_traces.analysis.names import SIGNATURES, Signature
 from rollout_traces.analysis.relations import known_number, known_reward, quoted, sql_text
 from rollout_traces.analysis.run_rows import OF_TRACES, UNKNOWN
@@ -71,9 +72,14 @@ def _is_expected(found: Moved) -> bool:
 
 
 def _severity_of_entry(found: Sequence[Moved], n_series: int) -> Severity:
-    """That of its surest movement that is neither slow change nor how a run starts; such a head is all that is said."""
+    """That of its surest movement that is neither slow change nor how a run starts; such a head is all that is said.
+
+    Beside a setting, which somebody may mean so, only what rollouts did of themselves counts: a batch that is doubled takes longer.
+    """
     if _is_expected(found[0]):
         return "info"
+    if any(each.is_set for each in found):
+        found = [each for each in found if each.panel.source is not None and not is_given(each.panel)]
     severities = {severity_of(each, n_series) for each in found}
     return "error" if "error" in severities else "warn" if "warn" in severities else "info"
 

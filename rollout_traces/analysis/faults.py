@@ -1,15 +1,18 @@
-"""Flags of severity error: they are faults wherever they are, from a run's first rollout on, and no movement has to say so."""
+"""What needs no statistics: flags of severity error, which are faults wherever they are, and numbers that are no longer logged."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from rollout_traces.analysis.diagnosis import DATA, Diagnosis
+from rollout_traces.analysis.curves import ended_numbers
+from rollout_traces.analysis.diagnosis import DATA, OTHER, Diagnosis
 from rollout_traces.analysis.in_words import percent, since, steps_filter, value_filter
+from rollout_traces.analysis.run_rows import UNKNOWN
 from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.step_series import SeriesName
 from rollout_traces.flags import REGISTRY
+from rollout_traces.model.text import quoted
 
 QUIET = 5
 """Steps without a fault after which it is over."""
@@ -33,6 +36,31 @@ def fault_entries(scope: RunScope, found: Sequence[Diagnosis]) -> list[Diagnosis
     steps = scope.relations.sql(query, scope.params).to_pylist()
     names = [name for name, spec in REGISTRY.items() if spec.severity == "error" and name not in named]
     return [entry for name in names if (entry := _entry(name, steps)) is not None]
+
+
+def ended_entries(scope: RunScope) -> list[Diagnosis]:
+    """An entry for each number that is no longer logged; whoever logs it may mean it so.
+
+    Args:
+        scope: the run.
+    """
+    return [
+        Diagnosis(
+            severity="info",
+            sentence=f"{quoted(key)} is no longer logged, since step {step}.",
+            advice="",
+            tier=OTHER,
+            series=(SeriesName(key, UNKNOWN, "share"),),
+            part=(),
+            shape="level",
+            onset=(step, step),
+            step=step,
+            before=0.0,
+            after=1.0,
+            where=steps_filter(step, None),
+        )
+        for key, step in ended_numbers(scope.relations, scope.run).items()
+    ]
 
 
 def _entry(name: str, steps: Sequence[dict[str, Any]]) -> Diagnosis | None:

@@ -16,7 +16,7 @@ from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import diagnosis_of, level_queries
 from rollout_traces.analysis.evaluations import with_flips
-from rollout_traces.analysis.faults import fault_entries
+from rollout_traces.analysis.faults import ended_entries, fault_entries
 from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS, group_rows
 from rollout_traces.analysis.in_words import series_text
 from rollout_traces.analysis.panel import Panel, Parting, logged_panels, one_of, stacked
@@ -131,6 +131,7 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
     found += contained("standing differences", standing_entries, panels, found, steps) or []
     found = _with_prompts(found, contained("prompts that changed", prompt_entries, scope) or [])
     found += contained("faults", fault_entries, scope, found) or []
+    found += contained("numbers that end", ended_entries, scope) or [] if split == "rollout" else []
     found = contained("links to flips", with_flips, relations, run, found) or found
     settings = contained("settings", setting_entries, relations, run, split) or []
     missing = contained("unobserved", unobserved, scope) or []

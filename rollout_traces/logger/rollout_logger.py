@@ -39,7 +39,7 @@ from rollout_traces.logger.rank_client import RankClient, client_of_rank, share
 from rollout_traces.logger.where_to_open import say_where_to_open
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.live_lines import MAX_TEXT, LivePlace
-from rollout_traces.model.plain_values import plain
+from rollout_traces.model.plain_values import finite_or_named, plain
 from rollout_traces.model.text import fresh_name
 from rollout_traces.model.units import MINUTE
 from rollout_traces.settings.logger_options import LoggerOptions, default_of, page_address
@@ -264,7 +264,7 @@ class RolloutLogger:
         """Logs numbers at a step.
 
         Args:
-            scalars: key -> number; values that are not finite are left out.
+            scalars: key -> number; one that is not finite is stored as Trackio stores it.
             step: the trainer's global step.
         """
         with self._contained("scalars_refused"):
@@ -277,7 +277,7 @@ class RolloutLogger:
                 Record(
                     "scalars",
                     {
-                        "scalars": dict(scalars),
+                        "scalars": {key: finite_or_named(value) for key, value in scalars.items()},
                         "step": plain_step(step),
                         "attempt": self._pipeline.attempts.current,
                     },

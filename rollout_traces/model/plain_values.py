@@ -18,6 +18,8 @@ INT64_MIN, INT64_MAX = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 """The whole numbers that a database can hold."""
 INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 """Texts for infinite numbers where JSON is, which has none: as Trackio writes them. Null is unknown."""
+NAN = "NaN"
+"""The text for a logged number that is none, as Trackio writes it."""
 
 
 def plain(value: Any, depth: int = 0) -> Any:
@@ -84,6 +86,13 @@ def finite_or_text(value: Any) -> Any:
     if type(value) is float:
         return value if math.isfinite(value) else _not_finite(value)
     return [finite_or_text(item) for item in value] if type(value) is list else value
+
+
+def finite_or_named(value: Any) -> Any:
+    """A number, with NaN and infinities as the texts that Trackio stores for them; all else as it is."""
+    if isinstance(value, (float, np.floating)) and not math.isfinite(value):
+        return NAN if math.isnan(value) else _not_finite(float(value))
+    return value
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]], unknown: Any = None) -> dict[str, list[Any]]:

@@ -23,7 +23,7 @@ import numpy as np
 import orjson
 
 from rollout_traces.flags.flag import Alert
-from rollout_traces.model.plain_values import plain
+from rollout_traces.model.plain_values import INFINITE, NAN, plain
 from rollout_traces.model.units import MB, MINUTE
 from rollout_traces.settings.run_settings import EARLIER_KEY
 from rollout_traces.sink.home import DiskUse, make_trackio_folder
@@ -163,7 +163,7 @@ class TrackioSink:
             again: they may have been logged before; what is stored already is not logged twice.
 
         Returns:
-            The keys that were left out, because their value is unknown, not finite or no number.
+            The keys that were left out, because their value is unknown or no number.
         """
         values = _numbers(scalars)
         left_out = [str(key) for key in scalars if str(key) not in values]
@@ -308,7 +308,12 @@ class TrackioSink:
 
 
 def _numbers(scalars: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(key): value for key, value in plain(scalars).items() if isinstance(value, (int, float))}
+    """The numbers among scalars, and the texts for those that are not finite."""
+    return {
+        str(key): value
+        for key, value in plain(scalars).items()
+        if isinstance(value, (int, float)) or value == NAN or value in INFINITE
+    }
 
 
 def _marked(attempt: str) -> dict[str, Any]:

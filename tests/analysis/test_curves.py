@@ -7,9 +7,10 @@ import pytest
 
 import rollout_traces as rt
 from rollout_traces.analysis import diagnose
-from rollout_traces.analysis.curves import FEWEST_BESIDE, logged_series
+from rollout_traces.analysis.curves import FEWEST_BESIDE, ended_numbers
 from rollout_traces.store import open_store
 from tests.analysis.builders import steps, table
+from tests.analysis.test_movements import logged
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.stories.relations import TableRelations
 
@@ -62,8 +63,16 @@ def logged_until(ends: dict[str, int], n_steps: int) -> TableRelations:
 
 class TestNumbersThatEnd:
     def test_a_loss_that_is_no_longer_logged_with_its_siblings_is_said(self):
-        """Seen once: a loss was NaN from step 14 on, which Trackio does not store, and nothing said so."""
         report = diagnose(logged_until({"train/loss": 14, "train/lr": 24}, 24), "run")
+        [entry] = [each for each in report.diagnoses if each.step == 14]
+        assert (entry.severity, entry.sentence) == (
+            "info",
+            "“train/loss” is no longer logged, since step 14.",
+        )
+
+    def test_a_loss_that_is_nan_is_an_error(self):
+        values = [0.1 * (step % 3) for step in range(14)] + [float("nan")] * 10
+        report = diagnose(logged(steps(24), values), "run")
         [entry] = [each for each in report.diagnoses if each.severity == "error"]
         assert entry.step == 14 and entry.sentence == (
             "what the trainer logs is no longer a number: “train/loss” “unknown” rose from 0 % to 100 %, since step 14."
@@ -78,4 +87,4 @@ class TestNumbersThatEnd:
         ],
     )
     def test_the_newest_steps_what_is_logged_once_and_other_keys_say_nothing(self, ends):
-        assert not [s for s in logged_series(logged_until(ends, 24), "run") if s.name.statistic == "share"]
+        assert not ended_numbers(logged_until(ends, 24), "run")
