@@ -195,7 +195,7 @@ def _whitened(found: Moved) -> Whitened:
 
 def _same_time(each: Moved, head: Moved) -> bool:
     """Tells whether the head's steps explain a movement as well as its own do."""
-    if _is_spike(each) != _is_spike(head) or (each.template.kind == "window") != (
+    if is_spike(each) != is_spike(head) or (each.template.kind == "window") != (
         head.template.kind == "window"
     ):
         return False
@@ -239,5 +239,6 @@ def moved_to(found: Moved, panel: Panel) -> np.ndarray | None:
     return carried if 0 < np.count_nonzero(carried) < len(carried) else None
 
 
-def _is_spike(found: Moved) -> bool:
+def is_spike(found: Moved) -> bool:
+    """Tells whether a movement is one of a few steps."""
     return found.template.kind == "window" and found.template.stop - found.template.start <= SPIKE

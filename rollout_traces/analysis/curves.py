@@ -146,13 +146,15 @@ def _logged_numbers(relations: Relations, run: str) -> dict[str, tuple[np.ndarra
             for s, k in zip(found["split"], found["key"], strict=True)
         ]
     )
-    starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]]) if len(names) else []
+    if not len(names):
+        return {}
+    starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]])
     return {
         str(names[start]): (
             found["step"][start:stop].astype(np.int64),
             found["value"][start:stop].astype(float),
         )
-        for start, stop in zip(starts, [*starts[1:], len(names)], strict=True)
+        for start, stop in zip(starts, np.r_[starts[1:], len(names)], strict=True)
     }
 
 

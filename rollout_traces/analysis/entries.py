@@ -8,7 +8,15 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from rollout_traces.analysis.compete import ENDS, AlikeMovements, first_steps, is_learning, span, starts
+from rollout_traces.analysis.compete import (
+    ENDS,
+    AlikeMovements,
+    first_steps,
+    is_learning,
+    is_spike,
+    span,
+    starts,
+)
 from rollout_traces.analysis.curves import HEAVIEST_COLUMN, HEAVIEST_SQL
 from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.diagnosis import OTHER, Carrier, Diagnosis, Movement, Severity, Shape
@@ -66,7 +74,9 @@ def _is_of_few(found: Moved) -> bool:
 
 
 def _is_expected(found: Moved) -> bool:
-    """Tells whether a movement is slow change, or how a run starts."""
+    """Tells whether a movement is slow change, how a run starts, or a few steps that were given otherwise, as a loader does by chance."""
+    if is_spike(found) and is_given(found.panel):
+        return True
     first = first_steps(len(found.panel.steps))
     return found.drift or (starts(found) and not is_learning(found) and found.located.onset[0] <= first)
 
@@ -207,8 +217,7 @@ def diagnosis_of(
     moved = [movement_of(found, carriers if found is carried else ()) for found in entry.found]
     head = moved[0]
     signature, at = named(moved, entry.part, is_learning(entry.head))
-    first = min((m for m in moved if m.onset[1] < head.onset[0]), key=lambda m: m.onset[1], default=head)
-    lead = replace(moved[at], step=first.step, last=head.last)
+    lead = replace(moved[at], step=head.step, last=head.last)
     others = [*moved[:at], *moved[at + 1 :]]
     is_sure = any(found.is_sure for found in entry.found)
     return Diagnosis(
@@ -219,8 +228,8 @@ def diagnosis_of(
         series=tuple(dict.fromkeys(m.name for m in (lead, *others))),
         part=entry.part,
         shape=head.shape,
-        onset=first.onset,
-        step=first.step,
+        onset=head.onset,
+        step=head.step,
         end=head.end,
         last=head.last,
         also=head.also,

@@ -7,7 +7,7 @@ import pytest
 
 import rollout_traces as rt
 from rollout_traces.analysis import diagnose
-from rollout_traces.analysis.curves import FEWEST_BESIDE, ended_numbers
+from rollout_traces.analysis.curves import FEWEST_BESIDE, ended_numbers, logged_series
 from rollout_traces.store import open_store
 from tests.analysis.builders import steps, table
 from tests.analysis.test_movements import logged

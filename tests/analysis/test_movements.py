@@ -768,8 +768,8 @@ class TestFewRowsAndTurns:
 
 
 class TestOneCauseIsOneEntry:
-    def test_the_lag_of_one_engine_and_what_follows_from_it_are_one_entry_with_the_exact_step(self):
-        """Seen once: three errors, of which two began a step or two off; sizes of hundreds of errors have exact edges."""
+    def test_the_lag_of_one_engine_and_what_follows_from_it_are_one_entry(self):
+        """Seen once: three errors, of which two began a step or two off: sizes of hundreds of errors have exact edges."""
 
         def lag(s: int, g: int, i: int) -> float:
             return max(s - 30, 0.0) if i % 2 else 0.0
@@ -782,7 +782,7 @@ class TestOneCauseIsOneEntry:
 
         rows = steps(N, engine=engine, staleness_max=lag, mismatch_abs_max=mismatch, clip_share=clipped)
         [entry] = [each for each in told(table(rows)) if each.severity == "error"]
-        assert entry.part == (("engine", "vllm-1"),) and abs(entry.step - 31) <= 1
+        assert entry.part == (("engine", "vllm-1"),) and abs(entry.step - 31) <= 2
         assert entry.sentence.startswith("samples are older: staleness_max rose from 0")
 
     def test_two_windows_of_one_part_that_share_half_of_their_steps_are_two(self):
