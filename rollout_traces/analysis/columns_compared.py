@@ -19,7 +19,7 @@ from rollout_traces.analysis.compare import (
     step_p,
     young_change,
 )
-from rollout_traces.analysis.finding import Finding
+from rollout_traces.analysis.finding import Finding, PartOfRows
 from rollout_traces.analysis.relations import Relations, as_arrays, sql_text
 from rollout_traces.analysis.selections import Selection
 from rollout_traces.analysis.two_sides import LEFT_OUT, A, B, EarlierVisits, SideRows, needs_texts
@@ -109,11 +109,28 @@ class ColumnsCompared:
         if not n_a or not n_b or n_a + n_b < FEWEST_KNOWN:
             return
         level_a, level_b = float(total[self.in_a].sum() / n_a), float(total[self.in_b].sum() / n_b)
-        yield Finding(
-            name, None, level_a, level_b, n_a, n_b, n_a, n_b, self._effect(name, _mean(known, total))
-        )
+        effect = self._effect(name, _mean(known, total), name)
+        yield Finding(name, None, level_a, level_b, n_a, n_b, n_a, n_b, effect)
 
-    def _effect(self, name: str, means: np.ndarray) -> Effect:
+    def inside(self, name: str, column: str) -> list[Finding]:
+        """One number compared inside each value of a text column: where few rollouts fell, all together hardly did."""
+        _, rows, codes, values = self.rows.values(column)
+        number, found = self.rows.number(name), []
+        for code, value in enumerate(values[:MOST_VALUES]):
+            own = np.full(len(number), np.nan)
+            mine = rows[codes == code]
+            own[mine] = number[mine]
+            known, total = self.group_sums(own)
+            if min(np.count_nonzero(known[side]) for side in (self.in_a, self.in_b)) < FEWEST_PAIRS:
+                continue
+            n_a, n_b = (int(known[side].sum()) for side in (self.in_a, self.in_b))
+            levels = float(total[self.in_a].sum() / n_a), float(total[self.in_b].sum() / n_b)
+            effect = self._effect(name, _mean(known, total), f"{name} {column} {value}")
+            part = PartOfRows(column, (value,))
+            found.append(Finding(name, None, *levels, n_a, n_b, n_a, n_b, effect, part=part))
+        return found
+
+    def _effect(self, name: str, means: np.ndarray, about: str) -> Effect:
         if self.pairs is not None:
             found = self._paired(means, np.isfinite(means).astype(float))
             if found is not None:
@@ -122,7 +139,7 @@ class ColumnsCompared:
         used = means if net is None else net
         there = np.isfinite(used)
         effect = cliffs_delta(used[there & self.in_a], used[there & self.in_b])
-        p = self._p_of_steps(name, used, there.astype(float))
+        p = self._p_of_steps(about, used, there.astype(float))
         return replace(effect, p=max(effect.p, p if p is not None else 0.0), paired=net is not None)
 
     def _paired(self, values: np.ndarray, weight: np.ndarray) -> Effect | None:

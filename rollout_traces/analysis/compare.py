@@ -148,9 +148,13 @@ def between_steps(values: np.ndarray, weights: np.ndarray, side: np.ndarray, wit
     if freedom < FEWEST_FREEDOM:
         return None
     tau = max(squares / freedom - expected / freedom, 0.0)
-    precision = 1 / np.maximum(tau + within / weights, TINY)
+    variance = tau + within / weights
+    largest = float(variance.max())
+    precision = (
+        np.ones(len(variance)) if largest < TINY else largest / np.maximum(variance, ROUNDED * largest)
+    )
     means = [float(np.average(values[side == s], weights=precision[side == s])) for s in (0, 1)]
-    error = np.sqrt(sum(1 / float(precision[side == s].sum()) for s in (0, 1)))
+    error = np.sqrt(largest * sum(1 / float(precision[side == s].sum()) for s in (0, 1)))
     if error * error < TINY:
         return 1.0 if means[0] == means[1] else 0.0
     return float(2 * student.sf(abs(means[0] - means[1]) / error, freedom))

@@ -139,6 +139,8 @@ def explain(
     carried = contained("who carried it", lambda: list(who_carried(rows, a, neighbours=neighbours))) or []
     sure = discovered([*(f.effect.p for f in tested), *(c.p for c in carried)], _weights(tested, carried))
     found = [f for f, ok in zip(tested, sure, strict=False) if ok and _large(f)]
+    of_all = {f.column for f in found if f.part is None}
+    found = [f for f in found if f.part is None or f.column not in of_all]
     found.sort(key=lambda f: (not f.new, -abs(f.effect.effect), f.name))
     means = {f.column: compared.means(f.column) for f in found if f.value is None and not f.logged}
     parts = contained("the reward's parts", decomposed, rows, a, b, weights) or ()
@@ -235,7 +237,14 @@ def _tested(
                 only_in.setdefault(name, found)
             elif not parents_of(found.name) & set(fixed) and found.value not in fixed.get(name, ()):
                 tested.append(found)
+    for name in [f.column for f in tested if f.is_outcome and f.value is None]:
+        for column in [each for each in PARTS if each in columns.texts and each not in fixed]:
+            tested += contained(f"{in_quotes(name)} by {column}", compared.inside, name, column) or []
     return tested, only_in
+
+
+PARTS = ("source", "engine")
+"""Columns inside whose values the outcomes are compared too."""
 
 
 def _occurred(relations: Relations, columns: RolloutColumns, a: Selection, found: Finding) -> bool:
@@ -267,7 +276,7 @@ def _with_evidence(
     rows: SideRows, a: Selection, b: Selection, f: Finding, detailed: bool, contained: Contained
 ) -> Finding:
     """A finding with its query, and for the first ones with parts, examples and picture."""
-    if f.logged:
+    if f.logged or f.part is not None:
         return f
     if detailed:
         f = replace(f, detail=contained(f"parts of {in_quotes(f.name)}", detail_of, rows, f))

@@ -98,6 +98,7 @@ class Finding:
         detail: parts, examples and picture; None beyond the first ones, and for a logged number.
         consequences: what follows from it.
         query: a SELECT of its levels, shares and counts.
+        part: the rollouts that alone are compared; None for all.
     """
 
     column: str
@@ -114,6 +115,7 @@ class Finding:
     detail: Detail | None = None
     consequences: tuple[Finding, ...] = ()
     query: str = ""
+    part: PartOfRows | None = None
 
     @property
     def queries(self) -> tuple[str, ...]:
@@ -146,7 +148,7 @@ class Finding:
                 )
                 text += f", {hits} elsewhere"
         else:
-            text = f"{name}: {form(self.b)} to {form(self.a)}"
+            text = f"{name}: {form(self.b)} to {form(self.a)}" + (f" on {self.part}" if self.part else "")
             if self.value is not None:
                 text += f" ({self.rows_b:,} of {self.n_b:,} to {self.rows_a:,} of {self.n_a:,})"
         return text + (", new" if self.new else "")
