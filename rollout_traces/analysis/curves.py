@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from rollout_traces.analysis.relations import Relations, as_arrays, failed, known_number, known_reward, unit
-from rollout_traces.analysis.run_rows import UNKNOWN
 from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.step_series import Series, SeriesName
 from rollout_traces.ledger.groups import TIED_SQL
@@ -113,27 +112,31 @@ def n_steps_and_rows(scope: RunScope) -> tuple[list[int], int]:
 
 
 def logged_series(relations: Relations, run: str) -> list[Series]:
-    """The run's logged numbers, the last attempt's value where a step was logged twice; superseded ones are left out.
-
-    Of a number that is NaN, infinite or null at some steps, also the share of such steps.
+    """The run's logged numbers where they are finite.
 
     Args:
         relations: where to read.
         run: the run.
     """
-    series = []
-    for column, (steps, values) in _logged_numbers(relations, run).items():
-        known = np.isfinite(values)
-        if not known.any():
-            continue
-        series.append(_series(SeriesName(column, None, "logged"), steps[known], values[known]))
-        if not known.all():
-            series.append(_series(SeriesName(column, UNKNOWN, "share"), steps, (~known).astype(float)))
-    return series
+    found = logged_numbers(relations, run).items()
+    known = [(key, steps[np.isfinite(values)], values[np.isfinite(values)]) for key, (steps, values) in found]
+    return [
+        Series(SeriesName(key, None, "logged"), (), steps, values, np.zeros(len(values)))
+        for key, steps, values in known
+        if len(values)
+    ]
 
 
-def _logged_numbers(relations: Relations, run: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Key -> steps, int [n], ascending, and values, float [n], NaN where there is none."""
+def logged_numbers(relations: Relations, run: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The run's logged numbers, the last attempt's value where a step was logged twice; superseded ones are left out.
+
+    Args:
+        relations: where to read.
+        run: the run.
+
+    Returns:
+        Key -> steps, int [n], ascending, and values, float [n], NaN where it is no number.
+    """
     query = """
         select coalesce(split, '') as split, key, step,
             arg_max(coalesce(cast(value as double), 'nan'), coalesce(attempt, '')) as value
@@ -165,7 +168,7 @@ def ended_numbers(relations: Relations, run: str) -> dict[str, int]:
         relations: where to read.
         run: the run.
     """
-    at = {key: steps for key, (steps, _) in _logged_numbers(relations, run).items()}
+    at = {key: steps for key, (steps, _) in logged_numbers(relations, run).items()}
     families: dict[str, list[str]] = {}
     for key in at:
         families.setdefault(key.rpartition("/")[0], []).append(key)
@@ -179,7 +182,3 @@ def ended_numbers(relations: Relations, run: str) -> dict[str, int]:
             if there[:n].all() and min(n, len(steps) - n) >= FEWEST_BESIDE:
                 found[key] = int(steps[n])
     return found
-
-
-def _series(name: SeriesName, steps: np.ndarray, values: np.ndarray) -> Series:
-    return Series(name, (), steps, values, np.zeros(len(values)))

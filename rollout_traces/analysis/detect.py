@@ -355,7 +355,7 @@ def counts(values_T: np.ndarray) -> bool:
     """Tells whether a number counts something, as tokens, samples or hours since the run began, or since it was resumed: that it rises is no news."""
     by = np.diff(values_T)
     usual = np.median(by)
-    from_nothing = (values_T == np.round(values_T)).all() or values_T[0] <= JUMPS * usual
+    from_nothing = (values_T == np.round(values_T)).all() or BESIDE * values_T[0] <= values_T.max()
     alike = np.median(np.abs(by - usual)) < usual / 2
     return bool(from_nothing and alike) and int((by <= 0).sum()) <= MOST_CHANGES
 

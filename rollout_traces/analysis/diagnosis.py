@@ -8,7 +8,7 @@ from typing import Literal
 from rollout_traces.analysis.step_series import Part, SeriesName
 
 Severity = Literal["error", "warn", "info"]
-Shape = Literal["spike", "window", "level", "ramp", "came", "went", "standing"]
+Shape = Literal["spike", "window", "level", "ramp", "came", "went", "standing", "recurring"]
 TIERS = ("data and masks", "environment and reward", "sampler and weights", "update", "outcome", "other")
 """Tiers; one can cause those after it, and it decides which series gives an entry its sentence."""
 DATA, ENVIRONMENT, SAMPLER, UPDATE, OUTCOME, OTHER = range(len(TIERS))

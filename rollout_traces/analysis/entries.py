@@ -277,7 +277,7 @@ def sentence_of(
     named = series_text(m.name)
     what = f"{signature.what}: {named}" if signature else named
     text = what
-    if m.before is not None and m.after is not None:
+    if m.before is not None and m.after is not None and form(m.before) != form(m.after):
         verb = "rose" if m.after > m.before else "fell"
         text += f" {verb} from {form(m.before)} to {form(m.after)}"
     else:

@@ -1,16 +1,28 @@
-"""What needs no statistics: flags of severity error, which are faults wherever they are, and numbers that are no longer logged."""
+"""What needs no statistics: flags of severity error, logged numbers that are NaN or end, rewards that are all equal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from rollout_traces.analysis.curves import ended_numbers
-from rollout_traces.analysis.diagnosis import DATA, OTHER, Diagnosis
-from rollout_traces.analysis.in_words import percent, since, steps_filter, value_filter
+import numpy as np
+
+from rollout_traces.analysis.curves import FEWEST_BESIDE, ended_numbers, logged_numbers
+from rollout_traces.analysis.diagnosis import DATA, ENVIRONMENT, Diagnosis, Severity
+from rollout_traces.analysis.in_words import (
+    number,
+    part_filter,
+    part_text,
+    percent,
+    since,
+    steps_filter,
+    value_filter,
+)
+from rollout_traces.analysis.relations import known_number, known_reward
 from rollout_traces.analysis.run_rows import UNKNOWN
 from rollout_traces.analysis.scope import RunScope
-from rollout_traces.analysis.step_series import SeriesName
+from rollout_traces.analysis.screen import FEWEST_EVALUATIONS
+from rollout_traces.analysis.step_series import Part, SeriesName
 from rollout_traces.flags import REGISTRY
 from rollout_traces.model.text import quoted
 
@@ -38,29 +50,104 @@ def fault_entries(scope: RunScope, found: Sequence[Diagnosis]) -> list[Diagnosis
     return [entry for name in names if (entry := _entry(name, steps)) is not None]
 
 
-def ended_entries(scope: RunScope) -> list[Diagnosis]:
-    """An entry for each number that is no longer logged; whoever logs it may mean it so.
+def number_entries(scope: RunScope) -> list[Diagnosis]:
+    """Entries of logged numbers that are NaN or infinite where they had been finite, which is a fault, or no longer logged, which may be meant so.
 
     Args:
         scope: the run.
     """
-    return [
-        Diagnosis(
-            severity="info",
-            sentence=f"{quoted(key)} is no longer logged, since step {step}.",
-            advice="",
-            tier=OTHER,
-            series=(SeriesName(key, UNKNOWN, "share"),),
-            part=(),
-            shape="level",
-            onset=(step, step),
-            step=step,
-            before=0.0,
-            after=1.0,
-            where=steps_filter(step, None),
+    lost: dict[tuple[int, int | None], list[str]] = {}
+    for key, (steps, values) in logged_numbers(scope.relations, scope.run).items():
+        known = np.isfinite(values)
+        first = int(np.argmin(known))
+        if not known.all() and first >= FEWEST_BESIDE:
+            last = int(np.flatnonzero(~known)[-1])
+            lost.setdefault(
+                (int(steps[first]), int(steps[last]) if last + 1 < len(steps) else None), []
+            ).append(key)
+    found = [
+        _of_numbers(
+            "error", f"what the trainer logs is no longer a number: {', '.join(map(quoted, keys))}", keys, *at
         )
-        for key, step in ended_numbers(scope.relations, scope.run).items()
+        for at, keys in lost.items()
     ]
+    ended = ended_numbers(scope.relations, scope.run)
+    return found + [
+        _of_numbers("info", f"{quoted(key)} is no longer logged", [key], step, None)
+        for key, step in ended.items()
+    ]
+
+
+def _of_numbers(severity: Severity, what: str, keys: Sequence[str], step: int, last: int | None) -> Diagnosis:
+    return Diagnosis(
+        severity=severity,
+        sentence=f"{what}, {since(step, last)}.",
+        advice="Look at the last batch before it, and at the trainer's log." if severity == "error" else "",
+        tier=DATA,
+        series=tuple(SeriesName(key, UNKNOWN, "share") for key in keys),
+        part=(),
+        shape="level" if last is None else "window",
+        onset=(step, step),
+        step=step,
+        end=None if last is None else (last, last),
+        last=last,
+        before=0.0,
+        after=1.0,
+        cost=1.0,
+        where=steps_filter(step, last),
+    )
+
+
+def equal_entries(scope: RunScope) -> list[Diagnosis]:
+    """An entry where all rewards or successes are equal, of the run or of one source: nothing can be learned from them.
+
+    Args:
+        scope: the run and split.
+    """
+    columns = scope.columns
+    names = [name for name in ("reward", "success") if columns.has(name)]
+    figures = ", ".join(
+        f"min({known}) as low{i}, max({known}) as high{i}, count({known}) as n{i}"
+        for i, name in enumerate(names)
+        if (known := known_reward(columns) if name == "reward" else known_number(name))
+    )
+    if not names:
+        return []
+    query = f"""
+        select {columns.expression("source")} as source, min(step) as step, count(distinct step) as n_steps, {figures}
+        from rollouts where {scope.scope} group by rollup (1) order by 1 nulls first"""
+    found = []
+    for i, name in enumerate(names):
+        rows = [
+            row
+            for row in scope.relations.sql(query, scope.params).to_pylist()
+            if row["n_steps"] >= FEWEST_EVALUATIONS and row[f"n{i}"] and row[f"low{i}"] == row[f"high{i}"]
+        ]
+        whole = [row for row in rows if row["source"] is None]
+        for row in whole[:1] or rows:
+            found.append(_equal(name, row["source"], row[f"n{i}"], row[f"low{i}"], int(row["step"])))
+    return found
+
+
+def _equal(name: str, source: str | None, n: int, value: float, step: int) -> Diagnosis:
+    what = {"reward": "rewards", "success": "successes"}[name]
+    part: Part = () if source is None else (("source", source),)
+    of = f" of {part_text(part)}" if part else ""
+    return Diagnosis(
+        severity="warn" if part else "error",
+        sentence=f"all {n:,} {what}{of} are {number(value)}: nothing can be learned from them.",
+        advice="Read some of these rollouts, and what the reward function says of them.",
+        tier=ENVIRONMENT,
+        series=(SeriesName(name),),
+        part=part,
+        shape="standing",
+        onset=(step, step),
+        step=step,
+        after=value,
+        cost=1.0,
+        where=part_filter(part),
+        name="all are equal",
+    )
 
 
 def _entry(name: str, steps: Sequence[dict[str, Any]]) -> Diagnosis | None:

@@ -34,7 +34,6 @@ class Signature(NamedTuple):
 
 
 SIGNATURES: tuple[Signature, ...] = (
-    Signature(("*loss unknown", "*grad_norm unknown", "*kl unknown"), "up", "", "", DATA, "what the trainer logs is no longer a number", "Look at the last batch before it, and at the trainer's log."),
     Signature(("flags mask_leak", "flags mask_shifted"), "up", "", "", DATA, "tokens that the policy did not write are trained", "Look at the loss mask of these rollouts, turn by turn."),
     Signature(("flags untrained_sampled", "flags eos_untrained", "flags row_masked"), "up", "", "", DATA, "sampled tokens are left out of the loss", "Look at the loss mask of these rollouts, turn by turn."),
     Signature(("flags template_drift", "flags retokenized", "flags prefix_broken", "flags bos_anomaly"), "up", "", "", DATA, "what is trained is not what was sampled, token for token", "Compare the chat template and tokenizer of trainer and sampler."),

@@ -16,11 +16,12 @@ from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import diagnosis_of, level_queries
 from rollout_traces.analysis.evaluations import with_flips
-from rollout_traces.analysis.faults import ended_entries, fault_entries
+from rollout_traces.analysis.faults import equal_entries, fault_entries, number_entries
 from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS, group_rows
 from rollout_traces.analysis.in_words import series_text
 from rollout_traces.analysis.panel import Panel, Parting, logged_panels, one_of, stacked
 from rollout_traces.analysis.prompt_changes import prompt_entries
+from rollout_traces.analysis.recurring import recurring_entries
 from rollout_traces.analysis.relations import Relations
 from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows, read_rows
 from rollout_traces.analysis.runs import setting_entries
@@ -128,10 +129,13 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
         for each in said
         if each is not None
     ]
+    again = contained("what comes and goes", recurring_entries, panels, float(n_rows)) or []
+    found = [*(each for each in found if not any(_is_one_of(each, other) for other in again)), *again]
     found += contained("standing differences", standing_entries, panels, found, steps) or []
     found = _with_prompts(found, contained("prompts that changed", prompt_entries, scope) or [])
     found += contained("faults", fault_entries, scope, found) or []
-    found += contained("numbers that end", ended_entries, scope) or [] if split == "rollout" else []
+    found += contained("logged numbers", number_entries, scope) or [] if split == "rollout" else []
+    found += contained("equal rewards", equal_entries, scope) or []
     found = contained("links to flips", with_flips, relations, run, found) or found
     settings = contained("settings", setting_entries, relations, run, split) or []
     missing = contained("unobserved", unobserved, scope) or []
@@ -280,6 +284,12 @@ def _with_prompts(found: Sequence[Diagnosis], changed: Sequence[Diagnosis]) -> l
         else:
             heads[at] = replace(heads[at], consequences=(*heads[at].consequences, each))
     return heads
+
+
+def _is_one_of(each: Diagnosis, again: Diagnosis) -> bool:
+    """Tells whether an entry is a few of the steps of what comes and goes."""
+    inside = again.step <= each.step and (each.last is not None and each.last <= (again.last or 0))
+    return each.shape == "spike" and inside and bool(set(each.series) & set(again.series))
 
 
 def _is_told(head: Diagnosis, column: str, changed: Diagnosis) -> bool:

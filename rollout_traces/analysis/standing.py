@@ -112,6 +112,8 @@ def _beside(
         return None
     apart = own - rest
     mean = float(np.average(apart, weights=weight))
+    if min(abs(a - b) for a, b in stretches) < REMAINS * abs(mean):
+        return None
     error = float(np.sqrt((weight**2 * (apart - mean) ** 2).sum())) / float(weight.sum())
     error = max(error, ROUNDING * abs(mean))
     there = n_own[both].sum(), n_rest[both].sum()
@@ -131,7 +133,7 @@ def _is_apart(panel: Panel, one: float, other: float, spread: float) -> bool:
     low, high = sorted((abs(one), abs(other)))
     if panel.is_share and high - low < LEAST_SHARE:
         return False
-    if abs(one - other) > spread or low < REMAINS * high:
+    if abs(one - other) > spread or (one * other >= 0 and low < REMAINS * high):
         return True
     return panel.is_share and 1 - high < REMAINS * (1 - low)
 

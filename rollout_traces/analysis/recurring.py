@@ -1,0 +1,157 @@
+"""What comes and goes: steps here and there, or every tenth one, at which a measure is far from all others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement
+from rollout_traces.analysis.entries import LARGEST, SURE, named
+from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
+from rollout_traces.analysis.learning import is_given
+from rollout_traces.analysis.panel import Panel
+from rollout_traces.analysis.step_series import Part
+
+FEWEST_TIMES = 4
+"""Steps at which something is, at least; fewer are spikes."""
+MOST_TIMES = 1 / 3
+"""Part of the steps, at most; of more nobody knows which are the usual ones."""
+TAIL = 3.0
+"""Exponent of the tail of what steps usually differ by; means over groups have a lighter one."""
+BY_GROUPS = 3.0
+"""Errors of a mean over groups up to which a step is a usual one."""
+AROUND = 9
+"""Steps whose median is the usual level."""
+
+
+@dataclass(frozen=True)
+class _Recurring:
+    """A series that is far off at some steps: which, int [K] places, the log of its chance, and the levels there and at the others."""
+
+    panel: Panel
+    part: Part
+    at: np.ndarray
+    log_p: float
+    there: float
+    usual: float
+
+
+def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]:
+    """An entry for each set of steps at which measures of rollouts are off together, of all rows where all show it, else of the part that shows it best.
+
+    Args:
+        panels: the series of the run.
+        n_rows: its rollouts.
+    """
+    limit = np.log(SURE / max(sum(len(panel.names) for panel in panels), 1))
+    found: dict[tuple[Part, bytes], list[_Recurring]] = {}
+    for panel in panels:
+        if panel.source is None or is_given(panel) or panel.parents[0]:
+            continue
+        seen = [each for i in range(len(panel.names)) if (each := _far_off(panel, i)) and each.log_p <= limit]
+        best = min(seen, key=lambda each: (bool(each.part), each.log_p), default=None)
+        if best is not None:
+            found.setdefault((best.part, panel.steps[best.at].tobytes()), []).append(best)
+    return [_entry(sorted(each, key=lambda one: one.log_p), n_rows) for each in found.values()]
+
+
+def _far_off(panel: Panel, i: int) -> _Recurring | None:
+    """The steps at which a series lies beyond a gap in how far its steps lie from the usual level.
+
+    Under a tail of exponent n, the ratio of the k-th largest distance to the next exceeds r with a chance of r^(-n k) (Renyi 1953).
+    """
+    values, levels = panel.values[i], panel.levels[i]
+    places = np.flatnonzero(np.isfinite(values))
+    if len(places) * MOST_TIMES < FEWEST_TIMES:
+        return None
+    known = np.pad(values[places], AROUND // 2, mode="reflect")
+    left = values[places] - np.median(np.lib.stride_tricks.sliding_window_view(known, AROUND), axis=1)
+    left /= np.sqrt(max(float(np.median(panel.errors[i][places])), np.finfo(float).tiny))
+    most = int(len(places) * MOST_TIMES)
+    best: tuple[float, np.ndarray] | None = None
+    for side in (left, -left):
+        order = np.argsort(-side, kind="stable")
+        far, counts = side[order], np.arange(FEWEST_TIMES, most + 1)
+        beyond = max(float(np.median(np.abs(left))), BY_GROUPS)
+        ratios = far[counts - 1] / np.maximum(far[counts], beyond)
+        log_p = np.log(2 * len(counts)) - TAIL * counts * np.log(np.maximum(ratios, 1.0))
+        k = int(np.argmin(log_p))
+        if best is None or log_p[k] < best[0]:
+            best = float(log_p[k]), np.sort(places[order[: counts[k]]])
+    assert best is not None
+    log_p, at = best
+    others = np.setdiff1d(places, at)
+    rows = panel.rows[i]
+    there, usual = (float(np.average(levels[each], weights=rows[each])) for each in (at, others))
+    return _Recurring(panel, panel.parts[i], at, float(log_p), there, usual)
+
+
+def period_of(steps: np.ndarray) -> int:
+    """The distance at which steps come, int [K]; 0 where it is not the same each time."""
+    apart = np.unique(np.diff(steps))
+    return int(apart[0]) if len(apart) == 1 and apart[0] > 1 else 0
+
+
+def _entry(found: Sequence[_Recurring], n_rows: float) -> Diagnosis:
+    head = found[0]
+    steps = head.panel.steps[head.at]
+    first, last = int(steps[0]), int(steps[-1])
+    moved = [
+        Movement(
+            each.panel.names[0],
+            each.part,
+            "recurring",
+            (first, first),
+            first,
+            (last, last),
+            last,
+            each.usual,
+            each.there,
+            float(np.sign(each.there - each.usual)),
+            float(np.exp(each.log_p)),
+        )
+        for each in found
+    ]
+    signature, at = named(moved, head.part, False)
+    lead, others = moved[at], [*moved[:at], *moved[at + 1 :]]
+    form = percent if lead.name.value is not None else number
+    period, n = period_of(steps), len(head.panel.steps)
+    listed = ", ".join(map(str, steps[: FEWEST_TIMES + 1].tolist())) + (
+        ", …" if len(steps) > FEWEST_TIMES + 1 else ""
+    )
+    when = (
+        f"at every {period}th step from {first} on"
+        if period > 2
+        else f"at {len(steps)} of {n} steps ({listed})"
+    )
+    on = f" on {part_text(head.part)}" if head.part else ""
+    also = ", ".join(dict.fromkeys(series_text(m.name) for m in others))
+    is_planned = bool(period) and first < 2 * period
+    return Diagnosis(
+        severity="info" if is_planned else "warn",
+        sentence=f"{series_text(lead.name)} is {form(lead.after or 0.0)}{on} {when}, {form(lead.before or 0.0)} at the others{'; with it ' + also if also else ''}.",
+        advice="What happens at these steps, and at no others?",
+        tier=signature.tier if signature else OTHER,
+        series=tuple(m.name for m in (lead, *others)),
+        part=head.part,
+        shape="recurring",
+        onset=(first, first),
+        step=first,
+        end=(last, last),
+        last=last,
+        before=lead.before,
+        after=lead.after,
+        p=lead.p,
+        cost=LARGEST
+        * float(head.panel.rows[head.panel.parts.index(head.part)][head.at].sum())
+        / max(n_rows, 1.0),
+        where=" and ".join(
+            each
+            for each in (part_filter(head.part), f"step in ({', '.join(map(str, steps.tolist()))})")
+            if each
+        ),
+        name="comes and goes",
+        movements=(lead, *others),
+    )
