@@ -89,9 +89,15 @@ def _severity_of_entry(found: Sequence[Moved], n_series: int) -> Severity:
     if _is_expected(found[0]):
         return "info"
     if any(each.is_set for each in found):
-        found = [each for each in found if each.panel.source is not None and not is_given(each.panel)]
+        own = [each for each in found if each.panel.source is not None and not is_given(each.panel)]
+        found = own + [each for each in found if each.is_set and _is_off(each)]
     severities = {severity_of(each, n_series) for each in found}
     return "error" if "error" in severities else "warn" if "warn" in severities else "info"
+
+
+def _is_off(found: Moved) -> bool:
+    """Tells whether a setting is 0 at once and stays so, as a learning rate whose schedule is over before the run."""
+    return found.template.kind == "level" and not found.panel.levels[0, found.template.start :].any()
 
 
 def movement_of(found: Moved, carriers: Sequence[Carrier] = ()) -> Movement:

@@ -12,6 +12,7 @@ from rollout_traces.analysis.entries import LARGEST, SURE, named
 from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
 from rollout_traces.analysis.learning import is_given
 from rollout_traces.analysis.panel import Panel
+from rollout_traces.analysis.parts import REMAINS
 from rollout_traces.analysis.step_series import Part
 
 FEWEST_TIMES = 4
@@ -39,7 +40,7 @@ class _Recurring:
 
 
 def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]:
-    """An entry for each set of steps at which measures of rollouts are off together, of all rows where all show it, else of the part that shows it best.
+    """An entry for each set of steps at which measures of rollouts are off together, of the smallest part that shows it.
 
     Args:
         panels: the series of the run.
@@ -48,13 +49,20 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
     limit = np.log(SURE / max(sum(len(panel.names) for panel in panels), 1))
     found: dict[tuple[Part, bytes], list[_Recurring]] = {}
     for panel in panels:
-        if panel.source is None or is_given(panel) or panel.parents[0]:
+        if panel.source is None or is_given(panel):
             continue
         seen = [each for i in range(len(panel.names)) if (each := _far_off(panel, i)) and each.log_p <= limit]
-        best = min(seen, key=lambda each: (bool(each.part), each.log_p), default=None)
+        best = min(seen, key=lambda each: each.log_p, default=None)
         if best is not None:
-            found.setdefault((best.part, panel.steps[best.at].tobytes()), []).append(best)
-    return [_entry(sorted(each, key=lambda one: one.log_p), n_rows) for each in found.values()]
+            whose = _levels(panel, _whose(panel, best.at), best.at, best.log_p)
+            found.setdefault((whose.part, panel.steps[whose.at].tobytes()), []).append(whose)
+    return [_entry(sorted(_parents(each), key=lambda one: one.log_p), n_rows) for each in found.values()]
+
+
+def _parents(found: Sequence[_Recurring]) -> list[_Recurring]:
+    """Those that are not computed from another one."""
+    columns = {each.panel.names[0].column for each in found}
+    return [each for each in found if each.panel.parents[0] not in columns - {each.panel.names[0].column}]
 
 
 def _far_off(panel: Panel, i: int) -> _Recurring | None:
@@ -62,7 +70,7 @@ def _far_off(panel: Panel, i: int) -> _Recurring | None:
 
     Under a tail of exponent n, the ratio of the k-th largest distance to the next exceeds r with a chance of r^(-n k) (Renyi 1953).
     """
-    values, levels = panel.values[i], panel.levels[i]
+    values = panel.values[i]
     places = np.flatnonzero(np.isfinite(values))
     if len(places) * MOST_TIMES < FEWEST_TIMES:
         return None
@@ -81,11 +89,31 @@ def _far_off(panel: Panel, i: int) -> _Recurring | None:
         if best is None or log_p[k] < best[0]:
             best = float(log_p[k]), np.sort(places[order[: counts[k]]])
     assert best is not None
-    log_p, at = best
-    others = np.setdiff1d(places, at)
-    rows = panel.rows[i]
-    there, usual = (float(np.average(levels[each], weights=rows[each])) for each in (at, others))
-    return _Recurring(panel, panel.parts[i], at, float(log_p), there, usual)
+    return _levels(panel, i, best[1], float(best[0]))
+
+
+def _levels(panel: Panel, i: int, at: np.ndarray, log_p: float) -> _Recurring:
+    """A series with its levels at some steps and at the others."""
+    known = np.flatnonzero(np.isfinite(panel.levels[i]) & (panel.rows[i] > 0))
+    sides = np.intersect1d(known, at), np.setdiff1d(known, at)
+    there, usual = (
+        float(np.average(panel.levels[i][each], weights=panel.rows[i][each])) if len(each) else 0.0
+        for each in sides
+    )
+    return _Recurring(panel, panel.parts[i], at, log_p, there, usual)
+
+
+def _whose(panel: Panel, at: np.ndarray) -> int:
+    """The series of the one value of a column in which a measure is off at some steps, where in each other one it is off by less than half as much; else that of all rows."""
+    best, largest = 0, 0.0
+    for column in dict.fromkeys(part[0][0] for part in panel.parts if part):
+        members = [i for i, part in enumerate(panel.parts) if part and part[0][0] == column]
+        off = {i: abs(one.there - one.usual) for i in members for one in [_levels(panel, i, at, 0.0)]}
+        top = max(members, key=lambda i: off[i])
+        rest = max((off[i] for i in members if i != top), default=off[top])
+        if rest < REMAINS * off[top] and off[top] > largest:
+            best, largest = top, off[top]
+    return best
 
 
 def period_of(steps: np.ndarray) -> int:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from rollout_traces.analysis import Selection, explain
 from rollout_traces.analysis.compare import (
     DISCOVERY,
     between_steps,
@@ -20,6 +21,7 @@ from rollout_traces.analysis.compare import (
     step_p,
     young_change,
 )
+from tests.analysis.builders import steps, table
 
 values = st.lists(st.integers(-5, 5).map(float), min_size=2, max_size=30).map(np.asarray)
 
@@ -133,3 +135,37 @@ class TestDiscovery:
     def test_weight_moves_the_bound(self):
         assert discovered([0.004, 0.5, 0.5, 0.5], [3, 1, 1, 1]).tolist() == [True, False, False, False]
         assert not discovered([0.004, 0.5, 0.5, 0.5], [1, 1, 1, 1]).any()
+
+
+class TestInsideParts:
+    def test_a_source_that_is_dead_is_told_though_all_together_hardly_fell(self):
+        """Seen once: “nothing beyond what groups and steps differ by chance” above a table with 1.1 to 0.2 on one source of many."""
+
+        def source(s: int, g: int, i: int) -> str:
+            return "olympiad" if g == 0 else "math"
+
+        def reward(s: int, g: int, i: int) -> float:
+            dead = s >= 20 and g == 0
+            return 0.0 if dead else float(np.random.default_rng([s, g, i]).random() < 0.6)
+
+        rows = steps(40, groups=9, source=source, reward=reward)
+        found = explain(
+            table(rows), Selection("run", "rollout", (20, 39)), Selection("run", "rollout", (0, 19))
+        )
+        [finding] = [each for each in found.findings if each.column == "reward"]
+        assert (
+            str(finding.part) == "source “olympiad”"
+            and finding.a == 0
+            and finding.b == pytest.approx(0.6, abs=0.15)
+        )
+        assert "on source “olympiad”" in finding.sentence
+
+    def test_where_all_fell_no_part_is_told_beside(self):
+        def reward(s: int, g: int, i: int) -> float:
+            return (0.2 if s >= 20 else 0.8) + 0.1 * float(np.random.default_rng([s, g, i]).normal())
+
+        rows = steps(40, source=lambda s, g, i: "ab"[g % 2], reward=reward)
+        found = explain(
+            table(rows), Selection("run", "rollout", (20, 39)), Selection("run", "rollout", (0, 19))
+        )
+        assert [each.part for each in found.findings if each.column == "reward"] == [None]

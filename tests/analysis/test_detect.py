@@ -8,7 +8,7 @@ import pytest
 from rollout_traces.analysis import diagnose
 from rollout_traces.analysis.detect import MOST_CHANGES, changes_of, is_scheduled
 from tests.analysis.builders import steps
-from tests.analysis.test_movements import logged
+from tests.analysis.test_movements import drawn, logged
 
 RISE = [0.2, 0.4, 0.6, 0.8]
 
@@ -109,3 +109,61 @@ class TestSchedules:
         walk = np.cumsum(rng.normal(size=90))
         assert not is_scheduled(noisy)
         assert not is_scheduled(walk)
+
+
+class TestWhatOccursAtTimes:
+    @pytest.mark.parametrize(
+        "values",
+        [
+            [0.0] * 30 + [0.1] + [0.0] * 29,
+            [0.0, 0.0, 0.33, 0.0] * 4 + [0.0] * 30 + [0.67] + [0.0] * 13,
+            [5.0] * 20 + [4.0] + [5.0] * 10 + [4.0] + [5.0] * 10 + [6.0] + [5.0] * 17,
+            [0.005] * 30 + [0.0] + [0.005] * 29,
+            [6144.0] * 7 + [5129.0] + [6144.0] * 20 + [5131.0] + [6144.0] * 31,
+        ],
+    )
+    def test_is_no_setting_and_neither_error_nor_warning(self, values):
+        """Seen once: one row of ten that was cut off was an error above a loss that had jumped."""
+        report = diagnose(logged(steps(60), values, "train/clipped_ratio"), "run")
+        assert {each.severity for each in report.diagnoses} <= {"info"}
+
+    def test_a_rate_that_is_another_for_a_few_steps_is_a_setting(self):
+        values = [1e-6] * 30 + [3e-5] + [1e-6] * 29
+        [entry] = diagnose(logged(steps(60), values, "train/lr"), "run").diagnoses
+        assert (entry.shape, entry.step, entry.is_sure) == ("spike", 30, True)
+
+
+class TestWhatWasMeantSo:
+    def test_a_setting_that_changes_is_told_and_is_no_error(self):
+        values = [0.3] * 30 + [0.7] * 30
+        [entry] = diagnose(logged(steps(60), values, "data/share/math"), "run").diagnoses
+        assert (entry.severity, entry.step, entry.is_sure) == ("info", 30, True)
+
+    def test_what_follows_a_setting_is_told_with_it_and_a_reward_that_falls_is_an_error_all_the_same(self):
+        values = [0.001] * 30 + [0.1] * 30
+
+        def reward(s: int, g: int, i: int) -> float:
+            return (0.8 if s < 30 else 0.2) + 0.1 * drawn(s, g, i)
+
+        entries = diagnose(logged(steps(60, reward=reward), values, "train/kl_coef"), "run").diagnoses
+        assert entries[0].severity == "error" and entries[0].step == 30
+        assert {"reward", "train/kl_coef"} <= {str(name) for name in entries[0].series}
+
+    def test_a_rate_that_is_0_before_the_run_is_over_is_an_error(self):
+        values = [1e-6] * 40 + [0.0] * 20
+        [entry] = diagnose(logged(steps(60), values, "train/lr"), "run").diagnoses
+        assert (entry.severity, entry.step) == ("error", 40)
+
+    @pytest.mark.parametrize("slow", [1.0, 9.0])
+    def test_hours_that_pass_count_though_each_step_takes_another_time(self, slow):
+        """Seen once: hours that began anew at a resume were an error."""
+        rng = np.random.default_rng(3)
+        spent = 0.01 * (1 + 0.2 * rng.random(60))
+        spent[[0, 40]] *= slow
+        values = np.concatenate([np.cumsum(spent[:40]), np.cumsum(spent[40:])]).tolist()
+        assert not diagnose(logged(steps(60), values, "time/elapsed"), "run").diagnoses
+
+    def test_memory_that_leaks_counts_nothing(self):
+        rng = np.random.default_rng(4)
+        values = (40 + np.cumsum(0.1 + 0.02 * rng.random(60))).tolist()
+        assert diagnose(logged(steps(60), values, "perf/memory_gb"), "run").diagnoses

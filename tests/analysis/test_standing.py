@@ -36,9 +36,9 @@ class TestStanding:
         assert (str(entry.series[0]), entry.part) == ("success", (("engine", "vllm-1"),))
         assert entry.after == pytest.approx(0.1, abs=0.04) and entry.elsewhere == pytest.approx(0.7, abs=0.04)
 
-    def test_what_differs_by_less_than_half_or_by_chance_is_not_said(self):
+    def test_what_differs_by_less_than_rollouts_do_or_by_chance_is_not_said(self):
         def length(s: int, g: int, i: int) -> float:
-            return (100 + 20 * (engine(s, g, i) == "vllm-2")) * (1 + 0.1 * drawn(s, g, i))
+            return (100 + 8 * (engine(s, g, i) == "vllm-2")) * (1 + 0.1 * drawn(s, g, i))
 
         def rare(s: int, g: int, i: int) -> int:
             return int(happens(0.01, s, g, i))

@@ -1,0 +1,68 @@
+"""What comes and goes: steps here and there, or every so many, and what is only noise or a heavy tail."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollout_traces.analysis import diagnose
+from rollout_traces.analysis.recurring import period_of
+from tests.analysis.builders import steps, table
+from tests.analysis.test_movements import drawn, happens, told
+
+BAD = (4, 5, 16, 19, 21, 27, 29, 44, 45, 57)
+
+
+class TestRecurring:
+    def test_rollouts_that_all_fail_at_some_steps_are_one_entry_and_no_chance(self):
+        """Seen once: ten of sixty steps without a solved prompt were six infos, perhaps by chance."""
+
+        def ok(s: int, g: int, i: int) -> int:
+            return 0 if s in BAD else int(happens(0.75, s, g, i))
+
+        [entry] = told(table(steps(60, groups=10, success=ok)))
+        assert (entry.shape, entry.step, entry.last, str(entry.series[0])) == ("recurring", 4, 57, "success")
+        assert entry.sentence.startswith("success is 0 at 10 of 60 steps (4, 5, 16, 19, 21, …), 0.7")
+        assert entry.where == f"step in ({', '.join(map(str, BAD))})"
+        report = diagnose(table(steps(60, groups=10, success=ok)), "run")
+        assert [each.shape for each in report.diagnoses].count("spike") == 0
+
+    def test_every_tenth_step_of_one_engine_is_said_so_and_may_be_meant_from_the_start(self):
+        def mismatch(s: int, g: int, i: int) -> float:
+            usual = 0.001 * (1 + 0.1 * drawn(s, g, i))
+            return 50 * usual if s % 10 == 6 and i % 2 else usual
+
+        def engine(s: int, g: int, i: int) -> str:
+            return f"vllm-{i % 2}"
+
+        report = diagnose(table(steps(60, engine=engine, mismatch_k3=mismatch)), "run")
+        [entry] = [each for each in report.diagnoses if each.shape == "recurring"]
+        assert (entry.severity, entry.part) == ("info", (("engine", "vllm-1"),))
+        assert "on engine “vllm-1” at every 10th step from 6 on" in entry.sentence
+        assert entry.where.startswith("engine = 'vllm-1' and step in (6, 16,")
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_noise_and_heavy_tails_are_not_said(self, seed):
+        rng = np.random.default_rng(seed)
+        wide = rng.standard_t(3, 60)
+
+        def tail(s: int, g: int, i: int) -> float:
+            return float(wide[s]) + 0.1 * drawn(s, g, i, seed)
+
+        def rare(s: int, g: int, i: int) -> int:
+            return int(happens(0.01, s + 100 * seed, g, i))
+
+        report = diagnose(table(steps(60, n_sampled=tail, success=rare)), "run")
+        assert not [each for each in report.diagnoses if each.shape == "recurring"]
+
+    def test_a_window_and_three_spikes_are_none(self):
+        def length(s: int, g: int, i: int) -> float:
+            return 100 + drawn(s, g, i) + 50 * (s in (10, 30, 50))
+
+        report = diagnose(table(steps(60, n_sampled=length)), "run")
+        assert not [each for each in report.diagnoses if each.shape == "recurring"]
+
+
+def test_the_period_is_the_distance_that_all_share():
+    assert period_of(np.asarray([6, 16, 26, 36])) == 10
+    assert period_of(np.asarray([6, 16, 27, 36])) == 0 and period_of(np.asarray([1, 2, 3, 4])) == 0
