@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -161,14 +161,12 @@ def logged_numbers(relations: Relations, run: str) -> dict[str, tuple[np.ndarray
     }
 
 
-def ended_numbers(relations: Relations, run: str) -> dict[str, int]:
-    """Numbers that were logged with their siblings and no more, while these go on, with the first step without them; keys up to a last `/` are siblings.
+def ended_numbers(at: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Numbers that were logged with their siblings and no more, while these go on, with the first step without them.
 
     Args:
-        relations: where to read.
-        run: the run.
+        at: key -> its steps, int [n]; keys up to a last `/` are siblings.
     """
-    at = {key: steps for key, (steps, _) in logged_numbers(relations, run).items()}
     families: dict[str, list[str]] = {}
     for key in at:
         families.setdefault(key.rpartition("/")[0], []).append(key)

@@ -130,7 +130,14 @@ def _set(panel: Panel, noise: Noise, located: Located, sure: float) -> Moved:
     log_p = float(np.log(n_tests(n)) + log_chance(np.asarray(size), freedom_of(panel)[0]))
     chosen = Chosen(0, panel.parts[0], (0,))
     return Moved(
-        panel, constant_basis(panel), noise, located, chosen, log_p, is_sure=log_p <= sure, is_set=True
+        panel,
+        constant_basis(panel),
+        noise,
+        located,
+        chosen,
+        log_p,
+        is_sure=log_p <= sure,
+        is_set=is_logged(panel),
     )
 
 
@@ -344,11 +351,16 @@ def setting_changes(panel: Panel) -> list[Located] | None:
         return None
     if counts(levels_T):
         return []
-    if is_setting(levels_T[None])[0] and is_occasional(levels_T):
+    if is_logged(panel) and is_setting(levels_T[None])[0] and is_occasional(levels_T):
         return None
     if is_setting(levels_T[None])[0] or is_scheduled(levels_T):
         return changes_of(*jumps_of(levels_T))
     return None
+
+
+def is_logged(panel: Panel) -> bool:
+    """Tells whether a series is a number that the trainer logged."""
+    return panel.names[0].statistic == "logged"
 
 
 def counts(values_T: np.ndarray) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rollout_traces.analysis.columns_compared import KEPT_IN_LEDGER
 from rollout_traces.analysis.curves import FEWEST_BESIDE, ended_numbers, logged_numbers
 from rollout_traces.analysis.diagnosis import DATA, ENVIRONMENT, Diagnosis, Severity
 from rollout_traces.analysis.in_words import (
@@ -18,7 +19,7 @@ from rollout_traces.analysis.in_words import (
     steps_filter,
     value_filter,
 )
-from rollout_traces.analysis.relations import known_number, known_reward
+from rollout_traces.analysis.relations import known_reward
 from rollout_traces.analysis.run_rows import UNKNOWN
 from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.screen import FEWEST_EVALUATIONS
@@ -56,8 +57,10 @@ def number_entries(scope: RunScope) -> list[Diagnosis]:
     Args:
         scope: the run.
     """
+    logged = logged_numbers(scope.relations, scope.run).items()
+    numbers = {key: each for key, each in logged if not key.startswith(KEPT_IN_LEDGER)}
     lost: dict[tuple[int, int | None], list[str]] = {}
-    for key, (steps, values) in logged_numbers(scope.relations, scope.run).items():
+    for key, (steps, values) in numbers.items():
         known = np.isfinite(values)
         first = int(np.argmin(known))
         if not known.all() and first >= FEWEST_BESIDE:
@@ -71,7 +74,7 @@ def number_entries(scope: RunScope) -> list[Diagnosis]:
         )
         for at, keys in lost.items()
     ]
-    ended = ended_numbers(scope.relations, scope.run)
+    ended = ended_numbers({key: steps for key, (steps, _) in numbers.items()})
     return found + [
         _of_numbers("info", f"{quoted(key)} is no longer logged", [key], step, None)
         for key, step in ended.items()
@@ -99,54 +102,39 @@ def _of_numbers(severity: Severity, what: str, keys: Sequence[str], step: int, l
 
 
 def equal_entries(scope: RunScope) -> list[Diagnosis]:
-    """An entry where all rewards or successes are equal, of the run or of one source: nothing can be learned from them.
+    """An entry where all rewards are equal, of the run or of one source: nothing can be learned from them.
 
     Args:
         scope: the run and split.
     """
-    columns = scope.columns
-    names = [name for name in ("reward", "success") if columns.has(name)]
-    figures = ", ".join(
-        f"min({known}) as low{i}, max({known}) as high{i}, count({known}) as n{i}"
-        for i, name in enumerate(names)
-        if (known := known_reward(columns) if name == "reward" else known_number(name))
-    )
-    if not names:
-        return []
+    reward = known_reward(scope.columns)
     query = f"""
-        select {columns.expression("source")} as source, min(step) as step, count(distinct step) as n_steps, {figures}
-        from rollouts where {scope.scope} group by rollup (1) order by 1 nulls first"""
-    found = []
-    for i, name in enumerate(names):
-        rows = [
-            row
-            for row in scope.relations.sql(query, scope.params).to_pylist()
-            if row["n_steps"] >= FEWEST_EVALUATIONS and row[f"n{i}"] and row[f"low{i}"] == row[f"high{i}"]
-        ]
-        whole = [row for row in rows if row["source"] is None]
-        for row in whole[:1] or rows:
-            found.append(_equal(name, row["source"], row[f"n{i}"], row[f"low{i}"], int(row["step"])))
-    return found
+        select source, min(step) as first, min(reward) as reward, count(*) as n from
+            (select {scope.columns.expression("source")} as source, step, {reward} as reward from rollouts where {scope.scope})
+        group by grouping sets ((), (source)) having min(reward) = max(reward) and count(distinct step) >= {FEWEST_EVALUATIONS}
+            and 2 * count(reward) > count(*) and (grouping(source) = 1 or source is not null) order by grouping(source) desc"""
+    rows = scope.relations.sql(query, scope.params).to_pylist()
+    whole = [row for row in rows if row["source"] is None]
+    return [_equal(row["source"], row["n"], float(row["reward"]), int(row["first"])) for row in whole or rows]
 
 
-def _equal(name: str, source: str | None, n: int, value: float, step: int) -> Diagnosis:
-    what = {"reward": "rewards", "success": "successes"}[name]
+def _equal(source: str | None, n: int, reward: float, first: int) -> Diagnosis:
     part: Part = () if source is None else (("source", source),)
     of = f" of {part_text(part)}" if part else ""
     return Diagnosis(
         severity="warn" if part else "error",
-        sentence=f"all {n:,} {what}{of} are {number(value)}: nothing can be learned from them.",
+        sentence=f"all {n:,} rewards{of} are {number(reward)}: nothing can be learned from them.",
         advice="Read some of these rollouts, and what the reward function says of them.",
         tier=ENVIRONMENT,
-        series=(SeriesName(name),),
+        series=(SeriesName("reward"),),
         part=part,
         shape="standing",
-        onset=(step, step),
-        step=step,
-        after=value,
+        onset=(first, first),
+        step=first,
+        after=reward,
         cost=1.0,
         where=part_filter(part),
-        name="all are equal",
+        name="all rewards are equal",
     )
 
 

@@ -77,7 +77,8 @@ def crude(values: np.ndarray, errors: np.ndarray) -> Noise:
     """
     packed = np.take_along_axis(values, in_a_row(values), axis=1)
     own = median(np.where(np.isfinite(values), np.nan_to_num(errors), np.nan))
-    between = np.maximum(np.nan_to_num(_spread(packed, own)) - own, 0.0)
+    of_groups = (np.nan_to_num(errors) > 0).any(axis=1)
+    between = np.maximum(np.nan_to_num(_spread(packed, own, of_groups)) - own, 0.0)
     variance = _variance(values, errors, own, between)
     zero = np.zeros(len(values))
     prior = np.full((len(values), len(OF_GROUPS)), -np.log(len(OF_GROUPS)))
@@ -379,12 +380,12 @@ def median(values: np.ndarray) -> np.ndarray:
         return np.nan_to_num(np.nanmedian(values, axis=1))
 
 
-def _spread(y: np.ndarray, own: np.ndarray) -> np.ndarray:
+def _spread(y: np.ndarray, own: np.ndarray, of_groups: np.ndarray) -> np.ndarray:
     """float [S]: half the mean squared difference of neighbours, robustly; NaN where there are too few.
 
     Where most differences are 0, it is a setting that was changed at times; or, of groups, a share that is rare, of which a
-    difference counts up to what its groups, whose variance is `own`, float [S], may make; or something that occurs at times,
-    of which nothing but its usual size is known. Where many are far out, all count.
+    difference counts up to what its groups, whose variance is `own`, float [S], may make; or, where no groups say
+    anything, bool [S], something that occurs at times, of which nothing but its usual size is known. Where many are far out, all count.
     """
     if y.shape[1] <= 2:
         return np.full(len(y), np.nan)
@@ -395,7 +396,7 @@ def _spread(y: np.ndarray, own: np.ndarray) -> np.ndarray:
     far = size > CLIPPED * np.where(robust > 0, FAR, 1.0)[:, None] * scale[:, None]
     plainly = far.sum(axis=1, keepdims=True) > OFTEN
     usual = CLIPPED_LOSS * _mean(np.minimum(size, np.where(plainly, np.inf, CLIPPED * scale[:, None])) ** 2)
-    at_times = [i for i in np.flatnonzero((robust == 0) & (own == 0)) if is_occasional(y[i])]
+    at_times = [i for i in np.flatnonzero((robust == 0) & ~of_groups) if is_occasional(y[i])]
     usual[at_times] = _mean(np.where(size[at_times] > 0, size[at_times], np.nan) ** 2)
     return usual / 2
 

@@ -21,6 +21,8 @@ MOST_TIMES = 1 / 3
 """Part of the steps, at most; of more nobody knows which are the usual ones."""
 TAIL = 3.0
 """Exponent of the tail of what steps usually differ by; means over groups have a lighter one."""
+FEWEST_ROWS, FEWEST_GROUPS = 4, 2
+"""Rows and groups of such a step, at least: what one does is no habit of a part."""
 BY_GROUPS = 3.0
 """Errors of a mean over groups up to which a step is a usual one."""
 AROUND = 9
@@ -89,7 +91,12 @@ def _far_off(panel: Panel, i: int) -> _Recurring | None:
         if best is None or log_p[k] < best[0]:
             best = float(log_p[k]), np.sort(places[order[: counts[k]]])
     assert best is not None
-    return _levels(panel, i, best[1], float(best[0]))
+    n_rows, n_groups = (np.median(counted[i][best[1]]) for counted in (panel.rows, panel.groups))
+    return (
+        _levels(panel, i, best[1], float(best[0]))
+        if n_rows >= FEWEST_ROWS and n_groups >= FEWEST_GROUPS
+        else None
+    )
 
 
 def _levels(panel: Panel, i: int, at: np.ndarray, log_p: float) -> _Recurring:

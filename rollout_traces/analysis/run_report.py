@@ -124,11 +124,7 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
         )
     made, n_series = contained("movements", _made, panels, contained) or ([], 0)
     said = [contained("entry", _said, scope, entry, n_series, float(n_rows)) for entry in made]
-    found = [
-        replace(each, queries=contained("queries", level_queries, scope, each) or ())
-        for each in said
-        if each is not None
-    ]
+    found = [each for each in said if each is not None]
     again = contained("what comes and goes", recurring_entries, panels, float(n_rows)) or []
     found = [*(each for each in found if not any(_is_one_of(each, other) for other in again)), *again]
     found += contained("standing differences", standing_entries, panels, found, steps) or []
@@ -136,6 +132,12 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
     found += contained("faults", fault_entries, scope, found) or []
     found += contained("logged numbers", number_entries, scope) or [] if split == "rollout" else []
     found += contained("equal rewards", equal_entries, scope) or []
+    found = [
+        each
+        if each.queries
+        else replace(each, queries=contained("queries", level_queries, scope, each) or ())
+        for each in found
+    ]
     found = contained("links to flips", with_flips, relations, run, found) or found
     settings = contained("settings", setting_entries, relations, run, split) or []
     missing = contained("unobserved", unobserved, scope) or []

@@ -28,6 +28,8 @@ AT_POINT = 1 / 50
 """Part of the rows that have one value of a number of many values, from which on their share is a series."""
 NOTHING = 0.05
 """Part of the sum of its sizes up to which the sum of a number is about 0."""
+MOST_POINTS = 8
+"""Values of a number up to which the share of each is a series."""
 FEWEST_HITS = 3
 """Rollouts that have a value in the whole run, below which its share is no series."""
 NULL_BY_DEFINITION = ("update_share", "advantage")
@@ -168,7 +170,7 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
         if _adds_up_to_nothing(floats, at):
             size = SeriesName(prefix + name, None, "size")
             rows.measures.append(RowMeasure(size, _size(kept_values), of_traces))
-        if name not in DERIVED and known.any() and (point := _point(floats[known])) is not None:
+        for point in _points(floats[known]) if name not in DERIVED else []:
             share = SeriesName(prefix + name, f"{point:g}", "share")
             rows.measures.append(
                 RowMeasure(share, _is_at(kept_values, point), of_traces, f"{name} = {point:g}", prefix + name)
@@ -242,14 +244,21 @@ def _texts(run: RunScope) -> list[str]:
     return [name for i, name in enumerate(names) if 1 <= (row[f"d{i}"] or 0) <= 2 * MOST_PARTS]
 
 
-def _point(values: np.ndarray) -> float | None:
-    """The round value that many rows have of a number that is measured, as a judge's that gives up or a reward's that is clamped; None without one, and of a count."""
-    seen = values[:: -(-len(values) // ENOUGH_ROWS)]
+def _points(values: np.ndarray) -> list[float]:
+    """The round values that many rows have of a number that is measured: the most frequent one, as of a judge that gives up or a reward that is clamped; each where there are few, more than two. None of a count."""
+    seen = values[:: len(values) // ENOUGH_ROWS + 1]
     if (seen == np.round(seen)).all():
-        return None
+        return []
     found, n = np.unique(seen, return_counts=True)
-    point, often = float(found[n.argmax()]), n.max() >= AT_POINT * n.sum()
-    return point if len(found) > MOST_SHARES and often and float(f"{point:g}") == point else None
+    kept = (
+        np.arange(len(found))
+        if 2 < len(found) <= MOST_POINTS
+        else [n.argmax()]
+        if len(found) > MOST_SHARES
+        else []
+    )
+    often = [i for i in kept if n[i] >= AT_POINT * n.sum()]
+    return [point for point in found[often].tolist() if float(f"{point:g}") == point]
 
 
 def _adds_up_to_nothing(values: np.ndarray, at: np.ndarray) -> bool:

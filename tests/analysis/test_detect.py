@@ -49,7 +49,7 @@ class TestReport:
         values = [*RISE, *[1.0] * 5, *[0.5] * 5, *[1.0] * 26]
         entries = diagnose(logged(steps(40), values, "train/lr"), "run").diagnoses
         said = [(each.severity, each.shape, each.step, each.last) for each in entries]
-        assert said == [("error", "window", 9, 13)]
+        assert said == [("info", "window", 9, 13)]
         assert entries[0].after < entries[0].before
 
     def test_a_number_that_counts_epochs_is_no_news(self):
@@ -75,13 +75,13 @@ class TestSchedules:
         values = schedule(90)
         values[45] *= 30
         (entry,) = diagnose(logged(steps(90), values.tolist(), "train/lr"), "run").diagnoses
-        assert (entry.severity, entry.shape, entry.step, entry.last) == ("error", "spike", 45, 45)
+        assert (entry.severity, entry.shape, entry.step, entry.last) == ("info", "spike", 45, 45)
 
     def test_a_schedule_that_goes_on_three_times_as_high_changed_there(self):
         values = schedule(90)
         values[45:] *= 3
         (entry,) = diagnose(logged(steps(90), values.tolist(), "train/lr"), "run").diagnoses
-        assert (entry.severity, entry.shape, entry.step, entry.last) == ("error", "level", 45, None)
+        assert (entry.severity, entry.shape, entry.step, entry.last) == ("info", "level", 45, None)
         assert entry.after > entry.before
 
     def test_a_schedule_that_begins_anew_changed_there(self):

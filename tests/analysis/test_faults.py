@@ -57,7 +57,7 @@ class TestEqualRewards:
             return "gsm" if g % 2 else "math"
 
         report = diagnose(table(steps(20, reward=reward, source=source)), "run")
-        [entry] = [each for each in report.diagnoses if each.name == "all are equal"]
+        [entry] = [each for each in report.diagnoses if each.name == "all rewards are equal"]
         assert (entry.severity, entry.where) == ("warn", "source = 'gsm'")
         assert entry.sentence == "all 240 rewards of source “gsm” are 0: nothing can be learned from them."
 

@@ -253,8 +253,8 @@ class TestWhatMoved:
     def test_a_logged_number_that_is_nan_from_some_step_on_is_unknown_there(self):
         values = [drawn(s, 0, 0, 1) if s < 36 else float("nan") for s in range(N)]
         [entry] = told(logged(steps(N, reward=drawn), values, "train/grad_norm"))
-        assert (str(entry.series[0]), entry.shape) == ("train/grad_norm unknown", "came")
-        assert abs(entry.step - 36) <= 1 and "train/grad_norm" in entry.queries[0]
+        assert (str(entry.series[0]), entry.shape) == ("train/grad_norm unknown", "level")
+        assert entry.step == 36 and "train/grad_norm" in entry.queries[0]
 
     def test_rewards_that_are_unknown_are_found_by_a_filter_that_the_query_language_knows(self):
         def reward(s: int, g: int, i: int) -> float | None:
@@ -816,7 +816,7 @@ class TestPromptsThatComeAgain:
             for row in steps(N, n_sampled=lambda s, g, i: 100 + drawn(s, g, i))
         ]
         [entry] = told(table(rows))
-        assert str(entry.series[0]) == "group/prompts again" and entry.step in (30, 31)
+        assert str(entry.series[0]) == "group/prompts again" and entry.step == 32
 
     @staticmethod
     def rows(fall: float) -> list[dict[str, object]]:

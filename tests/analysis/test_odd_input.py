@@ -111,7 +111,7 @@ class TestDiagnose:
         assert diagnose(table(rows), "run").diagnoses == ()
 
     def test_events_of_a_run_without_any(self):
-        assert events(table(steps(12, reward=0.5)), "run") == []
+        assert events(table(steps(12, reward=noisy)), "run") == []
 
     def test_steps_with_gaps_and_resumes(self):
         rows = steps(30, reward=noisy)
