@@ -213,8 +213,8 @@ class Parting:
                 )
                 for i, p in handful.log_p.items()
             }
-            left = np.isin(np.arange(len(values)), without, invert=True)
-            plain, values = np.where(left, plain, np.nan), np.where(left, values, np.nan)
+            plain, values = plain.astype(float), values.astype(float)
+            plain[without] = values[without] = np.nan
         of_all = values
         if measure.name.column.rsplit("/", 1)[-1] != "source":
             values = self._less_mix(values, weight)

@@ -186,9 +186,9 @@ class StepCells:
         """float [U] each: rows that know a value, by their weight, and the sum of their values."""
         if self.known is not None:
             values, weight = values[self.known], None if weight is None else weight[self.known]
+        if weight is None and np.isfinite(total := np.bincount(self.unit, values, self.n_units)).all():
+            return self.n_rows, total
         there = np.isfinite(values)
-        if weight is None and there.all():
-            return self.n_rows, np.bincount(self.unit, values, self.n_units)
         w = there.astype(float) if weight is None else np.where(there, weight, 0.0)
         plain = np.where(there, values, 0.0) * w
         return np.bincount(self.unit, w, self.n_units), np.bincount(self.unit, plain, self.n_units)
