@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.alarms.figures import FIELDS, Figures, nothing_of
+from rollout_traces.analysis.compare import NEIGHBOURS
 from rollout_traces.analysis.compete import entries
 from rollout_traces.analysis.detect import movements
 from rollout_traces.analysis.detected_movement import RESIDUE, Moved
@@ -42,10 +43,8 @@ REACH = 8
 """Steps within which a movement has to have begun."""
 LENGTHS = (1, 2, 3, 5, REACH)
 """Steps of the windows up to the newest step that are tried."""
-NEIGHBOURS = 10
-"""Steps before such a window that it is compared with, to choose what is looked at ..."""
 WORTH_A_LOOK = 3.5
-"""... where it lies this many standard errors from them: what is a movement lies further."""
+"""Standard errors by which such a window lies from the steps before it, for it to be looked at: what is a movement lies further."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from rollout_traces.analysis.compete import (
     starts,
 )
 from rollout_traces.analysis.curves import HEAVIEST_COLUMN, HEAVIEST_SQL
-from rollout_traces.analysis.detected_movement import Moved
+from rollout_traces.analysis.detected_movement import NEAR_EDGE, Moved
 from rollout_traces.analysis.diagnosis import OTHER, Carrier, Diagnosis, Movement, Severity, Shape
 from rollout_traces.analysis.in_words import (
     TAGS,
@@ -51,8 +51,6 @@ ABSENT = 0.002
 """A share below this is of a value that is not there."""
 NEAR = 20
 """Steps before and after a movement whose level stands for before."""
-AT_EDGE = 5
-"""Steps to each side of a level's onset that say which way it went, where the run drifts by more."""
 
 
 def severity_of(found: Moved, n_series: int) -> Severity:
@@ -169,8 +167,8 @@ def levels_of(found: Moved) -> tuple[float | None, float | None, float | None]:
     after = _mean(panel.levels, panel.rows, members, inside)
     went = 0.0 if before is None or after is None else (after - before) * found.located.z
     if template.kind == "level" and went < 0:  # what it drifts by since is more than the level
-        outside &= t >= template.start - AT_EDGE
-        inside &= t < template.start + AT_EDGE
+        outside &= t >= template.start - NEAR_EDGE
+        inside &= t < template.start + NEAR_EDGE
         before = _mean(panel.levels, panel.rows, members, outside)
         after = _mean(panel.levels, panel.rows, members, inside)
     then, elsewhere = (_mean(panel.levels, panel.rows, others, steps) for steps in (outside, inside))

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rollout_traces.analysis.detect import FEWEST_GROUPS, FEWEST_ROWS
 from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement
 from rollout_traces.analysis.entries import LARGEST, SURE, named
 from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
 from rollout_traces.analysis.learning import is_given
+from rollout_traces.analysis.noise import NEIGHBOURS
 from rollout_traces.analysis.panel import Panel
-from rollout_traces.analysis.parts import REMAINS
+from rollout_traces.analysis.parts import PLAINLY, REMAINS
+from rollout_traces.analysis.run_rows import BY_OUTCOME
 from rollout_traces.analysis.step_series import Part
 
 FEWEST_TIMES = 4
@@ -21,12 +24,6 @@ MOST_TIMES = 1 / 3
 """Part of the steps, at most; of more nobody knows which are the usual ones."""
 TAIL = 3.0
 """Exponent of the tail of what steps usually differ by; means over groups have a lighter one."""
-FEWEST_ROWS, FEWEST_GROUPS = 4, 2
-"""Rows and groups of such a step, at least: what one does is no habit of a part."""
-BY_GROUPS = 3.0
-"""Errors of a mean over groups up to which a step is a usual one."""
-AROUND = 9
-"""Steps whose median is the usual level."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +73,15 @@ def _far_off(panel: Panel, i: int) -> _Recurring | None:
     places = np.flatnonzero(np.isfinite(values))
     if len(places) * MOST_TIMES < FEWEST_TIMES:
         return None
-    known = np.pad(values[places], AROUND // 2, mode="reflect")
-    left = values[places] - np.median(np.lib.stride_tricks.sliding_window_view(known, AROUND), axis=1)
+    known = np.pad(values[places], NEIGHBOURS // 2, mode="reflect")
+    left = values[places] - np.median(np.lib.stride_tricks.sliding_window_view(known, NEIGHBOURS), axis=1)
     left /= np.sqrt(max(float(np.median(panel.errors[i][places])), np.finfo(float).tiny))
     most = int(len(places) * MOST_TIMES)
     best: tuple[float, np.ndarray] | None = None
     for side in (left, -left):
         order = np.argsort(-side, kind="stable")
         far, counts = side[order], np.arange(FEWEST_TIMES, most + 1)
-        beyond = max(float(np.median(np.abs(left))), BY_GROUPS)
+        beyond = max(float(np.median(np.abs(left))), PLAINLY)
         ratios = far[counts - 1] / np.maximum(far[counts], beyond)
         log_p = np.log(2 * len(counts)) - TAIL * counts * np.log(np.maximum(ratios, 1.0))
         k = int(np.argmin(log_p))
@@ -113,7 +110,7 @@ def _levels(panel: Panel, i: int, at: np.ndarray, log_p: float) -> _Recurring:
 def _whose(panel: Panel, at: np.ndarray) -> int:
     """The series of the one value of a column in which a measure is off at some steps, where in each other one it is off by less than half as much; else that of all rows."""
     best, largest = 0, 0.0
-    for column in dict.fromkeys(part[0][0] for part in panel.parts if part):
+    for column in dict.fromkeys(part[0][0] for part in panel.parts if part and part[0][0] not in BY_OUTCOME):
         members = [i for i, part in enumerate(panel.parts) if part and part[0][0] == column]
         off = {i: abs(one.there - one.usual) for i in members for one in [_levels(panel, i, at, 0.0)]}
         top = max(members, key=lambda i: off[i])

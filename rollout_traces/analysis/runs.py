@@ -87,9 +87,9 @@ def settings_of_attempts(
 
 def _moment(text: object) -> float:
     """Seconds, of `2026-11-23T20:59:08.96+00:00` and of `20261123T205908.960000Z-001`; minus infinity for what is no time."""
-    digits = "".join(re.findall(r"\d", str(text or "").split("Z")[0].split("+")[0]))
+    digits = re.sub(r"[^\d.]", "", str(text or "").split("Z")[0].split("+")[0])
     try:
-        return datetime.strptime(f"{digits[:14]}.{digits[14:20] or 0}", "%Y%m%d%H%M%S.%f").timestamp()
+        return datetime.strptime(digits, "%Y%m%d%H%M%S.%f" if "." in digits else "%Y%m%d%H%M%S").timestamp()
     except ValueError:
         return -math.inf
 

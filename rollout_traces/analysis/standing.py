@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rollout_traces.analysis.columns_compared import LEAST_SHARE
 from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement
 from rollout_traces.analysis.entries import LARGEST, SURE, named
 from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
@@ -19,10 +20,6 @@ from rollout_traces.analysis.step_series import Part
 
 ENDS = 3
 """The run is looked at in so many stretches: what stands shows in each of them."""
-
-
-LEAST_SHARE = 0.01
-"""Shares that differ by less than this are no news, however sure it is."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,16 @@ def standing_entries(
         for each in _apart(panel, n_series):
             if not any((panel.names[0], value) in told for value in each.part):
                 found.setdefault(each.part, []).append(each)
-    return [_entry(part, sorted(each, key=lambda one: -abs(one.z)), steps) for part, each in found.items()]
+    return [
+        _entry(part, sorted(_parents(each), key=lambda one: -abs(one.z)), steps)
+        for part, each in found.items()
+    ]
+
+
+def _parents(found: Sequence[_Apart]) -> list[_Apart]:
+    """Those that are not computed from another one."""
+    columns = {each.panel.names[0].column for each in found}
+    return [each for each in found if each.panel.parents[0] not in columns - {each.panel.names[0].column}]
 
 
 def _apart(panel: Panel, n_series: int) -> Iterator[_Apart]:

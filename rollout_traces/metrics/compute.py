@@ -15,6 +15,7 @@ from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import ConfigError
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger
+from rollout_traces.ledger.loss_histogram import MAX_SOURCES
 from rollout_traces.metrics.aggregate import finite_of, key_parts, under
 from rollout_traces.metrics.registry import FAMILIES, Family, Key, families_off, may_overlap
 from rollout_traces.metrics.view import StepView, ToolUse
@@ -26,8 +27,6 @@ from rollout_traces.settings.run_settings import RunSettings
 log = logging.getLogger("rollout_traces.metrics")
 
 DEFAULT = "default"
-MAX_SOURCES = 8
-"""With more sources than this in a step, metrics by source are off: they would flood the dashboard."""
 FAILED = "metrics_failed"
 """1 when a family raised; which one and why stands in the log. Never filtered."""
 PER_EPISODE = frozenset(
