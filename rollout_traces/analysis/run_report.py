@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollout_traces.analysis.compete import AlikeMovements, entries, first_steps
+from rollout_traces.analysis.compete import AlikeMovements, entries, first_steps, is_spike, span
 from rollout_traces.analysis.contained import Contained
 from rollout_traces.analysis.contributions import carriers_of
 from rollout_traces.analysis.curves import HEAVIEST, heaviest_curve, logged_series
 from rollout_traces.analysis.detect import movements, spikes_of_rows
-from rollout_traces.analysis.detected_movement import Moved
+from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import diagnosis_of, level_queries
 from rollout_traces.analysis.evaluations import with_flips
@@ -122,7 +122,7 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
         remarks.append(
             f"{len(steps)} steps show what groups are sure of alone; of logged scalars {FEWEST_STEPS} are needed."
         )
-    made, n_series = contained("movements", _made, panels, contained) or ([], 0)
+    made, n_series = contained("movements", _made, rows, panels, contained) or ([], 0)
     said = [contained("entry", _said, scope, entry, n_series, float(n_rows)) for entry in made]
     found = [each for each in said if each is not None]
     again = contained("what comes and goes", recurring_entries, panels, float(n_rows)) or []
@@ -260,7 +260,7 @@ def _evaluations(scope: RunScope) -> Sequence[str]:
     return [row["split"] for row in scope.relations.sql(query, [scope.run]).to_pylist()]
 
 
-def _made(panels: Sequence[Panel], contained: Contained) -> tuple[list[AlikeMovements], int]:
+def _made(rows: RunRows, panels: Sequence[Panel], contained: Contained) -> tuple[list[AlikeMovements], int]:
     if not panels:
         return [], 0
     noises = all_noise(panels)
@@ -272,7 +272,26 @@ def _made(panels: Sequence[Panel], contained: Contained) -> tuple[list[AlikeMove
         found += contained(str(panel.names[0]), spikes_of_rows, panel, noise, limit) or []
         if (log_p <= loose).any() or slow[[part == () for part in panel.parts]].any():
             found += contained(str(panel.names[0]), movements, panel, noise, loose, limit) or []
-    return entries(found), n_series
+    resized = _resized(rows)
+    return entries(
+        [replace(each, is_set=each.is_set or _is_of_size(each, resized)) for each in found]
+    ), n_series
+
+
+def _resized(rows: RunRows) -> np.ndarray:
+    """int [K], the steps from which on a step has half as many rollouts again as before, or so many fewer: somebody may have set it so."""
+    n_T = rows.per_step
+    if len(n_T) < 2 * NEAR_EDGE:
+        return np.empty(0, np.int64)
+    around = np.median(np.lib.stride_tricks.sliding_window_view(n_T, NEAR_EDGE), axis=1)
+    before, after = around[:-NEAR_EDGE], around[NEAR_EDGE:]
+    changed = np.maximum(before, after) > (1 + RESIDUE) * np.minimum(before, after)
+    return rows.steps[NEAR_EDGE + np.flatnonzero(changed)]
+
+
+def _is_of_size(found: Moved, resized: np.ndarray) -> bool:
+    """Tells whether a logged number moved where steps got another size, as their time does."""
+    return found.panel.source is None and not is_spike(found) and span(found)[0] in resized
 
 
 def _with_prompts(found: Sequence[Diagnosis], changed: Sequence[Diagnosis]) -> list[Diagnosis]:

@@ -154,6 +154,16 @@ class TestWhatWasMeantSo:
         [entry] = diagnose(logged(steps(60), values, "train/lr"), "run").diagnoses
         assert (entry.severity, entry.step) == ("error", 40)
 
+    def test_what_takes_longer_where_steps_have_twice_as_many_rollouts_is_no_error(self):
+        """Seen once: a batch that was doubled by design was an error in one of ten healthy runs."""
+        rng = np.random.default_rng(5)
+        values = [(20.0 if s < 30 else 39.0) + rng.normal() for s in range(60)]
+        rows = [row for row in steps(60, groups=12) if row["step"] >= 30 or row["group"] < 6]
+        [entry] = diagnose(logged(rows, values, "time/step"), "run").diagnoses
+        assert (entry.severity, entry.step) == ("info", 30)
+        [entry] = diagnose(logged(steps(60), values, "time/step"), "run").diagnoses
+        assert (entry.severity, entry.step) == ("error", 30)
+
     @pytest.mark.parametrize("slow", [1.0, 9.0])
     def test_hours_that_pass_count_though_each_step_takes_another_time(self, slow):
         """Seen once: hours that began anew at a resume were an error."""
