@@ -49,6 +49,7 @@ class Movement:
         also: other ways of cutting that do equally well.
         carriers: rows that carry a spike.
         drift: whether it is slow change over a large part of the run.
+        is_set: whether somebody set it.
     """
 
     name: SeriesName
@@ -66,6 +67,7 @@ class Movement:
     also: tuple[Part, ...] = ()
     carriers: tuple[Carrier, ...] = ()
     drift: bool = False
+    is_set: bool = False
 
 
 @dataclass(frozen=True)

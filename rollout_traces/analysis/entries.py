@@ -120,6 +120,7 @@ def movement_of(found: Moved, carriers: Sequence[Carrier] = ()) -> Movement:
         found.chosen.also,
         tuple(carriers),
         found.drift,
+        found.is_set,
     )
 
 

@@ -50,7 +50,7 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
     for panel in panels:
         if panel.source is None or is_given(panel):
             continue
-        seen = [each for i in range(len(panel.names)) if (each := _far_off(panel, i)) and each.log_p <= limit]
+        seen = [each for i in _that_jump(panel) if (each := _far_off(panel, i)) and each.log_p <= limit]
         best = min(seen, key=lambda each: each.log_p, default=None)
         if best is not None:
             whose = _levels(panel, _whose(panel, best.at), best.at, best.log_p)
@@ -62,6 +62,15 @@ def _parents(found: Sequence[_Recurring]) -> list[_Recurring]:
     """Those that are not computed from another one."""
     columns = {each.panel.names[0].column for each in found}
     return [each for each in found if each.panel.parents[0] not in columns - {each.panel.names[0].column}]
+
+
+def _that_jump(panel: Panel) -> list[int]:
+    """The series that jump several times by more than their groups differ."""
+    with np.errstate(invalid="ignore"):
+        jumps = np.diff(panel.values, axis=1) ** 2 > PLAINLY**2 * np.median(
+            panel.errors, axis=1, keepdims=True
+        )
+    return np.flatnonzero(jumps.sum(axis=1) >= FEWEST_TIMES).tolist()
 
 
 def _far_off(panel: Panel, i: int) -> _Recurring | None:
@@ -153,11 +162,7 @@ def _entry(found: Sequence[_Recurring], n_rows: float) -> Diagnosis:
     listed = ", ".join(map(str, steps[: FEWEST_TIMES + 1].tolist())) + (
         ", …" if len(steps) > FEWEST_TIMES + 1 else ""
     )
-    when = (
-        f"at every {period}th step from {first} on"
-        if period > 2
-        else f"at {len(steps)} of {n} steps ({listed})"
-    )
+    when = f"every {period} steps from {first} on" if period else f"at {len(steps)} of {n} steps ({listed})"
     on = f" on {part_text(head.part)}" if head.part else ""
     also = ", ".join(dict.fromkeys(series_text(m.name) for m in others))
     is_planned = bool(period) and first < 2 * period

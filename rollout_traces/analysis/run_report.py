@@ -326,7 +326,7 @@ def _said(scope: RunScope, entry: AlikeMovements, n_series: int, n_rows: float) 
 
 
 def ordered(found: Sequence[Diagnosis], steps: np.ndarray) -> list[Diagnosis]:
-    """Errors first, then by what they cost; what may be chance after what is sure; then what is learned all along, and how a run starts comes last.
+    """Errors first, then by what they cost; of infos what somebody set, what is sure, what may be chance; then what is learned all along, and how a run starts comes last.
 
     Args:
         found: what is said.
@@ -334,9 +334,10 @@ def ordered(found: Sequence[Diagnosis], steps: np.ndarray) -> list[Diagnosis]:
     """
     begins = int(steps[min(first_steps(len(steps)), len(steps) - 1)])
 
-    def place(each: Diagnosis) -> tuple[int, bool, bool, float, int]:
+    def place(each: Diagnosis) -> tuple[int, bool, bool, bool, float, int]:
         info = each.severity == "info"
         starts = info and each.onset[0] <= begins
-        return ORDER.index(each.severity), starts, not each.is_sure, -each.cost, each.step
+        is_set = info and any(m.is_set for m in each.movements)
+        return ORDER.index(each.severity), starts, not is_set, not each.is_sure, -each.cost, each.step
 
     return sorted(found, key=place)

@@ -14,7 +14,7 @@ from rollout_traces.analysis.in_words import number, part_filter, part_text, per
 from rollout_traces.analysis.learning import is_given, may_be_learned
 from rollout_traces.analysis.panel import ROUNDING, Panel
 from rollout_traces.analysis.parts import REMAINS
-from rollout_traces.analysis.run_rows import UNKNOWN
+from rollout_traces.analysis.run_rows import ENOUGH_ROWS, UNKNOWN
 from rollout_traces.analysis.screen import FEWEST_EVALUATIONS, log_chance
 from rollout_traces.analysis.step_series import Part
 
@@ -82,7 +82,8 @@ def _apart(panel: Panel, n_series: int) -> Iterator[_Apart]:
         return
     known = np.isfinite(panel.levels) & (panel.rows > 0)
     rows = np.where(known, panel.rows, 0.0)
-    spread = float(np.nanstd(panel.measure.read()))
+    values = panel.measure.read()
+    spread = float(np.nanstd(values[:: len(values) // ENOUGH_ROWS + 1]))
     total = rows * np.where(known, panel.levels, 0.0)
     for column in dict.fromkeys(part[0][0] for part in panel.parts if part):
         left = [i for i, part in enumerate(panel.parts) if part and part[0][0] == column]

@@ -139,6 +139,16 @@ class TestWhatWasMeantSo:
         [entry] = diagnose(logged(steps(60), values, "data/share/math"), "run").diagnoses
         assert (entry.severity, entry.step, entry.is_sure) == ("info", 30, True)
 
+    def test_a_setting_comes_first_among_what_may_be_nothing(self):
+        values = [0.3] * 50 + [0.7] * 10
+
+        def longer(s: int, g: int, i: int) -> float:
+            return 100 + 0.5 * max(s - 15, 0) + 5 * drawn(s, g, i)
+
+        entries = diagnose(logged(steps(60, n_sampled=longer), values, "data/share/math"), "run").diagnoses
+        assert [each.severity for each in entries[:2]] == ["info", "info"]
+        assert str(entries[0].series[0]) == "data/share/math"
+
     def test_what_follows_a_setting_is_told_with_it_and_a_reward_that_falls_is_an_error_all_the_same(self):
         values = [0.001] * 30 + [0.1] * 30
 

@@ -7,6 +7,7 @@ import pytest
 
 from rollout_traces.analysis import diagnose
 from rollout_traces.analysis.recurring import period_of
+from rollout_traces.store.query.parser import parse_query
 from tests.analysis.builders import steps, table
 from tests.analysis.test_movements import drawn, happens, told
 
@@ -38,7 +39,8 @@ class TestRecurring:
         report = diagnose(table(steps(60, engine=engine, mismatch_k3=mismatch)), "run")
         [entry] = [each for each in report.diagnoses if each.shape == "recurring"]
         assert (entry.severity, entry.part) == ("info", (("engine", "vllm-1"),))
-        assert "on engine “vllm-1” at every 10th step from 6 on" in entry.sentence
+        assert "on engine “vllm-1” every 10 steps from 6 on" in entry.sentence
+        assert parse_query(entry.where)
         assert entry.where.startswith("engine = 'vllm-1' and step in (6, 16,")
 
     @pytest.mark.parametrize("seed", range(6))
