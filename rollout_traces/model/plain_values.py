@@ -20,6 +20,8 @@ INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 """Texts for infinite numbers where JSON is, which has none: as Trackio writes them. Null is unknown."""
 NAN = "NaN"
 """The text for a logged number that is none, as Trackio writes it."""
+NOT_FINITE = frozenset({NAN, *INFINITE})
+"""Texts for the numbers that JSON lacks."""
 
 
 def plain(value: Any, depth: int = 0) -> Any:

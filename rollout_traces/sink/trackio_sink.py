@@ -23,7 +23,7 @@ import numpy as np
 import orjson
 
 from rollout_traces.flags.flag import Alert
-from rollout_traces.model.plain_values import INFINITE, NAN, plain
+from rollout_traces.model.plain_values import NOT_FINITE, plain
 from rollout_traces.model.units import MB, MINUTE
 from rollout_traces.settings.run_settings import EARLIER_KEY
 from rollout_traces.sink.home import DiskUse, make_trackio_folder
@@ -312,7 +312,7 @@ def _numbers(scalars: Mapping[str, Any]) -> dict[str, Any]:
     return {
         str(key): value
         for key, value in plain(scalars).items()
-        if isinstance(value, (int, float)) or value == NAN or value in INFINITE
+        if isinstance(value, (int, float)) or (isinstance(value, str) and value in NOT_FINITE)
     }
 
 

@@ -6,12 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from rollout_traces.analysis.run_report import RunReport
 from rollout_traces.inspector.pages.run import Verdict, verdict
 
 
-def report(*diagnoses: tuple[str, int], n_steps: int = 40) -> SimpleNamespace:
+def report(*diagnoses: tuple[str, int], n_steps: int = 40) -> RunReport:
     found = [SimpleNamespace(severity=severity, step=step) for severity, step in diagnoses]
-    return SimpleNamespace(diagnoses=found, n_steps=n_steps)
+    return RunReport("run", "rollout", tuple(found), n_steps=n_steps)
 
 
 @pytest.mark.parametrize(
