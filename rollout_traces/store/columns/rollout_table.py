@@ -129,7 +129,7 @@ def remove_unknown(folder: Path, known: Sequence[Path]) -> None:
 
 MOST_LOADED = 3_000_000
 """Rows up to which the table is in memory, some 400 bytes each; of more, a question reads the parquet files."""
-FROM_FILES = 100
+FROM_FILES = 24
 """Questions that read the files of more than `ROW_GROUP` rows before these are loaded: loading takes longer than the first page."""
 MOST_GONE = 1_000_000
 """Rows that were taken out of it after which it is loaded anew, since they keep their memory."""
