@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from rollout_traces.analysis.in_words import (
 )
 from rollout_traces.analysis.learning import is_given
 from rollout_traces.analysis.names import SIGNATURES, Signature
+from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.relations import known_number, known_reward, quoted, sql_text
 from rollout_traces.analysis.run_rows import OF_TRACES, UNKNOWN
 from rollout_traces.analysis.scope import RunScope
@@ -41,6 +43,17 @@ from rollout_traces.analysis.step_series import Part, SeriesName
 from rollout_traces.analysis.templates import SPIKE
 from rollout_traces.flags import needs_text
 
+
+class OfPanel(Protocol):
+    """Something that is said of a measure."""
+
+    @property
+    def panel(self) -> Panel:
+        """The series of the measure."""
+        ...
+
+
+Of = TypeVar("Of", bound=OfPanel)
 SURE = 1e-6
 """Chance, over all series of the run, up to which an entry is an error; above it is a warning."""
 FEW_ROWS, FEW_GROUPS = 30, 10
@@ -341,6 +354,12 @@ def _fits(signature: Signature, m: Movement, part: Part | None) -> bool:
         and signature.shape in ("", m.shape)
         and signature.part in ("", column)
     )
+
+
+def without_children(found: Sequence[Of]) -> list[Of]:
+    """Those whose measure is not computed from that of another one."""
+    columns = {each.panel.names[0].column for each in found}
+    return [each for each in found if each.panel.parents[0] not in columns - {each.panel.names[0].column}]
 
 
 def level_queries(scope: RunScope, entry: Diagnosis) -> tuple[str, ...]:

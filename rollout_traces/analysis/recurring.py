@@ -9,7 +9,7 @@ import numpy as np
 
 from rollout_traces.analysis.detect import FEWEST_GROUPS, FEWEST_ROWS
 from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement
-from rollout_traces.analysis.entries import LARGEST, SURE, named
+from rollout_traces.analysis.entries import LARGEST, SURE, named, without_children
 from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
 from rollout_traces.analysis.learning import is_given
 from rollout_traces.analysis.noise import NEIGHBOURS
@@ -55,13 +55,9 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
         if best is not None:
             whose = _levels(panel, _whose(panel, best.at), best.at, best.log_p)
             found.setdefault((whose.part, panel.steps[whose.at].tobytes()), []).append(whose)
-    return [_entry(sorted(_parents(each), key=lambda one: one.log_p), n_rows) for each in found.values()]
-
-
-def _parents(found: Sequence[_Recurring]) -> list[_Recurring]:
-    """Those that are not computed from another one."""
-    columns = {each.panel.names[0].column for each in found}
-    return [each for each in found if each.panel.parents[0] not in columns - {each.panel.names[0].column}]
+    return [
+        _entry(sorted(without_children(each), key=lambda one: one.log_p), n_rows) for each in found.values()
+    ]
 
 
 def _that_jump(panel: Panel) -> list[int]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rollout_traces.analysis.columns_compared import LEAST_SHARE
 from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement
-from rollout_traces.analysis.entries import LARGEST, SURE, named
+from rollout_traces.analysis.entries import LARGEST, SURE, named, without_children
 from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
 from rollout_traces.analysis.learning import is_given, may_be_learned
 from rollout_traces.analysis.panel import ROUNDING, Panel
@@ -60,15 +60,9 @@ def standing_entries(
             if not any((panel.names[0], value) in told for value in each.part):
                 found.setdefault(each.part, []).append(each)
     return [
-        _entry(part, sorted(_parents(each), key=lambda one: -abs(one.z)), steps)
+        _entry(part, sorted(without_children(each), key=lambda one: -abs(one.z)), steps)
         for part, each in found.items()
     ]
-
-
-def _parents(found: Sequence[_Apart]) -> list[_Apart]:
-    """Those that are not computed from another one."""
-    columns = {each.panel.names[0].column for each in found}
-    return [each for each in found if each.panel.parents[0] not in columns - {each.panel.names[0].column}]
 
 
 def _apart(panel: Panel, n_series: int) -> Iterator[_Apart]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rollout_traces.errors import StoreError, extra
+from rollout_traces.model.plain_values import NOT_FINITE
 from rollout_traces.store.source import Source
 from rollout_traces.trace.conversion import ATTEMPT_KEY
 
@@ -28,7 +29,6 @@ PLOTTED = "reward/mean"
 """The number that is drawn where nothing is named, of every split."""
 
 _LOG = logging.getLogger("rollout_traces")
-_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 @dataclass
@@ -171,7 +171,7 @@ def _add(values: dict[str, dict[str, dict[int, float]]], step: int, text: str | 
     for key, value in logged.items():
         if isinstance(value, bool):
             continue
-        if isinstance(value, int | float) or value in _NOT_FINITE:
+        if isinstance(value, int | float) or (isinstance(value, str) and value in NOT_FINITE):
             found = series.setdefault(key, {})
             found.pop(step, None)
             found[step] = float(value)
