@@ -14,8 +14,7 @@ from collections import Counter
 import numpy as np
 
 from rollout_traces.steps.judge import choose_rows
-from rollout_traces.steps.options import StepOptions
-from rollout_traces.steps.run_state import StoredStep
+from rollout_traces.steps.run_state import StepOptions, StoredStep
 
 N_ROWS, CAP = 64, 16
 MEMORY = {"all": 10**9, "half": 900}

@@ -187,9 +187,8 @@ def logged(tokenizer: Any, batch: Any, n_steps: int) -> list[tuple[dict[str, Any
     from rollout_traces.capture.host_copy import capture
     from rollout_traces.model.packed_batch import StepKey
     from rollout_traces.sink.stored import Stored
-    from rollout_traces.steps.options import StepOptions
     from rollout_traces.steps.processor import StepProcessor
-    from rollout_traces.steps.run_state import StoredStep
+    from rollout_traces.steps.run_state import StepOptions, StoredStep
 
     sink = Recorder(Stored(lambda sql: [], "p", "r"))
     decoder = None if tokenizer is None else TranscriptDecoder(tokenizer)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import rollout_traces.metrics as metrics
     import rollout_traces.stats.tracker as stats_tracker
-    from rollout_traces.capture.join import RolloutHandle
+    from rollout_traces.capture.hand_over import RolloutHandle
     from rollout_traces.decode import TranscriptDecoder
     from rollout_traces.flags import Flag, population_flag, row_flag
     from rollout_traces.logger.rollout_logger import RolloutLogger
@@ -33,7 +33,7 @@ _HOMES = {
     "Flag": "rollout_traces.flags",
     "LoggerOptions": "rollout_traces.settings.logger_options",
     "RolloutBatch": "rollout_traces.model.batch",
-    "RolloutHandle": "rollout_traces.capture.join",
+    "RolloutHandle": "rollout_traces.capture.hand_over",
     "RolloutLogger": "rollout_traces.logger.rollout_logger",
     "Spans": "rollout_traces.model.spans",
     "StatsLogger": "rollout_traces.stats.stats_logger",

@@ -73,17 +73,17 @@ READ_FROM = (
 """What the reading side takes from the writing side: plain data, how it is packed, and the metrics of a ledger."""
 READS_MORE = {
     ("store.reading", "sources.trackio_traces"): "a trace of a trainer is known as an import knows it",
-    ("store.logged_tables", "sources.trl_tables"): "a table of TRL is known as an import knows it",
+    ("store.logged_tables", "sources.formats.trl_parquet"): "a table of TRL is known as an import knows it",
     (
         "store.recorded_batch",
-        "sources.raw_record",
+        "sources.state",
     ): "the file that a rollout was imported from is read as an import reads it",
     (
         "store.recorded_batch",
         "sources.formats.own_export",
     ): "a batch is handed back as an import of its rows hands it over",
     ("inspector.payload", "decode.grammars"): "thinking that was not closed is said as in ours",
-    ("export.training_samples", "decode.align"): "content in parts is text as a decoder takes it",
+    ("export.training_samples", "decode.messages"): "content in parts is text as a decoder takes it",
     ("inspector.pages.health", "worker.recovery"): "Health says what waits in this node's spools",
     ("inspector.hiding", "steps.redact"): "a shared file hides as a run's hook does",
 }

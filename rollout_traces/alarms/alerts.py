@@ -9,8 +9,7 @@ from rollout_traces.alarms.online import Judged
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.in_words import series_text
 from rollout_traces.flags import REGISTRY
-from rollout_traces.flags.flag import Alert
-from rollout_traces.flags.registry import ALERT_ABOVE
+from rollout_traces.flags.registry import ALERT_ABOVE, Alert
 
 ORDER = ("error", "warn", "info")
 

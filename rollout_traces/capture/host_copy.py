@@ -31,14 +31,15 @@ from rollout_traces.model.plain_values import finite_or_text
 from rollout_traces.model.text import fresh_name
 from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
 from rollout_traces.model.units import MB
-from rollout_traces.spool.batch_record import (
+from rollout_traces.spool.record import (
     ROLLOUTS,
+    RecordBuffer,
     batch_from_record,
+    decode,
     float16_overflows,
     narrowest_int,
     record_meta,
 )
-from rollout_traces.spool.record import RecordBuffer, decode
 
 MAX_BYTES = 128 * MB
 """Default budget of one hand-over; above it the tokens of some groups stay behind."""

@@ -72,7 +72,7 @@ def delete(
 
 
 def _condition(where: str, prompt: str | None, rollout: str | None) -> str:
-    from rollout_traces.store.query.lexer import literal
+    from rollout_traces.store.query.nodes import literal
 
     parts = [f"({where})"] if where else []
     if prompt is not None:

@@ -13,14 +13,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from rollout_traces.cluster.connection import NodeAddress, NodeConnection
-from rollout_traces.cluster.live_files import EVERY, LiveTail
+from rollout_traces.cluster.connection import EVERY, LiveTail, NodeAddress, NodeConnection
 from rollout_traces.cluster.rendezvous import NodeMeeting, node_name
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.spans import OF_TIME
-from rollout_traces.spool.batch_record import ROLLOUTS
 from rollout_traces.spool.folder import SpoolReader
-from rollout_traces.spool.record import Record, RecordError, decode, encode, n_bytes_of
+from rollout_traces.spool.record import ROLLOUTS, Record, RecordError, decode, encode, n_bytes_of
 from rollout_traces.spool.run_folder import RunFolder
 
 PAUSE = 0.05

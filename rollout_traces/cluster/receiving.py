@@ -11,8 +11,13 @@ import threading
 import time
 from typing import Any
 
-from rollout_traces.cluster.connection import NodeConnection, NodeConnectionError, NodeListener
-from rollout_traces.cluster.live_files import LiveCopies, Piece
+from rollout_traces.cluster.connection import (
+    LiveCopies,
+    NodeConnection,
+    NodeConnectionError,
+    NodeListener,
+    Piece,
+)
 from rollout_traces.cluster.rendezvous import NodeMeeting
 from rollout_traces.errors import StoreError
 from rollout_traces.model.counted_warnings import Warnings

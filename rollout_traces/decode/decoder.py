@@ -1,19 +1,23 @@
-"""Rollouts in token ids -> transcripts."""
+"""Rollouts in token ids -> transcripts.
+
+A caller's tokens and tracks are made into numpy arrays of one length. A run's settings, beside its tokenizer, are its
+trainer's template or a dialect.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import orjson
 
-from rollout_traces.decode.align import align
-from rollout_traces.decode.arrays import RowArrays, row_arrays
 from rollout_traces.decode.content import Reader, pair_results
 from rollout_traces.decode.detokenizer import Detokenized, Detokenizer, char_ends
 from rollout_traces.decode.grammars import grammars_for, parameters_by_tool
 from rollout_traces.decode.markers import Markers, Row
-from rollout_traces.decode.messages import row_from_messages, rows_with_messages
+from rollout_traces.decode.messages import align, row_from_messages, rows_with_messages
 from rollout_traces.decode.probe import learn
 from rollout_traces.decode.segment import segment
 from rollout_traces.decode.spans import (
@@ -27,9 +31,11 @@ from rollout_traces.decode.spans import (
 )
 from rollout_traces.decode.template_markers import TemplateMarkers
 from rollout_traces.decode.vocabulary import TemplatedTokenizer
+from rollout_traces.errors import ConfigError, DecodeError
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.text import quoted
-from rollout_traces.model.transcript import Source, TokenTrack, Transcript, Turn
+from rollout_traces.model.transcript import INT_TRACKS, Source, TokenTrack, Transcript, Turn
+from rollout_traces.model.units import LARGEST_EXACT
 
 
 class TranscriptDecoder:
@@ -306,3 +312,169 @@ def _template_of(tokenizer: Any) -> str | None:
     if isinstance(template, Mapping):
         template = "\n".join(str(text) for text in template.values())
     return template if isinstance(template, str) else None
+
+
+@dataclass(frozen=True, eq=False)
+class RowArrays:
+    """One rollout's arrays, unpadded, n tokens each.
+
+    Attributes:
+        input_ids: int64 [n]; -1 where the value given is no integer.
+        loss_mask: bool [n].
+        response_mask: bool [n].
+        tracks: further arrays [n]: int32 for `INT_TRACKS`, float32 else.
+        warnings: one sentence each for what had to be coerced.
+    """
+
+    input_ids: np.ndarray
+    loss_mask: np.ndarray
+    response_mask: np.ndarray
+    tracks: Mapping[str, np.ndarray]
+    warnings: tuple[str, ...] = ()
+
+
+def row_arrays(
+    input_ids: Any,
+    *,
+    loss_mask: Any = None,
+    response_mask: Any = None,
+    tracks: Mapping[str, Any] | None = None,
+) -> RowArrays:
+    """Coerces one rollout's arrays.
+
+    Args:
+        input_ids: n token ids; integral floats are taken, anything else becomes -1 and is named.
+        loss_mask: n values, nonzero = contributes to the loss; NaN counts as 0 and is named.
+        response_mask: n values, nonzero = sampled. When missing: `versions >= 0` where versions are
+            given, else the loss mask.
+        tracks: further arrays of n numbers by name.
+
+    Raises:
+        DecodeError: an array is not one-dimensional, holds no numbers, or has another length than
+            `input_ids`; the text names the array and both shapes.
+    """
+    warnings: list[str] = []
+    ids = _ids(_array("input_ids", input_ids), warnings)
+    n = len(ids)
+    whole = {
+        name: _track(name, _array(name, value, n))
+        for name, value in (tracks or {}).items()
+        if value is not None
+    }
+    loss = None if loss_mask is None else _mask("loss_mask", _array("loss_mask", loss_mask, n), warnings)
+    if response_mask is not None:
+        sampled = _mask("response_mask", _array("response_mask", response_mask, n), warnings)
+    elif "versions" in whole:
+        sampled = whole["versions"] >= 0
+    elif loss is not None:
+        sampled = loss
+    else:
+        sampled = np.zeros(n, bool)
+        if n:
+            warnings.append("no mask and no versions were given: which tokens were sampled is unknown")
+    return RowArrays(ids, np.zeros(n, bool) if loss is None else loss, sampled, whole, tuple(warnings))
+
+
+def _array(name: str, value: Any, n: int | None = None) -> np.ndarray:
+    array = np.asarray(value)
+    if array.size == 0 and array.ndim == 1:
+        array = array.astype(np.int64)
+    expected = "one dimension [n]" if n is None else f"shape ({n},), as input_ids has"
+    if array.ndim != 1 or (n is not None and len(array) != n):
+        raise DecodeError(
+            f"{name}: shape {array.shape}, expected {expected}; hand over one rollout without padding"
+        )
+    if array.dtype.kind not in "biuf":
+        raise DecodeError(f"{name}: dtype {array.dtype}, expected integers, floats or booleans")
+    return array
+
+
+def _ids(array: np.ndarray, warnings: list[str]) -> np.ndarray:
+    if array.dtype.kind != "f":
+        return array.astype(np.int64)
+    with np.errstate(invalid="ignore"):
+        whole = np.isfinite(array) & (array == np.floor(array)) & (np.abs(array) < LARGEST_EXACT)
+    if not whole.all():
+        at = int(np.argmin(whole))
+        warnings.append(
+            f"input_ids: {int((~whole).sum())} of {len(array)} values are no integers "
+            f"(the first is {array[at]} at position {at}); they are shown as <unknown -1>"
+        )
+    return np.where(whole, array, -1).astype(np.int64)
+
+
+def _mask(name: str, array: np.ndarray, warnings: list[str]) -> np.ndarray:
+    if array.dtype.kind == "b":
+        return array
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        warnings.append(f"{name}: {int(np.isnan(array).sum())} of {len(array)} values are NaN, taken as 0")
+        array = np.nan_to_num(array, nan=0.0)
+    return array != 0
+
+
+def _track(name: str, array: np.ndarray) -> np.ndarray:
+    if name not in INT_TRACKS:
+        return array.astype(np.float32)
+    if array.dtype.kind == "f":
+        array = np.nan_to_num(array, nan=-1.0, posinf=-1.0, neginf=-1.0)
+    return array.astype(np.int32)
+
+
+@dataclass(frozen=True)
+class DecodeSettings:
+    """Settings for reading a chat template.
+
+    Attributes:
+        dialect: used instead of what is learned from the template.
+        chat_template: the Jinja template that prompts are rendered with; None: the tokenizer's own.
+        chat_template_kwargs: further arguments of the template (`{"enable_thinking": False}`).
+    """
+
+    dialect: TemplateMarkers | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.dialect is not None and not hasattr(self.dialect, "openers"):
+            raise ConfigError(
+                f"dialect: seen {self.dialect!r}. Expected a rollout_traces.decode.TemplateMarkers, or None to learn it from "
+                "the chat template."
+            )
+        if self.chat_template is not None and not isinstance(self.chat_template, str):
+            seen = type(self.chat_template).__name__
+            raise ConfigError(f"chat_template: seen {seen}. Expected the text of a Jinja template.")
+        if not isinstance(self.chat_template_kwargs, Mapping):
+            raise ConfigError(
+                f"chat_template_kwargs: seen {self.chat_template_kwargs!r}. Expected a mapping of the template's arguments."
+            )
+
+    def decoder(self, tokenizer: Any) -> TranscriptDecoder:
+        """The decoder of a tokenizer with these settings."""
+        return TranscriptDecoder(
+            tokenizer,
+            dialect=self.dialect,
+            chat_template=self.chat_template,
+            chat_template_kwargs=self.chat_template_kwargs,
+        )
+
+    def as_plain(self) -> dict[str, Any] | None:
+        """Plain values that another process reads with `from_plain`; None where JSON cannot hold them."""
+        kwargs = dict(self.chat_template_kwargs)
+        try:
+            plain = {
+                "dialect": None if self.dialect is None else self.dialect.to_dict(),
+                "chat_template": self.chat_template,
+                "chat_template_kwargs": kwargs,
+            }
+            same = orjson.loads(orjson.dumps(kwargs)) == kwargs
+        except (AttributeError, TypeError):
+            return None
+        return plain if same else None
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> DecodeSettings:
+        """The settings that `as_plain` gave, also after JSON."""
+        dialect = values.get("dialect")
+        if dialect is not None:
+            dialect = TemplateMarkers.from_dict(dialect)
+        return cls(dialect, values.get("chat_template"), values.get("chat_template_kwargs") or {})

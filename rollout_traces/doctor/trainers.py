@@ -87,9 +87,8 @@ def _use_v1(config: Path) -> bool | None:
 @check("Config")
 def config(examination: Examination) -> Iterator[CheckFinding]:
     """Says what a trainer's YAML config and the environment would log."""
-    from rollout_traces.integrations.settings import HookSettings
     from rollout_traces.settings.environment import variable_of
-    from rollout_traces.settings.logger_options import secret_names
+    from rollout_traces.settings.logger_options import HookSettings, secret_names
 
     given = HookSettings.from_environment().given()
     for name, value in given.items():

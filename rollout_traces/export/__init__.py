@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.export.atif import export_atif
-from rollout_traces.export.formats import write_jsonl, write_parquet
 from rollout_traces.export.partitioned import export_partitioned
 from rollout_traces.export.ray_data import ray_dataset, write_side_table
-from rollout_traces.export.rows import ExportManifest, ExportQuery, describe, matched, records, write_manifest
+from rollout_traces.export.rows import (
+    ExportManifest,
+    ExportQuery,
+    describe,
+    matched,
+    records,
+    write_jsonl,
+    write_manifest,
+    write_parquet,
+)
 from rollout_traces.export.scout import export_scout
 
 if TYPE_CHECKING:

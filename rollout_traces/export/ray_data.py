@@ -1,5 +1,6 @@
 """Rollouts as a Ray Dataset, for scans that outgrow one process or one machine; and what was computed of them, written back
-as a side table, which the store joins by trace id."""
+as a side table, which the store joins by trace id.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ class _ProjectTexts:
     """Adds messages and text to rows of a project; workers open the project by themselves."""
 
     def __init__(self, store: Store) -> None:
-        from rollout_traces.store.local_source import LocalSource
+        from rollout_traces.store.source import LocalSource
 
         source = store.source
         self._project = store.project
@@ -109,7 +110,7 @@ class _ProjectTexts:
 
     def _source(self) -> Any:
         if self._folder is not None:
-            from rollout_traces.store.local_source import LocalSource
+            from rollout_traces.store.source import LocalSource
 
             return LocalSource(self._project, Path(self._folder))
         from rollout_traces.store.http_source import HttpSource

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rollout_traces.export.formats import write_parquet
-from rollout_traces.export.rows import ExportQuery, empty_folder, records
+from rollout_traces.export.rows import ExportQuery, empty_folder, records, write_parquet
 from rollout_traces.model.text import words
 from rollout_traces.trace.conversion import with_thinking_apart
 

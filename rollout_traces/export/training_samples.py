@@ -1,5 +1,6 @@
 """The rollouts that training data is made of, and how it is made: conversation, tools, what decides where each goes, and
-near-duplicates, known by the share of their five-word runs that two completions have in common."""
+near-duplicates, known by the share of their five-word runs that two completions have in common.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rollout_traces.decode.align import text_of
+from rollout_traces.decode.messages import text_of
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.export.rows import ExportQuery, found
 from rollout_traces.model.text import IDENTITY_BYTES, short_hash

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rollout_traces.flags.detect import (
         FlagErrors,
+        Population,
+        TracedRow,
         combine,
         curves,
         describe_off,
@@ -20,10 +22,10 @@ if TYPE_CHECKING:
         off_flags,
         row_detectors,
     )
-    from rollout_traces.flags.flag import Alert, Flag
-    from rollout_traces.flags.inputs import Population, TracedRow
     from rollout_traces.flags.registry import (
         REGISTRY,
+        Alert,
+        Flag,
         FlagSpec,
         check_parameters,
         make_flag,
@@ -33,9 +35,7 @@ if TYPE_CHECKING:
         row_flag,
     )
 
-_PLAIN = ("flag", "inputs")
-"""Modules that need no flag to be registered."""
-_REGISTERED = ("mask", "text", "policy", "rendering", "group", "registry", "detect")
+_HOMES = ("mask", "text", "policy", "rendering", "group", "registry", "detect")
 """The families, which register their flags, and what speaks of all of them."""
 
 __all__ = [
@@ -64,8 +64,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    for homes in (_PLAIN, _REGISTERED) if name in __all__ else ():
-        for module in [importlib.import_module(f"{__name__}.{home}") for home in homes]:
+    if name in __all__:
+        for module in [importlib.import_module(f"{__name__}.{home}") for home in _HOMES]:
             if name in vars(module):
                 return vars(module)[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import numpy as np
 
-from rollout_traces.flags.flag import Flag
-from rollout_traces.flags.inputs import Population
-from rollout_traces.flags.registry import make_flag, population_flag
+from rollout_traces.flags.detect import Population
+from rollout_traces.flags.registry import Flag, make_flag, population_flag
 from rollout_traces.ledger.groups import known_rewards
 from rollout_traces.metrics.diversity import FIRST_TOKENS, PAIRWISE_ROLLOUTS
 from rollout_traces.metrics.groups import noise_amplified, tie_causes

@@ -8,9 +8,8 @@ from typing import Annotated
 
 import numpy as np
 
-from rollout_traces.flags.flag import Flag, counted
-from rollout_traces.flags.inputs import Population, Runs, TracedRow
-from rollout_traces.flags.registry import also_on_rows, make_flag, population_flag, row_flag
+from rollout_traces.flags.detect import Population, Runs, TracedRow
+from rollout_traces.flags.registry import Flag, also_on_rows, counted, make_flag, population_flag, row_flag
 from rollout_traces.model.transcript import Transcript, Turn
 
 _SCORED_PROMPT = 0.5

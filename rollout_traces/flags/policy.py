@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from rollout_traces.flags.flag import Flag, counted
-from rollout_traces.flags.inputs import Population, Runs, TracedRow
-from rollout_traces.flags.registry import also_on_rows, make_flag, population_flag
+from rollout_traces.flags.detect import Population, Runs, TracedRow
+from rollout_traces.flags.registry import Flag, also_on_rows, counted, make_flag, population_flag
 from rollout_traces.ledger.groups import reward_failed
 from rollout_traces.ledger.tokens import LOG_RATIO_LIMIT, log_ratio
 from rollout_traces.metrics.prefixes import broken_prefixes, trajectories

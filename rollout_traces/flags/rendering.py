@@ -11,10 +11,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from rollout_traces.flags.flag import Flag
-from rollout_traces.flags.inputs import TracedRow
+from rollout_traces.flags.detect import TracedRow
 from rollout_traces.flags.mask import foreign_turns, known_sampled
-from rollout_traces.flags.registry import make_flag, row_flag
+from rollout_traces.flags.registry import Flag, make_flag, row_flag
 from rollout_traces.model.text import quoted
 from rollout_traces.model.transcript import Transcript, Turn
 

@@ -11,10 +11,9 @@ from typing import Annotated
 import numpy as np
 
 from rollout_traces.decode.grammars import THINKING_UNCLOSED, UNPARSED
-from rollout_traces.decode.grammars.thinking import FAMILIES
-from rollout_traces.flags.flag import Flag, counted
-from rollout_traces.flags.inputs import Population, TracedRow
-from rollout_traces.flags.registry import also_on_rows, make_flag, population_flag, row_flag
+from rollout_traces.decode.grammars.parse import FAMILIES
+from rollout_traces.flags.detect import Population, TracedRow
+from rollout_traces.flags.registry import Flag, also_on_rows, counted, make_flag, population_flag, row_flag
 from rollout_traces.ledger.text_facts import tool_failed
 from rollout_traces.metrics.loops import FILLED, LONGEST_PERIOD, WINDOW, Loop, longest_loops, repetitions
 from rollout_traces.model.text import MOST, REPLACEMENT, quoted, words

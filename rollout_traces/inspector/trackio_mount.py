@@ -38,7 +38,7 @@ from rollout_traces.inspector.guard import ServerOptions
 from rollout_traces.inspector.routes import READS, WRITES
 from rollout_traces.inspector.workspace import LONGEST_TEXT
 from rollout_traces.model.units import MB
-from rollout_traces.store.local_source import open_read_only
+from rollout_traces.store.source import open_read_only
 
 _LOG = logging.getLogger(__name__)
 _AT_ONCE = 4

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_traces.capture.join import RolloutHandle
+from rollout_traces.capture.hand_over import RolloutHandle
 from rollout_traces.integrations import areal_followed
 from rollout_traces.integrations.base import (
     Arguments,

@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rollout_traces.capture.join import RolloutHandle
-from rollout_traces.decode.settings import DecodeSettings
+from rollout_traces.capture.hand_over import RolloutHandle
+from rollout_traces.decode.decoder import DecodeSettings
 from rollout_traces.errors import ConfigError, text_of
 from rollout_traces.integrations import run_report
 from rollout_traces.integrations.base import binds, contained, integration_named, warn_if_unsupported
-from rollout_traces.integrations.settings import HookSettings
 from rollout_traces.logger.live import NOT_LIVE, LiveRollout
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.settings.logger_options import HookSettings
 from rollout_traces.steps.preflight import check
 
 log = logging.getLogger("rollout_traces")

@@ -19,9 +19,9 @@ TRIGGERS: dict[str, tuple[str, str]] = {
     "trl.trainer.rloo_trainer": ("rollout_traces.integrations.trl", "install_rloo"),
     "trl.experimental.async_grpo.async_grpo_trainer": ("rollout_traces.integrations.trl_async", "install"),
     "unsloth": ("rollout_traces.integrations.trl", "install_recompiled"),
-    "verl.experimental.agent_loop.agent_loop": ("rollout_traces.integrations.verl_followed", "install"),
+    "verl.experimental.agent_loop.agent_loop": ("rollout_traces.integrations.verl_observer", "install"),
     "verl.experimental.agent_loop.tool_agent_loop": (
-        "rollout_traces.integrations.verl_followed",
+        "rollout_traces.integrations.verl_observer",
         "install_tools",
     ),
     "verl.trainer.ppo.ray_trainer": ("rollout_traces.integrations.verl", "install"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from rollout_traces.capture.join import RolloutHandle
+from rollout_traces.capture.hand_over import RolloutHandle
 from rollout_traces.logger.rollout_logger import RolloutLogger
 
 

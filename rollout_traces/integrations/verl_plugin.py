@@ -6,7 +6,7 @@ verl imports this through the entry point group `verl.plugins`, or by name throu
 
 from __future__ import annotations
 
-from rollout_traces.integrations.settings import HookSettings
+from rollout_traces.settings.logger_options import HookSettings
 
 if HookSettings.from_environment().max_rollout_traces_per_step > 0:
     from rollout_traces.integrations.followed import prepare

@@ -18,11 +18,12 @@ import numpy as np
 
 from rollout_traces.integrations.base import Arguments, arguments_of, attach_when_built, check_keys, contained
 from rollout_traces.integrations.hook_logger import attach_once
-from rollout_traces.integrations.verl_followed import NOTED, noted_columns
 from rollout_traces.integrations.verl_observer import (
+    NOTED,
     DumpObserver,
     ground_truths_of,
     merged_rows,
+    noted_columns,
     split_extras,
     validating,
 )

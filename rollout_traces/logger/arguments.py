@@ -1,24 +1,29 @@
-"""Checks what a caller gives a `RolloutLogger`: settings, steps, splits, awaited keys, parts of a call."""
+"""Checks what a caller gives a `RolloutLogger`: settings, steps, splits, awaited keys, parts of a call, its inspector's address.
+
+Where the run's rollouts can be opened is printed once, when it begins.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from rollout_traces.capture.join import JOINABLE
+from rollout_traces.capture.hand_over import JOINABLE
 from rollout_traces.errors import BatchError, ConfigError, RolloutTracesError, text_of
-from rollout_traces.logger.where_to_open import inspector_of
 from rollout_traces.model.batch import SPLITS, RolloutBatch, keys_left_out
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.plain_values import INT64_MAX, INT64_MIN
-from rollout_traces.settings.logger_options import LoggerOptions
+from rollout_traces.model.text import MOST, harmless
+from rollout_traces.settings.logger_options import LoggerOptions, page_address
 from rollout_traces.settings.run_settings import RunSettings, check_project, check_run
 from rollout_traces.sink.webhook import ENVIRONMENT, check_webhook
-from rollout_traces.steps.options import StepOptions
+from rollout_traces.steps.run_state import StepOptions
 from rollout_traces.steps.selection import policy_named
 
 RESUMES = ("allow", "must", "never")
@@ -179,3 +184,56 @@ def _name_left_out(batch: Any, warnings: Warnings) -> None:
     named = [f"{key} (meant {near}?)" if near else key for key, near in unknown.items()]
     said = f"no keys of a batch, left out: {', '.join(named)}. A scalar of each rollout goes into sample_metrics or extras"
     warnings.count_once("keys_left_out", said, len(unknown))
+
+
+BESIDE = "/trackio"
+"""Below this path an inspector serves Trackio, and takes what runs log (`show --receive-logs`)."""
+_said: set[str] = set()
+"""Ids of the runs of this process that it was said of."""
+
+
+def where_to_open(run: Any) -> str:
+    """The command that opens a run, or the address of the inspector that it logs to; neither holds a token.
+
+    Args:
+        run: a `trackio.Run`.
+    """
+    space, server = getattr(run, "_space_id", None), getattr(run, "_server_base_url", None)
+    inspector = inspector_of(None, server)
+    if inspector is not None:
+        return page_address(inspector, project=run.project, tab="run", run=run.name)
+    place = ["--space", space] if space else ["--server-url", server] if server else []
+    return shlex.join(["rollout-traces", "show", *place, "--project", run.project, "--run", run.name])
+
+
+def inspector_of(given: str | None, server_url: str | None) -> str | None:
+    """The address of the inspector that a run is opened in, without query and slash at its end.
+
+    Args:
+        given: what a user said.
+        server_url: where the run logs to, which an inspector may serve.
+
+    Raises:
+        ConfigError: what was given is no such address.
+    """
+    if given is None:
+        base = (server_url or "").partition("?")[0].rstrip("/")
+        return base.removesuffix(BESIDE) if base.endswith(BESIDE) else None
+    parts = urlsplit(given)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ConfigError(
+            f"inspector_url: seen {given.partition('?')[0][:MOST]!r}. Expected the http or https address of an inspector, without a "
+            "query: a token in it would be stored with the run."
+        )
+    if parts.username or parts.password:
+        raise ConfigError(
+            "inspector_url: has a user or password in it, which would be stored with the run. Expected none."
+        )
+    return given.rstrip("/")
+
+
+def say_where_to_open(run: Any) -> None:
+    """Prints it below what Trackio prints of the run, once a run and process."""
+    if run.id not in _said:
+        _said.add(run.id)
+        print(f"* Rollouts of this run: {harmless(where_to_open(run))}", flush=True)

@@ -14,7 +14,7 @@ import orjson
 
 from rollout_traces.cluster.receiving import NodeReceiver
 from rollout_traces.cluster.rendezvous import Ranks, rank_spool
-from rollout_traces.decode.settings import DecodeSettings
+from rollout_traces.decode.decoder import DecodeSettings
 from rollout_traces.errors import StoreError
 from rollout_traces.logger.arguments import naming
 from rollout_traces.logger.attempts import attempts_of
@@ -25,18 +25,17 @@ from rollout_traces.model.units import GB, MB
 from rollout_traces.settings.secrets import without_secrets
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.sink.webhook import ENVIRONMENT, LAST_WAIT, AlertWebhook
-from rollout_traces.spool.account import Publisher
-from rollout_traces.spool.batch_record import ROLLOUTS
 from rollout_traces.spool.folder import MemorySpool, SpoolWriter
-from rollout_traces.spool.record import Record
+from rollout_traces.spool.record import ROLLOUTS, Record
 from rollout_traces.spool.run_folder import (
     RANK_SPOOL,
+    Publisher,
     RunFolder,
     RunManifest,
     save_tokenizer,
     take_run_folder,
 )
-from rollout_traces.steps.options import StepOptions
+from rollout_traces.steps.run_state import StepOptions
 from rollout_traces.worker.named_targets import NamedTargets
 from rollout_traces.worker.recovery import find_left
 from rollout_traces.worker.runner import WorkerProcess, WorkerThread

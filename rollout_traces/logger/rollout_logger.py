@@ -17,11 +17,11 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.capture.device_copy import any_on_gpu
+from rollout_traces.capture.hand_over import Joins, RolloutHandle, warn_of_failure
 from rollout_traces.capture.host_copy import Captured
-from rollout_traces.capture.join import Joins, RolloutHandle, warn_of_failure
 from rollout_traces.capture.part import GroupNumbers
 from rollout_traces.cluster.rendezvous import current_ranks, first_group_of, next_key, node_name
-from rollout_traces.decode.settings import DecodeSettings
+from rollout_traces.decode.decoder import DecodeSettings
 from rollout_traces.decode.vocabulary import check_tokenizer
 from rollout_traces.errors import BatchError
 from rollout_traces.logger.arguments import (
@@ -32,11 +32,11 @@ from rollout_traces.logger.arguments import (
     checked_options,
     naming,
     plain_step,
+    say_where_to_open,
 )
 from rollout_traces.logger.live import NOT_LIVE, LiveRollout, LiveWriter
 from rollout_traces.logger.pipeline import LoggerPipeline, PipelineOptions
 from rollout_traces.logger.rank_client import RankClient, client_of_rank, share
-from rollout_traces.logger.where_to_open import say_where_to_open
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.live_lines import MAX_TEXT, LivePlace
 from rollout_traces.model.plain_values import finite_or_named, plain
@@ -47,12 +47,12 @@ from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS
 from rollout_traces.settings.secrets import stored_config
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.spool.record import Record
-from rollout_traces.steps.options import StepOptions
+from rollout_traces.steps.run_state import StepOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from rollout_traces.settings.logger_keywords import LoggerKeywords
+    from rollout_traces.settings.logger_options import LoggerKeywords
 
 log = logging.getLogger("rollout_traces")
 STEPS_WITH_GROUPS = 16

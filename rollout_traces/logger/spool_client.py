@@ -16,11 +16,10 @@ from rollout_traces.model.live_lines import LIVE_FOLDER, LivePlace, live_folder
 from rollout_traces.model.text import fresh_name
 from rollout_traces.settings.logger_options import LoggerOptions
 from rollout_traces.settings.run_settings import file_stem
-from rollout_traces.spool.account import Account, account_of, damage_of
 from rollout_traces.spool.folder import MemorySpool, SpoolReader, SpoolWriter
 from rollout_traces.spool.patient_writer import PatientWriter
 from rollout_traces.spool.record import Record
-from rollout_traces.spool.run_folder import RunFolder, safe_name
+from rollout_traces.spool.run_folder import Account, RunFolder, account_of, damage_of, safe_name
 
 WATCH_EVERY = 0.5
 """Seconds between two looks at the worker and at what is kept in memory."""

@@ -16,12 +16,20 @@ from rollout_traces.errors import ConfigError
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.ledger.loss_histogram import MAX_SOURCES
-from rollout_traces.metrics.aggregate import finite_of, key_parts, under
-from rollout_traces.metrics.registry import FAMILIES, Family, Key, families_off, may_overlap
+from rollout_traces.metrics.registry import (
+    FAMILIES,
+    Family,
+    Key,
+    families_off,
+    finite_of,
+    key_parts,
+    may_overlap,
+    under,
+)
 from rollout_traces.metrics.view import StepView, ToolUse
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.packed_batch import PackedBatch
-from rollout_traces.settings.key_filter import FULL, KeyFilter
+from rollout_traces.settings.logger_options import FULL, KeyFilter
 from rollout_traces.settings.run_settings import RunSettings
 
 log = logging.getLogger("rollout_traces.metrics")

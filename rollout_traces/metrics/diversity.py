@@ -8,8 +8,7 @@ import numpy as np
 
 from rollout_traces.ledger.groups import GroupIndex
 from rollout_traces.ledger.tokens import Segments, ratio
-from rollout_traces.metrics.aggregate import mean_of
-from rollout_traces.metrics.registry import Key, family
+from rollout_traces.metrics.registry import Key, family, mean_of
 from rollout_traces.metrics.view import StepView
 
 FIRST_TOKENS = 512

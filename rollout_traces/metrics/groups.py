@@ -7,8 +7,7 @@ import math
 import numpy as np
 
 from rollout_traces.ledger.groups import TIE_TOLERANCE, ZERO_ADVANTAGE, GroupIndex, equal_ends, tied_groups
-from rollout_traces.metrics.aggregate import TINY, describe, finite_of, key_parts, mean_of, share
-from rollout_traces.metrics.registry import Key, family
+from rollout_traces.metrics.registry import TINY, Key, describe, family, finite_of, key_parts, mean_of, share
 from rollout_traces.metrics.view import StepView
 
 NOISE_SHARE = 0.01

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollout_traces.ledger.tokens import MaskedTokens
-from rollout_traces.metrics.aggregate import share
-from rollout_traces.metrics.registry import Key, family
+from rollout_traces.metrics.registry import Key, family, share
 from rollout_traces.metrics.view import StepView
 
 WINDOW = 256

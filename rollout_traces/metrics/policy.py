@@ -10,8 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rollout_traces.ledger.tokens import LOG_RATIO_LIMIT, MaskedTokens, Segments, k3, log_ratio, pick
-from rollout_traces.metrics.aggregate import TINY, describe, finite_of, known, mean_of, share
-from rollout_traces.metrics.registry import Key, family
+from rollout_traces.metrics.registry import TINY, Key, describe, family, finite_of, known, mean_of, share
 from rollout_traces.metrics.view import UNKNOWN_STALENESS, StepView
 
 LAGS = 4

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.metrics.aggregate import mean_of
-from rollout_traces.metrics.registry import Key, family
+from rollout_traces.metrics.registry import Key, family, mean_of
 from rollout_traces.metrics.view import StepView
 from rollout_traces.model.packed_batch import PackedBatch
 

@@ -9,17 +9,18 @@ import numpy as np
 
 from rollout_traces.ledger.groups import equal_ends
 from rollout_traces.ledger.tokens import pick
-from rollout_traces.metrics.aggregate import (
+from rollout_traces.metrics.registry import (
     QUANTILES,
     SPREAD,
+    Key,
     describe,
+    family,
     finite_of,
     key_parts,
     known,
     mean_of,
     renamed,
 )
-from rollout_traces.metrics.registry import Key, family
 from rollout_traces.metrics.view import StepView
 
 REPRODUCED = 1e-4

@@ -8,8 +8,7 @@ import numpy as np
 
 from rollout_traces.ledger.build import turn_numbers, turn_starts
 from rollout_traces.ledger.tokens import k3
-from rollout_traces.metrics.aggregate import describe, finite_of, key_parts, mean_of
-from rollout_traces.metrics.registry import Key, family
+from rollout_traces.metrics.registry import Key, describe, family, finite_of, key_parts, mean_of
 from rollout_traces.metrics.view import StepView, ToolUse
 
 _LENGTH_STATS = ("mean", "std", "min", "max", "p50", "p95")

@@ -5,8 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from rollout_traces.ledger.tokens import clipped, k3, log_ratio, pick, update_shares
-from rollout_traces.metrics.aggregate import TINY, describe, finite_of, known, mean_of, renamed, share
-from rollout_traces.metrics.registry import Key, family
+from rollout_traces.metrics.registry import (
+    TINY,
+    Key,
+    describe,
+    family,
+    finite_of,
+    known,
+    mean_of,
+    renamed,
+    share,
+)
 from rollout_traces.metrics.view import StepView
 
 HEAVIEST = 3

@@ -1,12 +1,21 @@
-"""Every option of a logger, once: all ways to set one, and what the worker gets, derive from these fields."""
+"""Every option of a logger, once: all ways to set one, and what the worker gets, derive from these fields.
+
+`LoggerKeywords` is generated from them by `python -m tests.settings.test_logger_options`. A hook's options are a
+logger's too, given as arguments or environment variables. One filter reads which keys are asked for: `full`, names of
+several patterns, patterns and `!` patterns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from fnmatch import fnmatchcase
+from typing import Any, TypedDict, TypeVar
 from urllib.parse import urlencode, urlsplit
+
+from rollout_traces.errors import ConfigError
+from rollout_traces.settings.environment import as_environment, read_environment
 
 Options = TypeVar("Options", bound="LoggerOptions")
 HERE: Mapping[str, bool] = {"here": True}
@@ -151,3 +160,134 @@ def page_address(inspector: str, **state: object) -> str:
     """
     known = urlencode({name: value for name, value in state.items() if value is not None})
     return f"{inspector}&{known}" if urlsplit(inspector).query else f"{inspector}/?{known}"
+
+
+class LoggerKeywords(TypedDict, total=False):
+    """Keyword arguments of a logger, as a type for editors and type checkers; None leaves a default."""
+
+    max_rollout_traces_per_step: int | None
+    selection: str | Callable[..., Any] | None
+    space_id: str | None
+    private: bool | None
+    server_url: str | None
+    inspector_url: str | None
+    resume: str | None
+    ledger: bool | None
+    run_settings: dict[str, Any] | None
+    reward_range: list[float] | None
+    metric_ranges: dict[str, Any] | None
+    metric_keys: Any
+    flag_parameters: dict[str, Any] | None
+    all_rows_folder: str | None
+    alert_webhook: str | None
+    max_disk_gb: float | None
+    chat_template: str | None
+    chat_template_kwargs: dict[str, Any] | None
+    worker: str | None
+    per_rank: bool | None
+    max_bytes_per_step: int | None
+    max_spool_bytes: int | None
+    write_seconds: float | None
+    max_step_bytes: int | None
+    quiet_seconds: float | None
+    join_seconds: float | None
+    announces_closes: bool | None
+    not_secret: list[str] | None
+    quiet: bool | None
+
+
+@dataclass
+class HookOptions(LoggerOptions):
+    """The options of the `RolloutLogger` that a hook makes, and the hook's own.
+
+    Attributes:
+        check_only: look at the first rollouts as `rollout-traces check` does, and end the script; nothing is logged.
+    """
+
+    check_only: bool = field(default=False, metadata=HERE)
+
+
+class HookSettings:
+    """The options of `HookOptions` that were given; each can be an environment variable, `ROLLOUT_TRACES_` and its name.
+
+    Args:
+        **given: fields of `HookOptions`; None leaves the trainer's own or the default.
+
+    Raises:
+        TypeError: there is no such option.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        self._given = {name: value for name, value in given.items() if value is not None}
+        HookOptions.of(**self._given)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> HookSettings:
+        """Reads the variables that are set.
+
+        Raises:
+            ConfigError: a variable cannot be understood; the text names it.
+        """
+        return cls(**read_environment(HookOptions, environment))
+
+    @property
+    def max_rollout_traces_per_step(self) -> int:
+        """Rollouts that become traces, per step and split; 0 where it was not given."""
+        return int(self._given.get("max_rollout_traces_per_step", 0))
+
+    def as_environment(self) -> dict[str, str]:
+        """The variables that give these settings to a child process."""
+        return as_environment(self._given)
+
+    def given(self) -> dict[str, Any]:
+        """The settings by name."""
+        return dict(self._given)
+
+    def over(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments for a `RolloutLogger`: these settings over the trainer's own."""
+        return {**{key: value for key, value in defaults.items() if value is not None}, **self._given}
+
+
+FULL = "full"
+SLIM = "slim"
+SLIM_DENIES = ("*/min", "*/max", "*/std", "*/p[0-9]*", "*_min", "*_max", "timeperf/*", "*/timeperf/*")
+NAMED: Mapping[str, tuple[str, ...]] = {FULL: ("*",), SLIM: ("*", *(f"!{glob}" for glob in SLIM_DENIES))}
+"""Names that stand for patterns."""
+
+
+class KeyFilter:
+    """Keeps the keys that were asked for.
+
+    Args:
+        keys: `fnmatch` patterns of keys to keep, those that start with `!` of keys to leave out, or names that
+            stand for patterns. Only patterns to leave out: everything else is kept.
+        named: name -> the patterns that it stands for.
+        setting: what to call the keys in an error.
+
+    Raises:
+        ConfigError: neither a pattern nor a list of them.
+    """
+
+    def __init__(
+        self,
+        keys: str | Sequence[str] = FULL,
+        named: Mapping[str, Sequence[str]] = NAMED,
+        setting: str = "keys",
+    ) -> None:
+        given = [keys] if isinstance(keys, str) else list(keys)
+        if not given or not all(isinstance(name, str) and name for name in given):
+            expected = ", ".join(map(repr, named))
+            raise ConfigError(f"{setting}: seen {keys!r}. Expected {expected}, or patterns such as 'loss/*'.")
+        patterns = [pattern for name in given for pattern in named.get(name, (name,))]
+        self._denied = tuple(pattern[1:] for pattern in patterns if pattern.startswith("!"))
+        self._kept = tuple(pattern for pattern in patterns if not pattern.startswith("!")) or ("*",)
+
+    def __call__(self, key: str) -> bool:
+        """Tells whether a key is kept."""
+        if any(fnmatchcase(key, pattern) for pattern in self._denied):
+            return False
+        return any(pattern == "*" or fnmatchcase(key, pattern) for pattern in self._kept)
+
+    def keep(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The values whose keys are kept."""
+        return {key: value for key, value in values.items() if self(key)}

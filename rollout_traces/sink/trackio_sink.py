@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from rollout_traces.flags.flag import Alert
+from rollout_traces.flags.registry import Alert
 from rollout_traces.model.plain_values import NOT_FINITE, plain
 from rollout_traces.model.units import MB, MINUTE
 from rollout_traces.settings.run_settings import EARLIER_KEY

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.flags.flag import Alert
+from rollout_traces.flags.registry import Alert
 from rollout_traces.model.text import encodable
 
 log = logging.getLogger("rollout_traces")

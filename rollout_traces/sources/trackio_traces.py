@@ -20,10 +20,10 @@ from rollout_traces.ledger.text_facts import tool_failed
 from rollout_traces.settings.run_settings import file_stem
 from rollout_traces.sources.base import EVAL, TRAIN, read_only
 from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.formats.trl_parquet import TableReader
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, number, numbers
-from rollout_traces.sources.trl_tables import TableReader
 
 Metadata = Mapping[str, Any]
 

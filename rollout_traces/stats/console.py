@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rollout_traces.capture.host_copy import capture
-from rollout_traces.decode.settings import DecodeSettings
+from rollout_traces.decode.decoder import DecodeSettings
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.model.batch import RolloutBatch

@@ -33,7 +33,7 @@ from rollout_traces.flags import (
     flag_row,
     row_detectors,
 )
-from rollout_traces.flags.flag import as_arrays
+from rollout_traces.flags.registry import as_arrays
 from rollout_traces.ledger.build import complete_from_transcripts
 from rollout_traces.ledger.columns import COLUMNS, NULL_INT, Ledger, any_known
 from rollout_traces.ledger.loss_histogram import loss_histogram, pack
@@ -45,9 +45,16 @@ from rollout_traces.settings.logger_options import page_address
 from rollout_traces.sink.stored import StoredRow
 from rollout_traces.steps.discarded import RunningTotals, filtered_details
 from rollout_traces.steps.open_step import ClosedStep
-from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.row_reader import Hide, RowReader, details_of, extra_metadata
-from rollout_traces.steps.run_state import FIGURES, LOGGED, RUN_STATE, RunState, StoredStep, of_trainer
+from rollout_traces.steps.run_state import (
+    FIGURES,
+    LOGGED,
+    RUN_STATE,
+    RunState,
+    StepOptions,
+    StoredStep,
+    of_trainer,
+)
 from rollout_traces.steps.selection import Selected, SelectionRequest, choose, policy_named
 from rollout_traces.steps.summary import JudgedRows, JudgedStep, scalars_of, step_summary_of
 from rollout_traces.trace.conversion import TraceRecord, rollout_trace

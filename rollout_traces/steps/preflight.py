@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rollout_traces.capture.host_copy import capture
-from rollout_traces.decode.settings import DecodeSettings
+from rollout_traces.decode.decoder import DecodeSettings
 from rollout_traces.errors import BatchError, FileRefused, MissingExtra, extra
 from rollout_traces.flags import Flag, Population, TracedRow, flag_population, flag_row, off_flags
 from rollout_traces.ledger.build import build_ledger

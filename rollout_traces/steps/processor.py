@@ -21,10 +21,9 @@ from rollout_traces.model.units import GIGABYTE
 from rollout_traces.sink.stored import Stored
 from rollout_traces.steps.judge import Judge, Judgement
 from rollout_traces.steps.open_step import ClosedStep, OpenStep
-from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.redact import Redact, Redaction
 from rollout_traces.steps.row_reader import Decoder, RowReader
-from rollout_traces.steps.run_state import RunState, StoredStep, read_figures, read_run_state
+from rollout_traces.steps.run_state import RunState, StepOptions, StoredStep, read_figures, read_run_state
 from rollout_traces.steps.sample_table import write_all_rows
 from rollout_traces.trace.conversion import STEPS, TRAJECTORIES, TraceRecord
 

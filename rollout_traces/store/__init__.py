@@ -84,8 +84,8 @@ def open_store(
 
 def _source_of(project: str, folder: Path | None, options: Mapping[str, Any] | None) -> Source:
     """The project of this machine, or the export, that is meant."""
-    from rollout_traces.store.local_source import LocalSource
     from rollout_traces.store.places import database_path, holds_export, is_address
+    from rollout_traces.store.source import LocalSource
 
     if is_address(project) or (not database_path(project, folder).is_file() and holds_export(Path(project))):
         __getattr__("Store")

@@ -16,7 +16,7 @@ import orjson
 from rollout_traces.store.rows import StoredTrace
 
 if TYPE_CHECKING:
-    from rollout_traces.sources.trl_tables import LoggedTable, Select, TableReader
+    from rollout_traces.sources.formats.trl_parquet import LoggedTable, Select, TableReader
 
 _LOG = logging.getLogger("rollout_traces")
 _PREFIX = "table-"
@@ -81,7 +81,7 @@ class LoggedTables:
         return self._new_reader()
 
     def _new_reader(self) -> TableReader:
-        from rollout_traces.sources.trl_tables import TableReader  # few projects have such tables
+        from rollout_traces.sources.formats.trl_parquet import TableReader
 
         return TableReader(self._select)
 
@@ -112,7 +112,7 @@ class LoggedTables:
 
 
 def _rows(table: LoggedTable) -> dict[int, StoredTrace]:
-    from rollout_traces.sources.trl_tables import TABLE, row_metadata
+    from rollout_traces.sources.formats.trl_parquet import TABLE, row_metadata
 
     found = {}
     for n, (row, record) in enumerate(zip(table.rollouts(), table.records, strict=True)):

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollout_traces.model.packed_arrays import MADE_UP
-from rollout_traces.store.columns.assemble import stacked
 from rollout_traces.store.columns.rollout_table import (
     SegmentFile,
     State,
@@ -26,7 +25,7 @@ from rollout_traces.store.columns.rollout_table import (
     superseded_from,
     write_segment,
 )
-from rollout_traces.store.columns.schema import ALWAYS, kind_of, stored_name, type_of
+from rollout_traces.store.columns.schema import ALWAYS, kind_of, stacked, stored_name, type_of
 from rollout_traces.store.reading import SIGNS
 
 INDEX_VERSION = 1

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.sources.formats.own_export import batch_of_records
-from rollout_traces.sources.raw_record import raw_record
-from rollout_traces.store.local_source import LocalSource
-from rollout_traces.store.query.lexer import literal
+from rollout_traces.sources.state import raw_record
+from rollout_traces.store.query.nodes import literal
 from rollout_traces.store.questions import MAX_LIMIT
+from rollout_traces.store.source import LocalSource
 
 if TYPE_CHECKING:
     from rollout_traces.model.batch import RolloutBatch

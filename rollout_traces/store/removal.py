@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store.asking import EVERYTHING, Steps
-from rollout_traces.store.local_source import LocalSource
 from rollout_traces.store.logged_tables import is_row_of_table
+from rollout_traces.store.source import LocalSource
 from rollout_traces.store.store import Store
 
 Place = tuple[str, str, int]

@@ -14,9 +14,9 @@ from typing import Any
 
 import orjson
 
-from rollout_traces.decode.align import text_of
 from rollout_traces.decode.grammars import TYPED_FAMILIES, parse_assistant
-from rollout_traces.flags.flag import Flag
+from rollout_traces.decode.messages import text_of
+from rollout_traces.flags.registry import Flag
 from rollout_traces.ledger import columns as ledgers
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.model.plain_values import cut, plain

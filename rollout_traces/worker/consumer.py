@@ -15,8 +15,7 @@ from typing import Any
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.packed_batch import StepKey
 from rollout_traces.sink.trackio_sink import Token, TrackioSink
-from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record
-from rollout_traces.spool.record import Record, RecordError
+from rollout_traces.spool.record import ROLLOUTS, Record, RecordError, batch_from_record
 from rollout_traces.spool.run_folder import RANK_SPOOL
 from rollout_traces.steps.processor import StepProcessor
 from rollout_traces.worker.closing import CloseRules, Due, Handed

@@ -16,16 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rollout_traces.decode.decoder import DecodeSettings
 from rollout_traces.decode.messages import MessagesDecoder
-from rollout_traces.decode.settings import DecodeSettings
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.sink.webhook import ENVIRONMENT, AlertWebhook
-from rollout_traces.spool.account import Publisher
-from rollout_traces.spool.run_folder import RunFolder, RunManifest
-from rollout_traces.steps.options import StepOptions
+from rollout_traces.spool.run_folder import Publisher, RunFolder, RunManifest
 from rollout_traces.steps.processor import StepProcessor
+from rollout_traces.steps.run_state import StepOptions
 from rollout_traces.worker.consumer import SpoolConsumer
 from rollout_traces.worker.named_targets import NamedTargets, parse_arguments
 from rollout_traces.worker.priority import TwoPriorities

@@ -13,10 +13,15 @@ from typing import Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.packed_batch import PackedBatch
-from rollout_traces.spool.account import Account, account_of
-from rollout_traces.spool.batch_record import ROLLOUTS, batch_from_record
-from rollout_traces.spool.record import RecordError
-from rollout_traces.spool.run_folder import RunFolder, RunManifest, run_folders, spool_roots
+from rollout_traces.spool.record import ROLLOUTS, RecordError, batch_from_record
+from rollout_traces.spool.run_folder import (
+    Account,
+    RunFolder,
+    RunManifest,
+    account_of,
+    run_folders,
+    spool_roots,
+)
 from rollout_traces.worker.named_targets import NamedTargets
 from rollout_traces.worker.runner import worker_command
 

@@ -18,8 +18,14 @@ from rollout_traces.capture.part import GroupNumbers
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.packed_batch import concatenate
-from rollout_traces.spool.batch_record import batch_from_record, batch_to_record
-from rollout_traces.spool.record import Record, RecordError, decode, encode
+from rollout_traces.spool.record import (
+    Record,
+    RecordError,
+    batch_from_record,
+    batch_to_record,
+    decode,
+    encode,
+)
 
 PADDING = ("right", "left", "both", "holes")
 
@@ -368,7 +374,7 @@ class TestRecord:
         assert capture([], step=1, split="rollout").n_rows == 0
 
     def test_reading_a_record_needs_no_torch(self):
-        code = "import sys, rollout_traces.spool.batch_record; sys.exit('torch' in sys.modules)"
+        code = "import sys, rollout_traces.spool.record; sys.exit('torch' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

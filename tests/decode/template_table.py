@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_traces.decode.probe_render import in_parts
+from rollout_traces.decode.probe import in_parts
 from rollout_traces.model.transcript import Transcript
 from tests.decode.builders import of_template, said
 from tests.decode.toy import trl_templates

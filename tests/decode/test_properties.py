@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from rollout_traces.decode import TranscriptDecoder
-from rollout_traces.decode.probe_render import in_parts
+from rollout_traces.decode.probe import in_parts
 from tests.decode.builders import check_invariants, of_template, said
 from tests.decode.toy import trl_templates
 

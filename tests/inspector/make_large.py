@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rollout_traces.flags.flag import Flag
+from rollout_traces.flags.registry import Flag
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.model.transcript import Transcript
 from rollout_traces.trace.conversion import TraceRecord, rollout_trace, step_summary_trace

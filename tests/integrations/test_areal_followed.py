@@ -10,7 +10,7 @@ import torch
 
 from rollout_traces.integrations import areal_followed, base
 from rollout_traces.integrations.areal_followed import MOST_ALIKE, noted_of
-from tests.integrations.test_trl_followed import finished
+from tests.integrations.test_trl import finished
 
 
 def row_of(*ids: int) -> dict[str, torch.Tensor]:

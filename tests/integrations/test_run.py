@@ -12,7 +12,7 @@ import pytest
 from rollout_traces.errors import ConfigError
 from rollout_traces.integrations.base import INTEGRATIONS, contained, failures
 from rollout_traces.integrations.import_hook import TRIGGERS
-from rollout_traces.integrations.settings import HookSettings
+from rollout_traces.settings.logger_options import HookSettings
 
 
 def run(folder: Path, script: str, *args: str, options: tuple[str, ...] = (), **environment: str):
@@ -60,7 +60,7 @@ class TestTheScript:
 
     def test_the_options_reach_the_script_as_settings(self, tmp_path):
         script = (
-            "from rollout_traces.integrations.settings import HookSettings\n"
+            "from rollout_traces.settings.logger_options import HookSettings\n"
             "print(HookSettings.from_environment().given())"
         )
         result = run(tmp_path, script, "train.py", options=("--max-traces", "8", "--project", "p"))
@@ -87,7 +87,7 @@ class TestHooks:
         for file, function in TRIGGERS.values():
             assert callable(getattr(importlib.import_module(file), function))
         named = {file.rsplit(".", 1)[1] for file, _ in TRIGGERS.values()}
-        extends_verls, beside_the_trainer = {"agent_lightning"}, {"areal_followed", "verl_followed"}
+        extends_verls, beside_the_trainer = {"agent_lightning"}, {"areal_followed", "verl_observer"}
         expected = (named - beside_the_trainer) | extends_verls
         assert {integration.name for integration in INTEGRATIONS} == expected
 

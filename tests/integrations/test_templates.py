@@ -11,7 +11,7 @@ import pytest
 
 import rollout_traces as rt
 from rollout_traces.decode import Closer, Opener, TemplateMarkers
-from rollout_traces.decode.settings import DecodeSettings
+from rollout_traces.decode.decoder import DecodeSettings
 from rollout_traces.errors import ConfigError
 from rollout_traces.integrations import areal, trl
 from tests.generator import tiny_tokenizer

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_traces.capture.host_copy import capture
-from rollout_traces.flags.inputs import Population
+from rollout_traces.flags.detect import Population
 from rollout_traces.ledger.build import build_ledger, positions_in_group
 from rollout_traces.ledger.groups import (
     GroupIndex,

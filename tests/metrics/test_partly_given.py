@@ -10,7 +10,7 @@ import pytest
 
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.ledger.build import build_ledger
-from rollout_traces.metrics.aggregate import describe_told_apart
+from rollout_traces.metrics.registry import describe_told_apart
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.packed_batch import PackedBatch, concatenate
 from rollout_traces.settings.run_settings import RunSettings
@@ -179,8 +179,7 @@ class TestDenominators:
 
     def test_rows_without_tokens_do_not_count_as_not_repeating(self):
         from rollout_traces.capture.host_copy import Capture
-        from rollout_traces.spool.batch_record import batch_from_record
-        from rollout_traces.spool.record import decode
+        from rollout_traces.spool.record import batch_from_record, decode
 
         long = np.full((2, 300), 7)
         ones = np.ones((2, 300), int)

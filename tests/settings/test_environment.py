@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.integrations.settings import HookOptions, HookSettings
 from rollout_traces.settings.environment import as_environment, read_environment, variable_of
+from rollout_traces.settings.logger_options import HookOptions, HookSettings
 from rollout_traces.stats.config import StatsLoggerConfig, TrackioConfig
 
 ENVIRONMENT = {

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 from dataclasses import fields
+from pathlib import Path
 
 import orjson
 import pytest
 
 import rollout_traces as rt
+from rollout_traces.errors import ConfigError
 from rollout_traces.integrations.areal import CONFIG_FIELDS, THEIRS
-from rollout_traces.integrations.settings import HookSettings
 from rollout_traces.logger.arguments import checked_options
 from rollout_traces.settings.environment import as_environment, read_environment, variable_of
-from rollout_traces.settings.logger_options import LoggerOptions, for_worker, option_names, secret_names
+from rollout_traces.settings.logger_options import (
+    FULL,
+    NAMED,
+    SLIM,
+    HookSettings,
+    KeyFilter,
+    LoggerOptions,
+    for_worker,
+    option_names,
+    secret_names,
+)
 from rollout_traces.spool.run_folder import RunManifest
 from rollout_traces.stats.config import StatsLoggerConfig, TrackioConfig
-from rollout_traces.steps.options import StepOptions
+from rollout_traces.steps.run_state import StepOptions
 
 GIVEN = {
     "project": "p",
@@ -149,3 +162,112 @@ def test_an_unknown_option_is_refused_by_name_and_none_leaves_a_default():
     with pytest.raises(TypeError, match="'selction'"):
         HookSettings(selction="all")
     assert LoggerOptions.of(selection=None, max_disk_gb=None) == LoggerOptions()
+
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MODULE = REPOSITORY / "rollout_traces" / "settings" / "logger_options.py"
+BY_POSITION = ("project", "name")
+HEAD = '''class LoggerKeywords(TypedDict, total=False):
+    """Keyword arguments of a logger, as a type for editors and type checkers; None leaves a default."""
+
+'''
+
+
+TYPED = "import rollout_traces as rt\nstore = rt.open_store('p')\n{}\n"
+WRONG = {
+    "option": "rt.RolloutLogger('p', quiet_second=3.0)",
+    "kind": "rt.RolloutLogger('p', quiet_seconds='soon')",
+    "split": "rt.RolloutLogger('p').log_rollouts({}, step=1, spilt='rollout')",
+    "query": "store.query(wher='reward > 1')",
+    "search": "store.search('words', wher='reward > 1')",
+    "rows": "store.query(rows='every')",
+    "name": "store.transcrip('b0-1')",
+    "none": "store.transcript('b0-1').turns",
+    "opening": "rt.open_store('p', server='http://here')",
+}
+RIGHT = (
+    "rt.RolloutLogger('p', quiet_seconds=3.0, selection='all', reward_range=None)",
+    "rt.RolloutLogger('p').log_rollouts({}, step=1, split='rollout')",
+    "split: str = store.search('words', where='reward > 1', limit=3).rows[0].split",
+    "found = store.transcript('b0-1')\nassert found is not None\nrole: str = found.turns[0].role",
+)
+
+
+def keywords() -> str:
+    """The generated class."""
+    kept = [item for item in fields(LoggerOptions) if item.name not in BY_POSITION]
+    types = {item.name: str(item.type).removesuffix(" | None") for item in kept}
+    lines = [
+        f"    {name}: {kind}" + ("" if kind == "Any" else " | None") + "\n" for name, kind in types.items()
+    ]
+    return HEAD + "".join(lines)
+
+
+def checked(folder: Path, scripts: dict[str, str]) -> str:
+    """What mypy says of a user's scripts; it has the package's types in its cache where `make types` ran before."""
+    for name, script in scripts.items():
+        (folder / f"{name}.py").write_text(script)
+    command = [sys.executable, "-m", "mypy", *(str(folder / f"{name}.py") for name in scripts)]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout
+
+
+class TestLoggerKeywords:
+    def test_the_class_is_what_the_options_say(self):
+        assert f"\n\n{keywords()}\n\n" in MODULE.read_text()
+
+    @pytest.fixture(scope="class")
+    def said(self, tmp_path_factory):
+        """What mypy says of all scripts below."""
+        scripts = {f"wrong_{name}": TYPED.format(line) for name, line in WRONG.items()}
+        right = {f"right_{number}": TYPED.format(line) for number, line in enumerate(RIGHT)}
+        return checked(tmp_path_factory.mktemp("scripts"), scripts | right)
+
+    @pytest.mark.timeout(900)
+    @pytest.mark.parametrize("name", WRONG)
+    def test_a_type_checker_catches(self, said, name):
+        assert f"wrong_{name}.py:3" in said, said
+
+    def test_a_type_checker_takes_what_is_right(self, said):
+        assert "right_" not in said, said
+
+    def test_the_docstring_names_every_option(self):
+        named = rt.RolloutLogger.__doc__ or ""
+        assert [name for name in option_names() if f"`{name}`" not in named and f"{name}:" not in named] == []
+
+
+if __name__ == "__main__":
+    written = re.sub(rf"{re.escape(HEAD)}(    .*\n)*", keywords(), MODULE.read_text())
+    MODULE.write_text(written)
+
+
+KEYS = {"loss/mean": 1.0, "loss/max": 2.0, "reward": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("keys", "kept"),
+    [
+        ("loss/*", ["loss/mean", "loss/max"]),
+        (["loss/*", "!*/max"], ["loss/mean"]),
+        (["!loss/*"], ["reward"]),
+        (["reward", "loss/max"], ["loss/max", "reward"]),
+        ("*", list(KEYS)),
+        (FULL, list(KEYS)),
+        ("Loss/*", []),
+    ],
+)
+def test_a_key_is_kept_where_a_pattern_keeps_it_and_none_leaves_it_out(keys, kept):
+    assert list(KeyFilter(keys).keep(KEYS)) == kept
+
+
+def test_a_name_stands_for_its_patterns():
+    named = {"few": ("loss/*", "!*/max")}
+    assert list(KeyFilter("few", named).keep(KEYS)) == ["loss/mean"]
+    assert list(KeyFilter(["few", "reward"], named).keep(KEYS)) == ["loss/mean", "reward"]
+    denied = next(pattern[1:] for pattern in NAMED[SLIM] if pattern.startswith("!")).replace("*", "x")
+    assert KeyFilter(FULL)(denied) and not KeyFilter(SLIM)(denied) and KeyFilter(SLIM)("reward")
+
+
+@pytest.mark.parametrize("keys", ["", [], [""], [3], ["a", None]])
+def test_what_is_no_pattern_is_refused_with_the_settings_name(keys):
+    with pytest.raises(ConfigError, match=r"metric_keys: seen .* Expected .*, or patterns such as 'loss/\*'"):
+        KeyFilter(keys, setting="metric_keys")

@@ -37,7 +37,7 @@ WRITERS = {
     "verl": "verl 0.9.1",
 }
 """Folder of samples -> what wrote it."""
-OTHERWISE = {"trl-trackio": "tests/sources/test_trl_tables.py"}
+OTHERWISE = {"trl-trackio": "tests/sources/formats/test_trl_parquet.py"}
 """Folders whose samples are no dump, and what reads them."""
 
 

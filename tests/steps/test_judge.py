@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.capture.host_copy import capture
-from rollout_traces.flags.flag import Flag
+from rollout_traces.flags.registry import Flag
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.model.batch import RolloutBatch
@@ -17,9 +17,8 @@ from rollout_traces.model.packed_batch import PackedBatch, StepKey
 from rollout_traces.sink.stored import StoredRow
 from rollout_traces.steps.judge import LOSS_HISTOGRAM, UNSEEN, CopiedRows, Judge, Judgement, choose_rows
 from rollout_traces.steps.open_step import ClosedStep
-from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.row_reader import RowReader
-from rollout_traces.steps.run_state import RunState, StoredStep, read_figures, read_run_state
+from rollout_traces.steps.run_state import RunState, StepOptions, StoredStep, read_figures, read_run_state
 from rollout_traces.trace.conversion import read_details, read_ledger
 
 KEY = StepKey("a-001", 1, "rollout")

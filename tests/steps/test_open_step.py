@@ -11,8 +11,7 @@ from rollout_traces.model.packed_batch import PackedBatch, StepKey
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.steps.judge import choose_rows
 from rollout_traces.steps.open_step import OpenStep
-from rollout_traces.steps.options import StepOptions
-from rollout_traces.steps.run_state import StoredStep
+from rollout_traces.steps.run_state import StepOptions, StoredStep
 
 BYTES_PER_TOKEN = 8 + 1 + 1 + 4
 

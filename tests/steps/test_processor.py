@@ -11,9 +11,8 @@ import pytest
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.model.packed_batch import StepKey
 from rollout_traces.sink.trackio_sink import TrackioSink
-from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.processor import StepProcessor
-from rollout_traces.steps.run_state import StoredStep
+from rollout_traces.steps.run_state import StepOptions, StoredStep
 from rollout_traces.worker.replay import Close, CloseLog, Replay
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
 from tests.worker.readback import rows

@@ -13,8 +13,8 @@ from rollout_traces.sink.stored import Stored, scalar_signature
 from rollout_traces.spool.folder import MemorySpool
 from rollout_traces.spool.patient_writer import PatientWriter
 from rollout_traces.spool.record import Record, encode
-from rollout_traces.steps.options import StepOptions
 from rollout_traces.steps.processor import StepProcessor
+from rollout_traces.steps.run_state import StepOptions
 from rollout_traces.trace.conversion import read_ledger
 from rollout_traces.worker.consumer import SpoolConsumer
 from rollout_traces.worker.replay import CloseLog

@@ -23,10 +23,15 @@ from rollout_traces.decode.grammars.json_calls import COHERE_ACTION, HERMES, MAR
 from rollout_traces.decode.grammars.kimi import KIMI
 from rollout_traces.decode.grammars.llama import LLAMA
 from rollout_traces.decode.grammars.mistral import MISTRAL
-from rollout_traces.decode.grammars.parse import NO_SCHEMAS, parameters_by_tool, parse_assistant
+from rollout_traces.decode.grammars.parse import (
+    FAMILIES,
+    NO_SCHEMAS,
+    TYPED_FAMILIES,
+    parameters_by_tool,
+    parse_assistant,
+)
 from rollout_traces.decode.grammars.python_calls import LFM2, PYTHON_CALLS
 from rollout_traces.decode.grammars.response_template import response_grammar
-from rollout_traces.decode.grammars.thinking import FAMILIES, TYPED_FAMILIES
 from rollout_traces.decode.grammars.tool_notations import parse_tool_definitions
 from rollout_traces.decode.grammars.xml_functions import XML_FUNCTIONS
 

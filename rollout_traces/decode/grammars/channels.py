@@ -19,7 +19,7 @@ from rollout_traces.decode.grammars.grammar import (
     call_region,
 )
 from rollout_traces.decode.grammars.json_calls import arguments_of
-from rollout_traces.decode.grammars.json_value import JsonError, loads
+from rollout_traces.decode.grammars.literal import JsonError, loads
 
 _TO = r"\s{0,8}to=(?P<%s>[^\s<]{1,200})"
 _HARMONY_HEAD = re.compile(

@@ -15,13 +15,7 @@ from rollout_traces.decode.grammars.grammar import (
     ShownByTexts,
     calls_region,
 )
-from rollout_traces.decode.grammars.json_value import (
-    JsonError,
-    json_end,
-    loads,
-    read_json,
-    visible_name,
-)
+from rollout_traces.decode.grammars.literal import JsonError, json_end, loads, read_json, visible_name
 
 NAME_KEYS = ("name", "tool_name")
 ARGUMENT_KEYS = ("arguments", "parameters", "args")

@@ -18,7 +18,7 @@ from rollout_traces.decode.grammars.json_calls import (
     read_arguments,
     read_calls,
 )
-from rollout_traces.decode.grammars.json_value import JsonError, read_json, visible_name
+from rollout_traces.decode.grammars.literal import JsonError, read_json, visible_name
 from rollout_traces.decode.grammars.python_calls import read_python_call
 
 _PYTHON_TAG = "<|python_tag|>"

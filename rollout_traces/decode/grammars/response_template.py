@@ -8,8 +8,7 @@ from typing import Any
 
 from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, Scan, TextSpan
 from rollout_traces.decode.grammars.json_calls import call_of
-from rollout_traces.decode.grammars.json_value import plain_data
-from rollout_traces.decode.grammars.literal import typed
+from rollout_traces.decode.grammars.literal import plain_data, typed
 from rollout_traces.model.text import SAID, quoted
 
 _CALL_FIELDS = ("tool_calls",)

@@ -8,8 +8,15 @@ from typing import Any
 
 from rollout_traces.decode.grammars.gemma import FUNCTION_GEMMA, GEMMA_4
 from rollout_traces.decode.grammars.grammar import Scan
-from rollout_traces.decode.grammars.json_value import JsonError, plain_data, read_json
-from rollout_traces.decode.grammars.literal import PYTHON, Literal, LiteralError, read_literal
+from rollout_traces.decode.grammars.literal import (
+    PYTHON,
+    JsonError,
+    Literal,
+    LiteralError,
+    plain_data,
+    read_json,
+    read_literal,
+)
 
 _DECLARATION = re.compile(r"declaration:([\w.\-]{1,200})(?=\{)")
 _XML_FUNCTION = re.compile(r"<function>\s{0,8}<name>([^<]{1,200})</name>")

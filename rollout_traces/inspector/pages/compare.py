@@ -26,7 +26,7 @@ from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import SplitView
 from rollout_traces.model.text import words
 from rollout_traces.store import Group, RunInfo, Store, TraceRow
-from rollout_traces.store.query.lexer import literal
+from rollout_traces.store.query.nodes import literal
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
 
 REWARDS = ("reward", "raw_reward", "advantage")

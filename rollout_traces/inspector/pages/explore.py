@@ -20,7 +20,7 @@ from rollout_traces.inspector.pages.figures import (
 from rollout_traces.inspector.workspace import ProjectView, SplitView
 from rollout_traces.store import Histogram, Store, TraceRow
 from rollout_traces.store.asking import Scope, Which
-from rollout_traces.store.query.lexer import literal
+from rollout_traces.store.query.nodes import literal
 from rollout_traces.store.rows import ColumnInfo
 
 MOST_DOWNLOADED = 1000

@@ -9,7 +9,7 @@ from typing import Any
 from rollout_traces.inspector.pages.figures import Number, scalars
 from rollout_traces.inspector.workspace import SplitView, remembered
 from rollout_traces.model.text import quoted, words
-from rollout_traces.store.query.lexer import literal
+from rollout_traces.store.query.nodes import literal
 
 LOADED = "funnel/prompts_loaded"
 """The scalar by which a trainer says how many prompts it took from its data at a step."""

@@ -30,7 +30,7 @@ from rollout_traces.metrics import StepView
 from rollout_traces.metrics.groups import tie_causes
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.store import StepInfo
-from rollout_traces.store.query.lexer import literal
+from rollout_traces.store.query.nodes import literal
 from rollout_traces.store.step_metrics import by_step, ledger_metrics, logged_metrics, of_closed_step, off_in
 
 EXAMPLES = 24

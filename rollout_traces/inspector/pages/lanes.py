@@ -19,7 +19,7 @@ from rollout_traces.inspector.workspace import SplitView, remembered, taken
 from rollout_traces.model.spans import KINDS, OF_TIME
 from rollout_traces.model.text import quoted_each, words
 from rollout_traces.model.units import MINUTE, MS
-from rollout_traces.store.query.lexer import literal
+from rollout_traces.store.query.nodes import literal
 from rollout_traces.store.step_metrics import notes_in
 
 BY = ("engine", "source", "rollout")

@@ -15,8 +15,16 @@ from rollout_traces.errors import StoreError
 from rollout_traces.model.bounded_reading import on_disk, read, schema_of
 from rollout_traces.model.private_files import make_folder
 from rollout_traces.store import manifest
-from rollout_traces.store.columns.assemble import ROW_BITS, stacked
-from rollout_traces.store.columns.schema import ALWAYS, PLACE, TRACE, column_of, kind_of_type, type_of
+from rollout_traces.store.columns.schema import (
+    ALWAYS,
+    PLACE,
+    ROW_BITS,
+    TRACE,
+    column_of,
+    kind_of_type,
+    stacked,
+    type_of,
+)
 from rollout_traces.store.exports import MESSAGES, NO_VALUE, SIDE, TEXTS
 from rollout_traces.store.exports.source import ExportSource, FoundFile
 from rollout_traces.store.index import Index, Progress, logger

@@ -23,7 +23,7 @@ from rollout_traces.errors import ConfigError, StoreError, extra
 from rollout_traces.model.bounded_reading import on_disk, read
 from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.model.text import SAID
-from rollout_traces.store.columns.assemble import ROW_BITS
+from rollout_traces.store.columns.schema import ROW_BITS
 from rollout_traces.store.exports import ABOUT, MESSAGES, METADATA, METRICS, SIDE, SPANS, TEXTS
 from rollout_traces.store.places import cached_index_path
 from rollout_traces.store.rows import StoredTrace

@@ -1,9 +1,13 @@
-"""The parts of a query as plain data. Every node knows where it stands in the query."""
+"""The parts of a query as plain data, tokens and nodes. Each knows where it stands in the query."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
+
+from rollout_traces.errors import QueryError
+from rollout_traces.model.plain_values import INT64_MAX
 
 Value = str | int | float | None
 Operator = Literal["=", "!=", "<", "<=", ">", ">="]
@@ -207,3 +211,113 @@ class Query:
 
     node: Node | None
     order: tuple[SortKey, ...] = ()
+
+
+TokenKind = Literal["name", "quoted", "word", "number", "string", "symbol", "end"]
+
+KEYWORDS = ("and", "or", "not", "in", "between", "is", "null", "has", "contains", "text", "true", "false")
+"""Words of the language, any case; as a column's name they need backquotes."""
+LONGEST = 1 << 16
+"""Characters of a query."""
+SHOWN = 80
+"""Characters of what is too long that a message repeats."""
+
+_PATTERNS = re.compile(
+    r"""
+    (?P<space>\s+)
+  | (?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
+  | (?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
+  | (?P<quoted>`(?:[^`]|``)+`)
+  | (?P<name>[^\W\d][\w.]*(?:/[\w.\-:@+]*[\w:@])*)
+  | (?P<symbol><=|>=|==|!=|<>|&&|\|\||!~|[!~<>=(),\[\]+\-*/%])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+_SAME = {"==": "=", "<>": "!=", "&&": "and", "||": "or", "!": "not"}
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token.
+
+    Attributes:
+        kind: `name`, `quoted` (a name in backquotes), `word` (of the language), `number`, `string`,
+            `symbol` or `end`.
+        value: the name, the word in lower case, the number, the string's text, the symbol.
+        start: its first character in the query.
+        stop: one past its last.
+    """
+
+    kind: TokenKind
+    value: str | int | float
+    start: int
+    stop: int
+
+
+def tokenize(text: str) -> list[Token]:
+    """Cuts a query into tokens, the last of kind `end`.
+
+    Raises:
+        QueryError: a character that begins no token, a string without its end, or a query that is too long.
+    """
+    if len(text) > LONGEST:
+        raise QueryError(f"{len(text)} characters; a query has at most {LONGEST}.", text[:SHOWN], 0, SHOWN)
+    tokens: list[Token] = []
+    at = 0
+    while at < len(text):
+        match = _PATTERNS.match(text, at)
+        if match is None:
+            raise _unreadable(text, at)
+        if match.lastgroup != "space":
+            tokens.append(_token(match))
+        at = match.end()
+    return [*tokens, Token("end", "", len(text), len(text))]
+
+
+def _token(match: re.Match[str]) -> Token:
+    found, start, stop = match.group(), match.start(), match.end()
+    if match.lastgroup == "number":
+        return Token("number", _number(found), start, stop)
+    if match.lastgroup == "string":
+        return Token("string", _unescape(found[1:-1]), start, stop)
+    if match.lastgroup == "quoted":
+        return Token("quoted", found[1:-1].replace("``", "`"), start, stop)
+    if match.lastgroup == "symbol":
+        same = _SAME.get(found, found)
+        return Token("word" if same.isalpha() else "symbol", same, start, stop)
+    if found.lower() in KEYWORDS:
+        return Token("word", found.lower(), start, stop)
+    return Token("name", found, start, stop)
+
+
+def _number(text: str) -> int | float:
+    try:
+        value = int(text)
+    except ValueError:
+        return float(text)
+    return value if value <= INT64_MAX else float(text)
+
+
+def literal(text: str) -> str:
+    """A text as a query holds it, in quotes."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _unescape(text: str) -> str:
+    """A backslash keeps a quote or a backslash, makes \\n, \\t and \\r, and stays before anything else."""
+    return re.sub(
+        r"\\(.)",
+        lambda m: _ESCAPES.get(m[1], m[1] if m[1] in "'\"\\" else m[0]),
+        text,
+        flags=re.DOTALL,
+    )
+
+
+def _unreadable(text: str, at: int) -> QueryError:
+    if text[at] in "'\"`":
+        return QueryError(f"this {text[at]} opens a text that never ends.", text, at, len(text))
+    stop = at + 1
+    while stop < len(text) and not text[stop].isspace() and text[stop] not in "()":
+        stop += 1
+    return QueryError(f"{text[at:stop]!r} cannot be read.", text, at, stop)

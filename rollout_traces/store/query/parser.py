@@ -24,8 +24,8 @@ from functools import lru_cache
 from typing import Literal, NoReturn
 
 from rollout_traces.errors import QueryError
-from rollout_traces.store.query.lexer import SHOWN, Token, tokenize
 from rollout_traces.store.query.nodes import (
+    SHOWN,
     All,
     Any,
     Arithmetic,
@@ -47,6 +47,8 @@ from rollout_traces.store.query.nodes import (
     SortKey,
     Term,
     Text,
+    Token,
+    tokenize,
 )
 
 MAX_DEPTH = 100

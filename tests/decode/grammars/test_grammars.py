@@ -4,7 +4,7 @@ import pytest
 
 from rollout_traces.decode.grammars import CALL_GRAMMARS, SAFE_CALL_GRAMMARS, grammars_for
 from rollout_traces.decode.grammars.grammar import Grammar
-from rollout_traces.decode.grammars.thinking import FAMILIES, TYPED_FAMILIES
+from rollout_traces.decode.grammars.parse import FAMILIES, TYPED_FAMILIES
 
 from .rendering import TEMPLATE_NAMES, template_text
 

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from rollout_traces.store.columns import rollout_table
-from rollout_traces.store.columns.assemble import stacked
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.rollout_table import (
     DamagedSegment,
@@ -22,7 +21,7 @@ from rollout_traces.store.columns.rollout_table import (
     superseded_sql,
     write_segment,
 )
-from rollout_traces.store.columns.schema import column_of, kind_of, type_of
+from rollout_traces.store.columns.schema import column_of, kind_of, stacked, type_of
 from rollout_traces.store.labels import Labelled, new_entry
 
 

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_traces.errors import QueryError
-from rollout_traces.store.query.lexer import literal, tokenize
-from rollout_traces.store.query.nodes import All, Compare, IsNull, Name, Not
+from rollout_traces.store.query.nodes import All, Compare, IsNull, Name, Not, literal, tokenize
 from rollout_traces.store.query.nodes import Any as AnyOf
 from rollout_traces.store.query.parser import parse_query, parse_search, parse_sort
 from tests.store.query.strategies import nodes, written

@@ -18,7 +18,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.around import raw_record as page_record
 from rollout_traces.inspector.workspace import ProjectView, Workspace
 from rollout_traces.sources.importing import import_rollouts
-from rollout_traces.sources.raw_record import raw_record
+from rollout_traces.sources.state import raw_record
 from rollout_traces.store.recorded_batch import raw_record_of
 from tests.sources.reading import SAMPLES
 
@@ -105,9 +105,7 @@ def test_a_file_s_kind_is_known_by_its_bytes_whatever_it_is_called(
     found = next((SAMPLES / sample).rglob(file))
     renamed = tmp_path / "file"
     shutil.copy(found, renamed)
-    monkeypatch.setattr(
-        "rollout_traces.sources.raw_record.imported_files", lambda *_: {str(found), str(renamed)}
-    )
+    monkeypatch.setattr("rollout_traces.sources.state.imported_files", lambda *_: {str(found), str(renamed)})
     one, other = (raw_record(trackio_dir, "raw", f"{path}:{number}") for path in (found, renamed))
     assert orjson.loads(one) and one == other
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_traces.sources.formats.trl_parquet import n_repeated
-from rollout_traces.sources.trl_tables import LoggedTable, TableReader, row_metadata
+from rollout_traces.sources.formats.trl_parquet import LoggedTable, TableReader, n_repeated, row_metadata
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
@@ -101,7 +100,7 @@ def shown(table: LoggedTable | None) -> str:
 
 class TestAProject:
     def test_tables_are_found_among_scalars(self, project, monkeypatch):
-        monkeypatch.setattr("rollout_traces.sources.trl_tables._ROWS_AT_ONCE", 2)
+        monkeypatch.setattr("rollout_traces.sources.formats.trl_parquet._ROWS_AT_ONCE", 2)
         for n in range(3):
             project.log({"train/rewards/right/mean": 0.5})
             project.log_table("ab" * (n + 1))

@@ -11,7 +11,7 @@ import pytest
 
 from rollout_traces.integrations import base
 from rollout_traces.integrations.followed import Followed
-from rollout_traces.integrations.trl_followed import TrlRows
+from rollout_traces.integrations.trl import TrlRows
 from rollout_traces.logger.live import LiveRollout
 
 
