@@ -5,14 +5,16 @@ import { number } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// A node of a tag with its classes, such as `p.rt-soft`; properties come first where there are any, then children.
-// An object would be taken for properties: a value of a rollout is given as text, `inert(String(value))`.
+// A node of a tag with its classes and the name that tests find it by, such as `p.rt-soft#note`; properties come first
+// where there are any, then children. An object would be taken for properties: a value of a rollout is given as text, `inert(String(value))`.
 function made(create, selector, given) {
-  const [tag, ...classes] = selector.split(".");
+  const [kind, testid] = selector.split("#");
+  const [tag, ...classes] = kind.split(".");
   const has = Object.getPrototypeOf(given[0] ?? "") === Object.prototype;
   const [props, children] = has ? [given[0], given.slice(1)] : [{}, given];
   const node = create(tag);
   if (classes.length) node.setAttribute("class", classes.join(" "));
+  if (testid) node.setAttribute("data-testid", testid);
   if (tag === "button") node.type = "button";
   for (const [key, value] of Object.entries(props)) {
     if (value === undefined || value === null || value === false) continue;
@@ -24,23 +26,29 @@ function made(create, selector, given) {
     else if (key === "value" || key === "checked") node[key] = value;
     else node.setAttribute(key, value === true ? "" : String(value));
   }
-  for (const child of children.flat(3)) {
-    if (child === null || child === undefined || child === false) continue;
-    node.append(child instanceof Node ? child : String(child));
-  }
+  node.append(...wanted(children));
   return node;
 }
+
+// What is null, undefined, false or an empty text is left out.
+const wanted = children => children.flat(3).filter(child => child || child === 0);
 
 export function h(selector, ...given) {
   return made(tag => document.createElement(tag), selector, given);
 }
+
+// The last two are items, and what draws one as a child: `h.each("ul", { testid }, names, name => h("li", name))`.
+h.each = (selector, ...given) => {
+  const [items, draw] = given.splice(-2);
+  return h(selector, ...given, items.map(draw));
+};
 
 export function svg(selector, ...given) {
   return made(tag => document.createElementNS(SVG, tag), selector, given);
 }
 
 export function replace(node, ...children) {
-  node.replaceChildren(...children.flat(3).filter(child => child !== null && child !== undefined && child !== false));
+  node.replaceChildren(...wanted(children));
   return node;
 }
 
@@ -136,15 +144,20 @@ export function openDialog(className, testid, title, ...body) {
   return dialog;
 }
 
-// A part of a page below its title; `note` stands faint beside the title, where there is one.
-export function block(selector, testid, title, note, ...inside) {
-  return h(selector, { testid }, h("h2", title, note ? h("span.rt-faint", ` ${note}`) : null), inside);
+// The title of what is shown beside a page, and its buttons.
+export function sideHead(title, ...buttons) {
+  return h("div.rt-side-head-line", h("h2", title), h("span", buttons));
 }
 
-// heads: the texts or cells of the head's one row; rows: those of the body.
-export function table(props, heads, rows) {
+// A part of a page below its title; `note` stands faint beside the title, where there is one.
+export function block(selector, title, note, ...inside) {
+  return h(selector, h("h2", title, note ? h("span.rt-faint", ` ${note}`) : null), inside);
+}
+
+// heads: the texts or cells of the head's one row; rows: those of the body, or what `draw` makes one of.
+export function table(props, heads, rows, draw = row => row) {
   const cells = heads.flat().map(head => (typeof head === "string" ? h("th", head) : head));
-  return h("table", props, h("thead", h("tr", cells)), h("tbody", rows));
+  return h("table", props, h("thead", h("tr", cells)), h("tbody", rows.map(draw)));
 }
 
 // Calls back when an element became wider or narrower, by more than a scroll bar's coming and going.

@@ -32,15 +32,12 @@ export function showHelp() {
     h(
       "div.rt-help-row",
       h("span", entry.meaning),
-      h(
-        "span",
-        entry.keys.map((key, i) => [i ? " " : null, h("kbd", name(key))]),
-      ),
+      h.each("span", entry.keys, (key, i) => [i ? " " : null, h("kbd", name(key))]),
     );
-  const grid = h(
-    "div.rt-help-grid",
-    sections.map(section => [h("h3", section), entries.filter(entry => entry.section === section).map(row)]),
-  );
+  const grid = h.each("div.rt-help-grid", sections, section => [
+    h("h3", section),
+    entries.filter(entry => entry.section === section).map(row),
+  ]);
   const dialog = openDialog("rt-help", "help", "Keyboard", grid);
   dialog.addEventListener("click", event => {
     if (event.target === dialog) dialog.close();

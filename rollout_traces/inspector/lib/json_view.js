@@ -48,7 +48,7 @@ export function sizeOf(value) {
 export function jsonView(value) {
   if (JSON.stringify(value).length <= SHORT)
     return h("pre.rt-code", { tabindex: "0" }, h("code", inert(JSON.stringify(value, null, 2))));
-  return h("div.rt-json.rt-code", { testid: "json", dir: "ltr" }, entries(value));
+  return h("div.rt-json.rt-code#json", { dir: "ltr" }, entries(value));
 }
 
 function entries(value, from = 0) {

@@ -240,7 +240,7 @@ function list(lines, first, depth) {
       const next = lines[at + 1] || "";
       if (!next.trim() || (indentOf(next) <= indent && !itemOf(next))) break;
       body.push("");
-    } else if (inset > indent || (body[body.length - 1] !== "" && !breaksList(line))) {
+    } else if (inset > indent || (body.at(-1) !== "" && !breaksList(line))) {
       body.push(line.slice(Math.min(inset, indent + 2)));
     } else break;
   }

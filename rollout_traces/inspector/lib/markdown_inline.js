@@ -125,7 +125,7 @@ class Inline {
     const stop = this.ticks(from - start, from);
     if (stop - from > MOST.code) return [{ kind: "text", text: text.slice(start, from) }, from];
     let inside = text.slice(from, stop);
-    if (inside.length > 2 && inside[0] === " " && inside[inside.length - 1] === " ") inside = inside.slice(1, -1);
+    if (inside.length > 2 && inside[0] === " " && inside.at(-1) === " ") inside = inside.slice(1, -1);
     return [{ kind: "code", text: inside }, stop + from - start];
   }
 

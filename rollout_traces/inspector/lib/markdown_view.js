@@ -128,11 +128,7 @@ function* code(parent, node) {
 
 function* table(parent, node, formulas) {
   const body = h("tbody");
-  const cellsOf = (tag, cells) =>
-    h(
-      "tr",
-      cells.map(cell => h(tag, { dir: "auto" }, inline(cell, formulas))),
-    );
+  const cellsOf = (tag, cells) => h.each("tr", cells, cell => h(tag, { dir: "auto" }, inline(cell, formulas)));
   attach(parent, h("div.rt-table-scroll", { tabindex: "0" }, h("table", h("thead", cellsOf("th", node.head)), body)));
   yield;
   for (const row of node.rows) {

@@ -25,10 +25,9 @@ export function shareButton(call, asked) {
 }
 
 function openShare(call, asked) {
-  const hidden = h("textarea.rt-input.rt-share-hidden", {
+  const hidden = h("textarea.rt-input.rt-share-hidden#share-hide", {
     rows: 3,
     "aria-label": "Texts to hide, one a line",
-    testid: "share-hide",
   });
   const said = h("p.rt-soft", { role: "status" });
   const dialog = openDialog(

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { number, percent, seconds, signed } from "../../../rollout_traces/inspector/lib/format.js";
-import { duration } from "../../../rollout_traces/inspector/components/live/duration.js";
+import { duration } from "../../../rollout_traces/inspector/components/live/opened.js";
 import { firstWords, inert, showWhitespace } from "../../../rollout_traces/inspector/lib/text.js";
 import { aroundHits, expression, terms } from "../../../rollout_traces/inspector/lib/highlight.js";
 

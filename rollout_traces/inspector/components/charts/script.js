@@ -50,8 +50,7 @@ export function drawnCharts(wanted, shown, series) {
 export function attemptsNote(resumedAt, run = null) {
   if (!resumedAt.length) return null;
   return h(
-    "p.rt-faint",
-    { testid: "attempts" },
+    "p.rt-faint#attempts",
     run === null ? "Resumed" : [inert(run), " was resumed"],
     ` at step ${resumedAt.map(number).join(", ")}: each step shows its newest attempt; dotted, what only an earlier one has.`,
   );
@@ -113,23 +112,22 @@ export class Charts {
           "label.rt-charts-smooth",
           { title: "Smoothing" },
           "smooth",
-          h("input", {
+          h("input#smoothing", {
             type: "range",
             min: 0,
             max: 0.95,
             step: 0.05,
             value: weight,
             "aria-label": "Smoothing",
-            testid: "smoothing",
             oninput: event => state.set({ smooth: Number(event.target.value) }, { fill: true }),
           }),
         ),
-        now.step === undefined || isStatic()
-          ? null
-          : ghost("explain", () => state.set({ page: "explain", a: null, b: null, against: null }), {
-              title: `What changed at step ${now.step} (7)`,
-              testid: "charts-explain",
-            }),
+        now.step !== undefined &&
+          !isStatic() &&
+          ghost("explain", () => state.set({ page: "explain", a: null, b: null, against: null }), {
+            title: `What changed at step ${now.step} (7)`,
+            testid: "charts-explain",
+          }),
         ghost("choose", () => this.choose(), { "aria-pressed": String(this.choosing), testid: "charts-choose" }),
       ),
       this.choosing ? this.chooser(names, chosen) : null,
@@ -159,18 +157,14 @@ export class Charts {
         }));
         const at = series[0].steps.indexOf(Number(now.step));
         const title = series.map(each => each.name).join(", ");
+        const values = series.flatMap(each => each.values);
         return h(
-          "figure.rt-chart",
-          { testid: "chart", dataset: { metric: name } },
+          "figure.rt-chart#chart",
+          { dataset: { metric: name } },
           h(
             "figcaption",
             h("span.rt-ellipsis", { title: chart.join(", ") }, title),
-            logButton(
-              now,
-              name,
-              series.flatMap(each => each.values),
-              title,
-            ),
+            logButton(now, name, values, title),
             this.withPicker(chosen, nth),
             h("b", at >= 0 && chart.length === 1 ? number(series[0].values[at]) : ""),
           ),
@@ -205,10 +199,9 @@ export class Charts {
       );
     };
     return h(
-      "select.rt-by.rt-with",
+      "select.rt-by.rt-with#chart-with",
       {
         "aria-label": `Another series in the chart of ${chart[0]}`,
-        testid: "chart-with",
         onfocus: list,
         onpointerdown: list,
         onchange: event => {
@@ -232,19 +225,16 @@ export class Charts {
       .sort((a, b) => b[1] - a[1]);
     if (!spent.length) return null;
     const top = spent[0][1];
-    return h(
-      "section.rt-timings",
-      { testid: "timings" },
+    return h.each(
+      "section.rt-timings#timings",
       h("h2", `Where the time went at step ${number(step)}`),
-      spent
-        .slice(0, 12)
-        .map(([name, value]) =>
-          h(
-            "div.rt-timing",
-            h("span.rt-ellipsis", { title: name }, name.replace(/^(time|timeperf)\//, "")),
-            h("span.rt-bar", h("i", { style: { width: `${(value / top) * 100}%`, background: "var(--rt-accent)" } })),
-            h("b", seconds(value)),
-          ),
+      spent.slice(0, 12),
+      ([name, value]) =>
+        h(
+          "div.rt-timing",
+          h("span.rt-ellipsis", { title: name }, name.replace(/^(time|timeperf)\//, "")),
+          h("span.rt-bar", h("i", { style: { width: `${(value / top) * 100}%`, background: "var(--rt-accent)" } })),
+          h("b", seconds(value)),
         ),
     );
   }

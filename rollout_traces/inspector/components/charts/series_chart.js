@@ -98,26 +98,22 @@ export function seriesChart(series, options) {
 
 // Of several series, which line is which.
 export function legend(series) {
-  return h(
-    "div.rt-chart-legend",
-    { testid: "legend" },
-    series.map((each, i) =>
-      h(
-        "span",
-        svg(
-          "svg",
-          { width: 22, height: 8, "aria-hidden": "true" },
-          svg("line", {
-            x1: 1,
-            x2: 21,
-            y1: 4,
-            y2: 4,
-            class: `rt-line rt-dash-${i % 4}`,
-            style: { stroke: `var(--rt-series-${i % 6})` },
-          }),
-        ),
-        inert(each.name),
+  return h.each("div.rt-chart-legend#legend", series, (each, i) =>
+    h(
+      "span",
+      svg(
+        "svg",
+        { width: 22, height: 8, "aria-hidden": "true" },
+        svg("line", {
+          x1: 1,
+          x2: 21,
+          y1: 4,
+          y2: 4,
+          class: `rt-line rt-dash-${i % 4}`,
+          style: { stroke: `var(--rt-series-${i % 6})` },
+        }),
       ),
+      inert(each.name),
     ),
   );
 }
@@ -212,8 +208,8 @@ function steppable(root, steps, step, onStep) {
   root.setAttribute("tabindex", "0");
   root.setAttribute("role", "slider");
   root.setAttribute("aria-valuemin", steps[0]);
-  root.setAttribute("aria-valuemax", steps[steps.length - 1]);
-  root.setAttribute("aria-valuenow", step ?? steps[steps.length - 1]);
+  root.setAttribute("aria-valuemax", steps.at(-1));
+  root.setAttribute("aria-valuenow", step ?? steps.at(-1));
   root.addEventListener("keydown", event => {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!by) return;
@@ -222,4 +218,12 @@ function steppable(root, steps, step, onStep) {
     const here = steps.indexOf(step);
     onStep(steps[Math.min(Math.max((here < 0 ? steps.length - 1 : here) + by, 0), steps.length - 1)]);
   });
+}
+
+// One series. steps, values: arrays of one length; options as of seriesChart, and x and superseded.
+export function lineChart(steps, values, options) {
+  return seriesChart(
+    [{ name: options.label || "", steps, values, x: options.x, superseded: options.superseded }],
+    options,
+  );
 }

@@ -42,7 +42,7 @@ export function mount(element, server) {
 function update(now, changed) {
   const steps = splitOf(now)?.steps || [];
   if (now.step === undefined && steps.length && !(now.a && now.b))
-    return state.set({ step: steps[steps.length - 1] }, { fill: true });
+    return state.set({ step: steps.at(-1) }, { fill: true });
   const wanted = state.valuesOf(now, KEYS);
   if (wanted !== shownFor) load(now, wanted);
   else if (LOOK_KEYS.some(key => changed.has(key))) for (const view of views) view.setLook(lookOf(now));
@@ -113,10 +113,7 @@ function draw(answer) {
       divergenceChip(answer),
       shareButton(call, () => ({ ...asked(now), what: "compare", a: answer.sides[0].id, b: answer.sides[1].id })),
     ),
-    h(
-      "div.rt-compare-columns",
-      views.map((view, at) => column(view, answer, at)),
-    ),
+    h.each("div.rt-compare-columns", views, (view, at) => column(view, answer, at)),
   );
   scroller.scrollTop = 0;
   if (now.at === "difference") requestAnimationFrame(goToDivergence);
@@ -159,45 +156,36 @@ function sideHead(answer, at) {
       "div.rt-side-flags",
       grouped(side.flags).map(entry =>
         h(
-          "button",
+          "button#flag",
           {
             class: `rt-chip rt-chip-${entry.severity}`,
-            testid: "flag",
             title: inert(entry.message),
             onclick: () => views[at].showFlag(entry.flags[0]),
           },
           entry.name.replaceAll("_", " "),
           entry.flags.length > 1 ? ` \u00d7${entry.flags.length}` : "",
-          side.explains?.[entry.name]
-            ? h(
-                "span.rt-faint",
-                { testid: "explains" },
-                ` explains ${side.explains[entry.name].join(", ").replaceAll("_", " ")}`,
-              )
-            : null,
+          side.explains?.[entry.name] &&
+            h("span.rt-faint#explains", ` explains ${side.explains[entry.name].join(", ").replaceAll("_", " ")}`),
         ),
       ),
-      side.usual_flags?.length
-        ? h(
-            "span.rt-faint",
-            { testid: "usual-flags", title: "Properties of the run or of the group, not of this rollout" },
-            `usual: ${side.usual_flags.join(", ").replaceAll("_", " ")}`,
-          )
-        : null,
+      side.usual_flags?.length > 0 &&
+        h(
+          "span.rt-faint#usual-flags",
+          { title: "Properties of the run or of the group, not of this rollout" },
+          `usual: ${side.usual_flags.join(", ").replaceAll("_", " ")}`,
+        ),
     ),
     h(
       "a.rt-side-open",
-      {
-        ...state.link({
-          page: "rollouts",
-          step: m.step,
-          group: m.group,
-          sample: m.sample,
-          id: m.group === undefined ? side.id : null,
-          a: null,
-          b: null,
-        }),
-      },
+      state.link({
+        page: "rollouts",
+        step: m.step,
+        group: m.group,
+        sample: m.sample,
+        id: m.group === undefined ? side.id : null,
+        a: null,
+        b: null,
+      }),
       "open under Rollouts",
     ),
   );
@@ -224,12 +212,11 @@ function deltaTable(answer) {
       ),
     );
   return h(
-    "section.rt-deltas",
-    { tabindex: "0", "aria-label": "What differs", testid: "deltas" },
+    "section.rt-deltas#deltas",
+    { tabindex: "0", "aria-label": "What differs" },
     table(null, [h("th", `${rows.length} differ`), h("th", "A"), h("th", "B"), h("th", "B − A")], rows.map(line)),
-    same.length
-      ? h("p.rt-faint", `equal: ${same.map(row => row.name.replace("component/", "").replaceAll("_", " ")).join(", ")}`)
-      : null,
+    same.length > 0 &&
+      h("p.rt-faint", `equal: ${same.map(row => row.name.replace("component/", "").replaceAll("_", " ")).join(", ")}`),
   );
 }
 
@@ -252,9 +239,8 @@ function column(view, answer, at) {
   const cards = view.turnCards.map(card => card.root);
   const folded = whole
     ? h(
-        "details.rt-shared",
+        "details.rt-shared#shared-prefix",
         {
-          testid: "shared-prefix",
           open: answer.sides.every(side => side.tokens.n === shared),
           ontoggle: event => {
             for (const other of root.querySelectorAll(".rt-shared")) other.open = event.target.open;
@@ -270,8 +256,7 @@ function column(view, answer, at) {
     card.draw();
     card.body.before(
       h(
-        "div.rt-divergence",
-        { testid: "first-divergence" },
+        "div.rt-divergence#first-divergence",
         shared > turns[whole].start
           ? `the first ${plural(shared - turns[whole].start, "token")} of this turn are shared; they part at token ${number(shared)}`
           : `they part at token ${number(shared)}`,
@@ -281,14 +266,13 @@ function column(view, answer, at) {
   }
   if (shared === null && firstDifferent(answer) < turns.length) {
     view.turnCards[firstDifferent(answer)].body.before(
-      h("div.rt-divergence", { testid: "first-divergence" }, "the first turn that differs"),
+      h("div.rt-divergence#first-divergence", "the first turn that differs"),
     );
   }
   const ended =
     shared !== null && whole === turns.length && answer.sides.some(side => side.tokens.n > shared)
       ? h(
-          "div.rt-divergence.rt-ends-here",
-          { testid: "first-divergence" },
+          "div.rt-divergence.rt-ends-here#first-divergence",
           `this rollout ends here, after ${plural(shared, "token")}; the other goes on`,
         )
       : null;
@@ -331,19 +315,15 @@ function loadHistory(now, answer, node) {
       replace(
         node,
         h("span.rt-label", `this prompt at ${history.steps.length} steps`),
-        h(
-          "div.rt-history-strip",
-          { testid: "prompt-history" },
-          history.steps.map(each =>
-            h("button", {
-              class: each.step === answer.sides[0].metadata.step ? "rt-here" : "",
-              style: { "--dot": rewardColour(each.reward, history.range) },
-              title: `step ${number(each.step)}: mean reward ${number(each.reward)}${each.pass_rate === null ? "" : `, ${percent(each.pass_rate)} solved`}, ${plural(each.n, "rollout")}, ${each.traced.length} kept`,
-              "aria-label": `step ${each.step}`,
-              disabled: !each.traced.length,
-              onclick: () => openStep(now, answer, each),
-            }),
-          ),
+        h.each("div.rt-history-strip#prompt-history", history.steps, each =>
+          h("button", {
+            class: each.step === answer.sides[0].metadata.step ? "rt-here" : "",
+            style: { "--dot": rewardColour(each.reward, history.range) },
+            title: `step ${number(each.step)}: mean reward ${number(each.reward)}${each.pass_rate === null ? "" : `, ${percent(each.pass_rate)} solved`}, ${plural(each.n, "rollout")}, ${each.traced.length} kept`,
+            "aria-label": `step ${each.step}`,
+            disabled: !each.traced.length,
+            onclick: () => openStep(now, answer, each),
+          }),
         ),
       );
     },
@@ -352,9 +332,8 @@ function loadHistory(now, answer, node) {
 }
 
 async function openStep(now, answer, each) {
-  const other = await call("compare", { ...asked(now), step: each.step, group: each.group, a: null, b: null }).catch(
-    () => null,
-  );
+  const ofStep = { ...asked(now), step: each.step, group: each.group, a: null, b: null };
+  const other = await call("compare", ofStep).catch(() => null);
   const best = other?.sides[0];
   if (best) state.set({ a: answer.sides[0].id, b: best.id });
 }

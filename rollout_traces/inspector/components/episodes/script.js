@@ -137,9 +137,8 @@ function draw() {
 
 function listed(each) {
   return h(
-    "button.rt-episode",
+    "button.rt-episode#episode",
     {
-      testid: "episode",
       "aria-current": each.episode === data.tree.episode ? "true" : null,
       title: inert(each.episode),
       onclick: () => state.set({ episode: each.episode, group: null, sample: null }),
@@ -160,26 +159,18 @@ function head() {
   return h(
     "header.rt-episode-head",
     h("h1", `Episode ${inert(shown.episode)}`),
-    h(
-      "span",
-      { testid: "episode-reward" },
-      "reward ",
-      h("b", number(shown.reward)),
-      shown.one_reward ? ", counted once" : "",
-    ),
+    h("span#episode-reward", "reward ", h("b", number(shown.reward)), shown.one_reward ? ", counted once" : ""),
     h(
       "span.rt-soft",
       `${plural(shown.n_rows, "row")}, ${number(trained)} trained${shown.n_rows > shown.rows.length ? `; the first ${number(shown.rows.length)} are drawn` : ""}`,
     ),
-    shown.one_reward
-      ? null
-      : h("p", "Its rows have different rewards. Groups and pass rates count the row that left no other."),
-    shown.n_lost
-      ? h(
-          "p",
-          `${plural(shown.n_lost, "row")} left one that is not in this step, or that cannot be told from the ledger: drawn without the link.`,
-        )
-      : null,
+    !shown.one_reward &&
+      h("p", "Its rows have different rewards. Groups and pass rates count the row that left no other."),
+    shown.n_lost > 0 &&
+      h(
+        "p",
+        `${plural(shown.n_lost, "row")} left one that is not in this step, or that cannot be told from the ledger: drawn without the link.`,
+      ),
   );
 }
 
@@ -207,7 +198,8 @@ function tree(opened) {
         h("th", `the way through ${axis.unit === "seconds" ? `time, ${seconds(axis.end)}` : "tokens"}`),
         h("th", "flags"),
       ],
-      data.tree.rows.map(row => branchRow(row, opened, axis, extras)),
+      data.tree.rows,
+      row => branchRow(row, opened, axis, extras),
     ),
     h(
       "p.rt-tree-legend",
@@ -315,13 +307,12 @@ function show(rollout, row, below) {
       "header.rt-branch-head",
       h("h2", nameOf(row)),
       howItLeft(row),
-      parent
-        ? button(
-            `back to ${nameOf(parent)}${row.left.left_at === null ? "" : `, turn ${row.left.left_at}`}`,
-            () => choose(parent, row.left.left_at),
-            { testid: "to-parent" },
-          )
-        : null,
+      parent &&
+        button(
+          `back to ${nameOf(parent)}${row.left.left_at === null ? "" : `, turn ${row.left.left_at}`}`,
+          () => choose(parent, row.left.left_at),
+          { testid: "to-parent" },
+        ),
       ghost("open under Rollouts", () =>
         state.set({ page: "rollouts", group: row.group, sample: row.sample, episode: null }),
       ),

@@ -20,23 +20,19 @@ export function inForce(title, diagnoses) {
 function head(answer) {
   return [
     h(
-      "p.rt-soft",
-      { testid: "explain-against" },
+      "p.rt-soft#explain-against",
       h("b", inert(answer.a)),
       " against ",
       h("b", inert(answer.b)),
       `: ${plural(answer.rows[0], "rollout")} in ${plural(answer.groups[0], "group")} against ${number(answer.rows[1])} in ${number(answer.groups[1])}; ${number(answer.n_tested)} columns and values compared, false discovery held at 1 %.`,
     ),
-    ...[...answer.remarks, ...answer.problems].map(remark =>
-      h("p.rt-soft", { testid: "explain-remark" }, inert(remark)),
-    ),
+    ...[...answer.remarks, ...answer.problems].map(remark => h("p.rt-soft#explain-remark", inert(remark))),
   ];
 }
 
 function findings(answer, doing) {
   return h(
-    "section",
-    { testid: "findings" },
+    "section#findings",
     h("h3", "What differs"),
     answer.findings.length
       ? answer.findings.map((each, at) => finding(each, at, doing))
@@ -50,16 +46,10 @@ function findings(answer, doing) {
 function beside(answer, doing) {
   return [
     answer.decompositions.map((each, at) => parts(each, at, doing)),
-    answer.carried.length
-      ? h(
-          "section",
-          { testid: "carried" },
-          h("h3", "Who carried it"),
-          answer.carried.map((each, at) =>
-            counted("carried", at, doing, inert(each.sentence), " ", examples(each.ids, doing)),
-          ),
-        )
-      : null,
+    answer.carried.length > 0 &&
+      h.each("section#carried", h("h3", "Who carried it"), answer.carried, (each, at) =>
+        counted("carried", at, doing, inert(each.sentence), " ", examples(each.ids, doing)),
+      ),
     phrases("Written more often in A", answer.phrases, doing),
     phrases("Winners of A’s groups write more often", answer.winners, doing),
     Object.entries(answer.only_in).map(([column, side]) => h("p.rt-faint", `Only ${side} knows ${inert(column)}.`)),
@@ -72,8 +62,8 @@ function finding(each, at, doing) {
   const { detail, effect } = each;
   const slot = h("div");
   return h(
-    "div.rt-finding",
-    { testid: "finding", dataset: { column: each.column } },
+    "div.rt-finding#finding",
+    { dataset: { column: each.column } },
     h("p", inert(each.sentence)),
     h(
       "p.rt-faint",
@@ -83,12 +73,11 @@ function finding(each, at, doing) {
     h(
       "div.rt-run-more",
       detail ? [h("span.rt-faint", detail.examples.length ? "typical" : null), examples(detail.examples, doing)] : null,
-      detail?.place?.where
-        ? ghost("rollouts", () => doing.rollouts(detail.place), {
-            title: detail.place.where,
-            testid: "finding-rollouts",
-          })
-        : null,
+      detail?.place?.where &&
+        ghost("rollouts", () => doing.rollouts(detail.place), {
+          title: detail.place.where,
+          testid: "finding-rollouts",
+        }),
       queries(slot, () => doing.figures("findings", at)),
     ),
     slot,
@@ -118,7 +107,7 @@ function bars({ edges, a, b }) {
     width: PICTURE.width,
     height: PICTURE.height + 13,
     role: "img",
-    "aria-label": `Both distributions, from ${number(edges[0])} to ${number(edges[edges.length - 1])}`,
+    "aria-label": `Both distributions, from ${number(edges[0])} to ${number(edges.at(-1))}`,
   });
   for (const [name, values] of [
     ["b", b],
@@ -138,11 +127,7 @@ function bars({ edges, a, b }) {
     });
   picture.append(
     svg("text.rt-axis", { x: 0, y: PICTURE.height + 11 }, number(edges[0])),
-    svg(
-      "text.rt-axis",
-      { x: PICTURE.width, y: PICTURE.height + 11, "text-anchor": "end" },
-      number(edges[edges.length - 1]),
-    ),
+    svg("text.rt-axis", { x: PICTURE.width, y: PICTURE.height + 11, "text-anchor": "end" }, number(edges.at(-1))),
   );
   return h("div.rt-pictured", picture, key());
 }
@@ -173,28 +158,22 @@ function parts(each, at, doing) {
   if (rows.length < 2 || (!each.components.length && each.mixes.length < 2)) return null;
   const top = Math.max(...rows.map(([, value]) => Math.abs(value)), 1e-12);
   return h(
-    "section",
-    { testid: "decomposition" },
+    "section#decomposition",
     h("h3", `Mean reward ${signed(each.change)}, by ${inert(each.column).replaceAll("_", " ")}`),
-    h(
-      "div.rt-change-parts",
-      rows
-        .slice(0, 12)
-        .map(([name, value]) => [
-          h("span.rt-ellipsis", { title: name }, inert(name)),
-          h(
-            "span.rt-part-bar",
-            h("i", {
-              class: value < 0 ? "rt-down" : "",
-              style: {
-                left: `${value < 0 ? 50 - (50 * Math.abs(value)) / top : 50}%`,
-                width: `${(50 * Math.abs(value)) / top}%`,
-              },
-            }),
-          ),
-          h("b", signed(value)),
-        ]),
-    ),
+    h.each("div.rt-change-parts", rows.slice(0, 12), ([name, value]) => [
+      h("span.rt-ellipsis", { title: name }, inert(name)),
+      h(
+        "span.rt-part-bar",
+        h("i", {
+          class: value < 0 ? "rt-down" : "",
+          style: {
+            left: `${value < 0 ? 50 - (50 * Math.abs(value)) / top : 50}%`,
+            width: `${(50 * Math.abs(value)) / top}%`,
+          },
+        }),
+      ),
+      h("b", signed(value)),
+    ]),
     counted("decompositions", at, doing),
   );
 }
@@ -202,31 +181,18 @@ function parts(each, at, doing) {
 // A sentence of a list of the answer, with the query of its figures.
 function counted(of, at, doing, ...said) {
   const slot = h("div");
-  return h(
-    "div",
-    h(
-      "p",
-      said,
-      " ",
-      queries(slot, () => doing.figures(of, at)),
-    ),
-    slot,
-  );
+  const figures = queries(slot, () => doing.figures(of, at));
+  return h("div", h("p", said, " ", figures), slot);
 }
 
 function phrases(title, found, doing) {
   if (!found.length) return null;
-  return h(
-    "section",
-    { testid: "phrases" },
-    h("h3", title),
-    found.map(each =>
-      h(
-        "p",
-        h("mark.rt-phrase", inert(each.phrase)),
-        ` ${number(each.n_a)} rollouts (${percent(each.share_a)}) against ${number(each.n_b)} (${percent(each.share_b)}) `,
-        examples(each.examples, doing, each.phrase),
-      ),
+  return h.each("section#phrases", h("h3", title), found, each =>
+    h(
+      "p",
+      h("mark.rt-phrase", inert(each.phrase)),
+      ` ${number(each.n_a)} rollouts (${percent(each.share_a)}) against ${number(each.n_b)} (${percent(each.share_b)}) `,
+      examples(each.examples, doing, each.phrase),
     ),
   );
 }

@@ -22,10 +22,7 @@ export function queries(slot, ask, step = null) {
       try {
         const answer = await ask();
         if (!open) return undefined;
-        replace(
-          slot,
-          answer.queries.map(query => drawn(query, step)),
-        );
+        slot.replaceChildren(...answer.queries.map(query => drawn(query, step)));
         for (const row of slot.querySelectorAll(".rt-here")) showRow(row);
       } catch (error) {
         replace(slot, h("p.rt-faint", { role: "alert" }, error.message));
@@ -48,8 +45,7 @@ function drawn({ sql, columns, rows, n_rows }, step) {
   const isHere = row => step !== null && steps >= 0 && row[steps] === step;
   const cell = (value, at) => h("td", at === sides ? (value ? "B" : "A") : shown(value, 6));
   return h(
-    "div.rt-query",
-    { testid: "query" },
+    "div.rt-query#query",
     scrolling(
       "The query's answer",
       table(

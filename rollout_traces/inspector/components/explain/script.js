@@ -28,7 +28,7 @@ export function mount(element, server) {
 function update(now) {
   const steps = splitOf(now)?.steps || [];
   if (now.step === undefined && !now.steps && !now.where && !now.against && steps.length)
-    return state.set({ step: steps[steps.length - 1] }, { fill: true });
+    return state.set({ step: steps.at(-1) }, { fill: true });
   drawSides(now);
   const wanted = JSON.stringify(ASKED.map(key => now[key] ?? null));
   if (wanted !== shownFor) {
@@ -57,7 +57,7 @@ function load(now) {
     call("explain", request),
     answer => {
       const { head, findings, beside } = explanation(answer, actions(request, call));
-      const force = h("section", { testid: "in-force" });
+      const force = h("section#in-force");
       replace(
         slot,
         h("div.rt-explain-head", head),
@@ -114,6 +114,7 @@ function drawSides(now) {
   const put = patch => state.set({ against: formatAgainst({ ...b, ...patch }) });
   const range = value =>
     /^\d+$/.test(value) ? { step: Number(value), steps: null } : { steps: value || null, step: null };
+  const runs = catalog.runs.map(run => [run.name, run.label]);
   const others = catalog.runs.filter(run => run.name !== now.run);
   const splits = (runOf(now)?.splits || []).filter(split => split.name !== now.split);
   const kinds = Object.entries(KINDS).filter(
@@ -123,8 +124,7 @@ function drawSides(now) {
   replace(
     slot,
     h(
-      "div.rt-side",
-      { testid: "side-a" },
+      "div.rt-side#side-a",
       h("b", "A"),
       h("span.rt-soft", `${inert(now.run || "")}, ${inert(now.split || "")}`),
       field("steps", now.steps || now.step || "", "all; 85 or 10:20", value => state.set(range(value)), "a-steps"),
@@ -138,18 +138,10 @@ function drawSides(now) {
       ),
     ),
     h(
-      "div.rt-side",
-      { testid: "side-b" },
+      "div.rt-side#side-b",
       h("b", "B"),
       choice("against", kind, kinds, chosen => choose(chosen, now, others, splits), "b-kind"),
-      "run" in b &&
-        choice(
-          "run",
-          b.run,
-          catalog.runs.map(run => [run.name, run.label]),
-          run => put({ run }),
-          "b-run",
-        ),
+      "run" in b && choice("run", b.run, runs, run => put({ run }), "b-run"),
       "split" in b &&
         choice(
           "split",

@@ -188,16 +188,13 @@ function cell(name, value, step) {
   if (Array.isArray(value))
     return h(
       "td",
-      h(
-        "span.rt-cell-tags",
-        value.map(tag =>
-          h(
-            "span",
-            name === "flags" && isUsual(tag, step)
-              ? { class: "rt-chip", title: "usual in this run", testid: "usual-flag" }
-              : { class: `rt-chip rt-chip-${data.severities[tag] || "plain"}` },
-            inert(String(tag)).replaceAll("_", " "),
-          ),
+      h.each("span.rt-cell-tags", value, tag =>
+        h(
+          "span",
+          name === "flags" && isUsual(tag, step)
+            ? { class: "rt-chip", title: "usual in this run", testid: "usual-flag" }
+            : { class: `rt-chip rt-chip-${data.severities[tag] || "plain"}` },
+          inert(String(tag)).replaceAll("_", " "),
         ),
       ),
     );
@@ -248,39 +245,36 @@ function drawTable(now) {
     return;
   }
   body = h("tbody", data.rows.map(rowNode));
-  const head = h(
-    "tr",
-    data.columns.map(name =>
-      name === "snippet"
-        ? h("th", { title: "The text around what was found" }, "found")
-        : h(
-            "th",
+  const head = h.each("tr", data.columns, name =>
+    name === "snippet"
+      ? h("th", { title: "The text around what was found" }, "found")
+      : h(
+          "th",
+          {
+            class: kindOf(name) === "number" ? "rt-num" : "",
+            title: known.find(column => column.name === name)?.meaning || name,
+            "aria-sort": now.sort === name ? "ascending" : now.sort === `-${name}` ? "descending" : null,
+          },
+          h(
+            "button.rt-hist-button",
             {
-              class: kindOf(name) === "number" ? "rt-num" : "",
-              title: known.find(column => column.name === name)?.meaning || name,
-              "aria-sort": now.sort === name ? "ascending" : now.sort === `-${name}` ? "descending" : null,
-            },
-            h(
-              "button.rt-hist-button",
-              {
-                title: `How ${name} is spread`,
-                "aria-label": `How ${name} is spread`,
-                "aria-pressed": String(now.hist === name),
-                onclick: () => {
-                  choosing = false;
-                  state.set({ hist: now.hist === name ? null : name });
-                },
+              title: `How ${name} is spread`,
+              "aria-label": `How ${name} is spread`,
+              "aria-pressed": String(now.hist === name),
+              onclick: () => {
+                choosing = false;
+                state.set({ hist: now.hist === name ? null : name });
               },
-              "▮",
-            ),
-            h(
-              "button",
-              { onclick: () => order(now, name) },
-              name,
-              h("span.rt-sort", now.sort === name ? "↑" : now.sort === `-${name}` ? "↓" : ""),
-            ),
+            },
+            "▮",
           ),
-    ),
+          h(
+            "button",
+            { onclick: () => order(now, name) },
+            name,
+            h("span.rt-sort", now.sort === name ? "↑" : now.sort === `-${name}` ? "↓" : ""),
+          ),
+        ),
   );
   sentinel = h("div.rt-sentinel");
   replace(slot, h("table", h("thead", head), body), sentinel);
@@ -330,12 +324,8 @@ function drawSide(now) {
   const wanted = JSON.stringify([now.hist, shownFor, known.length, withSpreads()]);
   if (wanted === spreadFor || !data) return undefined;
   spreadFor = wanted;
-  const names = [
-    ...new Set([
-      now.hist,
-      ...(withSpreads() ? WORTH_SEEING.filter(name => known.some(column => column.name === name)) : []),
-    ]),
-  ].filter(Boolean);
+  const seen = withSpreads() ? WORTH_SEEING.filter(name => known.some(column => column.name === name)) : [];
+  const names = [...new Set([now.hist, ...seen])].filter(Boolean);
   const slots = names.map(
     name =>
       side.querySelector(`[data-spread="${CSS.escape(name)}"]`) ||
@@ -387,8 +377,7 @@ function chooser(now) {
     );
   fill(columnQuery);
   return h(
-    "section.rt-columns-panel",
-    { testid: "columns-panel" },
+    "section.rt-columns-panel#columns-panel",
     h(
       "div.rt-side-head-line",
       h("h2", "Columns"),
@@ -437,13 +426,8 @@ function spreadView(answer) {
     const width = 280;
     const bar = width / counts.length;
     const drawing = svg(
-      "svg.rt-hist",
-      {
-        viewBox: `0 0 ${width} 90`,
-        role: "group",
-        "aria-label": `How ${answer.column} is spread`,
-        testid: "histogram",
-      },
+      "svg.rt-hist#histogram",
+      { viewBox: `0 0 ${width} 90`, role: "group", "aria-label": `How ${answer.column} is spread` },
       counts.map((count, i) =>
         svg(
           "g.rt-hist-bar",
@@ -467,7 +451,7 @@ function spreadView(answer) {
         ),
       ),
       svg("text.rt-axis", { x: 0, y: 85 }, number(edges[0])),
-      svg("text.rt-axis", { x: width, y: 85, "text-anchor": "end" }, number(edges[edges.length - 1])),
+      svg("text.rt-axis", { x: width, y: 85, "text-anchor": "end" }, number(edges.at(-1))),
     );
     return [head, drawing, h("p.rt-faint", unknown ? `${plural(unknown, "row")} without a value` : "")];
   }
@@ -475,28 +459,25 @@ function spreadView(answer) {
   const top = Math.max(1, ...answer.facets.map(facet => facet[1]));
   return [
     head,
-    h(
-      "div.rt-facets",
-      { testid: "facets" },
-      answer.facets
-        .slice(0, state.get().hist === answer.column ? 40 : 8)
-        .map(([value, count]) =>
-          h(
-            "button",
-            {
-              disabled: value === null,
-              onclick: () =>
-                narrow(
-                  answer.kind === "tags"
-                    ? `${answer.column} has ${quoted(value)}`
-                    : `${answer.column} = ${typeof value === "number" ? value : quoted(value)}`,
-                ),
-            },
-            h("span.rt-facet-bar", { style: { width: `${(count / top) * 100}%` } }),
-            h("span.rt-ellipsis", value === null ? "unknown" : shown(value)),
-            h("b", number(count)),
-            h("span.rt-faint", percent(count / total)),
-          ),
+    h.each(
+      "div.rt-facets#facets",
+      answer.facets.slice(0, state.get().hist === answer.column ? 40 : 8),
+      ([value, count]) =>
+        h(
+          "button",
+          {
+            disabled: value === null,
+            onclick: () =>
+              narrow(
+                answer.kind === "tags"
+                  ? `${answer.column} has ${quoted(value)}`
+                  : `${answer.column} = ${typeof value === "number" ? value : quoted(value)}`,
+              ),
+          },
+          h("span.rt-facet-bar", { style: { width: `${(count / top) * 100}%` } }),
+          h("span.rt-ellipsis", value === null ? "unknown" : shown(value)),
+          h("b", number(count)),
+          h("span.rt-faint", percent(count / total)),
         ),
     ),
   ];

@@ -14,23 +14,21 @@ const EXAMPLES = [
 
 export function buildFilterBar({ columns = () => [], placeholder = "filter, such as reward < 0.5" } = {}) {
   const list = h("datalist", { id: `rt-columns-${Math.random().toString(36).slice(2)}` });
-  const where = h("input.rt-input.rt-where", {
+  const where = h("input.rt-input.rt-where#filter-input", {
     placeholder,
     spellcheck: "false",
     autocomplete: "off",
     "aria-label": "Filter",
-    testid: "filter-input",
     onkeydown: event => {
       if (event.key === "Enter") state.set({ where: event.target.value.trim() });
     },
     onchange: event => state.set({ where: event.target.value.trim() }),
     onfocus: () => showHelp(),
   });
-  const text = h("input.rt-input.rt-search", {
+  const text = h("input.rt-input.rt-search#search-input", {
     type: "search",
     placeholder: "search the text",
     "aria-label": "Search the text",
-    testid: "search-input",
     oninput: debounce(250, event => state.set({ text: event.target.value.trim() })),
   });
   const below = h("div.rt-filter-below");
@@ -40,7 +38,7 @@ export function buildFilterBar({ columns = () => [], placeholder = "filter, such
   });
   const clear = ghost("clear", () => state.set({ where: null, text: null }));
   const actions = h("span.rt-filter-actions", { hidden: true }, explain, clear);
-  const root = h("div.rt-filter-bar", { testid: "filter-bar" }, where, text, actions, list, below);
+  const root = h("div.rt-filter-bar#filter-bar", where, text, actions, list, below);
   let failing = false;
 
   function showHelp() {
@@ -96,14 +94,14 @@ export function buildFilterBar({ columns = () => [], placeholder = "filter, such
 export function pointed(problem) {
   const query = problem.query ?? state.get().where ?? "";
   const { start } = problem;
-  const message = h("div.rt-filter-message", { role: "alert", testid: "filter-error" }, problem.message.split("\n")[0]);
+  const message = h("div.rt-filter-message#filter-error", { role: "alert" }, problem.message.split("\n")[0]);
   if (start === undefined || start === null) return message;
   const stop = Math.max(problem.stop ?? start + 1, start + 1);
   return [
     h(
       "div.rt-filter-pointed.rt-mono",
       query.slice(0, start),
-      h("mark", { testid: "filter-error-token" }, query.slice(start, stop) || "␣"),
+      h("mark#filter-error-token", query.slice(start, stop) || "␣"),
       query.slice(stop),
     ),
     message,

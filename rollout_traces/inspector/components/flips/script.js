@@ -46,7 +46,7 @@ function load(now) {
     split: evaluation(now),
     other: now.other && now.other !== now.run ? now.other : "",
   };
-  const gridSlot = h("section.rt-run-block", { testid: "flip-grid" }, h("div.rt-loading", "…"));
+  const gridSlot = h("section.rt-run-block#flip-grid", h("div.rt-loading", "…"));
   setPopulation("flips");
   replace(slot(), h("div.rt-loading", "Matching prompts…"));
   newest(
@@ -76,17 +76,10 @@ function load(now) {
 }
 
 function pickers(answer, now) {
-  const pick = (label, value, steps, choose, testid) =>
-    h(
-      "label.rt-side-field",
-      h("span.rt-label", label),
-      select(
-        steps.map(step => [step, `step ${number(step)}`]),
-        value,
-        choose,
-        { testid },
-      ),
-    );
+  const pick = (label, value, steps, choose, testid) => {
+    const options = steps.map(step => [step, `step ${number(step)}`]);
+    return h("label.rt-side-field", h("span.rt-label", label), select(options, value, choose, { testid }));
+  };
   const set = (first, second) => state.set({ evals: `${first}:${second}` });
   return h(
     "div.rt-flip-pickers",
@@ -100,22 +93,19 @@ function pickers(answer, now) {
       run => state.set({ other: run === now.run ? null : run, evals: null }),
       { "aria-label": "Run of B", testid: "flips-other" },
     ),
-    answer
-      ? pick("evaluation", answer.second, answer.steps_other, step => set(answer.first, step), "flips-second")
-      : null,
-    answer
-      ? button(
-          "explain",
-          () =>
-            toExplain({
-              split: evaluation(now),
-              step: answer.second,
-              run: answer.other,
-              against: new URLSearchParams({ run: answer.run, steps: String(answer.first) }).toString(),
-            }),
-          { title: "What differs between the two evaluations", testid: "flips-explain" },
-        )
-      : null,
+    answer && pick("evaluation", answer.second, answer.steps_other, step => set(answer.first, step), "flips-second"),
+    answer &&
+      button(
+        "explain",
+        () =>
+          toExplain({
+            split: evaluation(now),
+            step: answer.second,
+            run: answer.other,
+            against: new URLSearchParams({ run: answer.run, steps: String(answer.first) }).toString(),
+          }),
+        { title: "What differs between the two evaluations", testid: "flips-explain" },
+      ),
   );
 }
 
@@ -123,8 +113,7 @@ function summary(answer, asked) {
   const counted = h("div");
   const score = (value, error) => `${percent(value)} ± ${percent(error)}`;
   return h(
-    "div.rt-run-block",
-    { testid: "flip-summary" },
+    "div.rt-run-block#flip-summary",
     h(
       "p",
       h("b", `${score(answer.score_a, answer.error_a)} to ${score(answer.score_b, answer.error_b)}`),
@@ -134,28 +123,26 @@ function summary(answer, asked) {
       queries(counted, () => call("flip_figures", asked)),
     ),
     counted,
-    h(
+    h.each(
       "div.rt-flip-counts",
-      Object.entries(OUTCOMES)
-        .filter(([name]) => answer.counts[name])
-        .map(([name, title]) =>
-          h(
-            "button",
-            {
-              class: `rt-chip rt-flip-${name}`,
-              "aria-pressed": String(!hidden.has(name)),
-              testid: `count-${name}`,
-              title: "Shows or hides them",
-              onclick: () => {
-                hidden.has(name) ? hidden.delete(name) : hidden.add(name);
-                root.querySelector("[data-testid='flips-changed']")?.replaceWith(changed(answer));
-                for (const chip of root.querySelectorAll(".rt-flip-counts button"))
-                  chip.setAttribute("aria-pressed", String(!hidden.has(chip.dataset.outcome)));
-              },
-              dataset: { outcome: name },
+      Object.entries(OUTCOMES).filter(([name]) => answer.counts[name]),
+      ([name, title]) =>
+        h(
+          "button",
+          {
+            class: `rt-chip rt-flip-${name}`,
+            "aria-pressed": String(!hidden.has(name)),
+            testid: `count-${name}`,
+            title: "Shows or hides them",
+            onclick: () => {
+              hidden.has(name) ? hidden.delete(name) : hidden.add(name);
+              root.querySelector("[data-testid='flips-changed']")?.replaceWith(changed(answer));
+              for (const chip of root.querySelectorAll(".rt-flip-counts button"))
+                chip.setAttribute("aria-pressed", String(!hidden.has(chip.dataset.outcome)));
             },
-            `${number(answer.counts[name])} ${title}`,
-          ),
+            dataset: { outcome: name },
+          },
+          `${number(answer.counts[name])} ${title}`,
         ),
     ),
     answer.remarks.map(remark => h("p.rt-soft", inert(remark))),
@@ -164,37 +151,25 @@ function summary(answer, asked) {
 
 function changed(answer) {
   const rows = answer.prompts.filter(each => !hidden.has(each.outcome));
-  const named = ["section.rt-run-block", "flips-changed", "Prompts", `${number(rows.length)} shown, lost first`];
+  const named = ["section.rt-run-block#flips-changed", "Prompts", `${number(rows.length)} shown, lost first`];
   if (!rows.length) return block(...named, h("p.rt-soft", "None. The chips above show others."));
   return block(
     ...named,
     scrolling(
       "Prompts that flipped",
-      table(
-        { class: "rt-prompts-table" },
-        ["", "prompt", "A", "B", "what else differs", ""],
-        rows.map(each =>
+      table({ class: "rt-prompts-table" }, ["", "prompt", "A", "B", "what else differs", ""], rows, each =>
+        h(
+          "tr#flip",
+          h("td", h("span", { class: `rt-chip rt-flip-${each.outcome}` }, OUTCOMES[each.outcome])),
+          h("td.rt-prompt-cell", promptLink(each, 120)),
+          h("td", `${each.solved_a} of ${each.trials_a}`),
+          h("td", `${each.solved_b} of ${each.trials_b}`),
+          h("td.rt-flip-differs", inert(differences(each.differs))),
           h(
-            "tr",
-            { testid: "flip" },
-            h("td", h("span", { class: `rt-chip rt-flip-${each.outcome}` }, OUTCOMES[each.outcome])),
-            h("td.rt-prompt-cell", promptLink(each, 120)),
-            h("td", `${each.solved_a} of ${each.trials_a}`),
-            h("td", `${each.solved_b} of ${each.trials_b}`),
-            h(
-              "td.rt-flip-differs",
-              inert(
-                Object.entries(each.differs)
-                  .map(([name, [a, b]]) => `${name}: ${said(a)} to ${said(b)}`)
-                  .join("; "),
-              ),
-            ),
-            h(
-              "td",
-              each.ids_a.length && each.ids_b.length
-                ? ghost("side by side", () => beside(each.ids_a[0], each.ids_b[0]), { testid: "flip-open" })
-                : h("span.rt-faint", ["lost", "won"].includes(each.outcome) ? "not kept" : ""),
-            ),
+            "td",
+            each.ids_a.length && each.ids_b.length
+              ? ghost("side by side", () => beside(each.ids_a[0], each.ids_b[0]), { testid: "flip-open" })
+              : h("span.rt-faint", ["lost", "won"].includes(each.outcome) ? "not kept" : ""),
           ),
         ),
       ),
@@ -202,6 +177,11 @@ function changed(answer) {
     ),
   );
 }
+
+const differences = differs =>
+  Object.entries(differs)
+    .map(([name, [a, b]]) => `${name}: ${said(a)} to ${said(b)}`)
+    .join("; ");
 
 function said(value) {
   if (Array.isArray(value)) return value.join(", ") || "none";
@@ -241,14 +221,14 @@ function grid(answer) {
           ),
           h("th", "flips"),
         ],
-        answer.rows.map(row =>
+        answer.rows,
+        row =>
           h(
             "tr",
             h("th", promptLink(row, 0)),
             row.cells.map((cell, at) => h("td", cell ? gridCell(row, at, answer, title) : null)),
             h("td.rt-num", number(row.flips)),
           ),
-        ),
       ),
       ".rt-flip-scroll",
     ),
@@ -274,12 +254,11 @@ function gridCell(row, at, answer, title) {
       : "; opens it";
   const shown = cell.trials > 1 ? `${cell.solved}/${cell.trials}` : cell.solved ? "✓" : "✕";
   return h(
-    "button",
+    "button#grid-cell",
     {
       class: `rt-grid-cell${fell ? " rt-fell" : rose ? " rt-rose" : ""}`,
       style: { "--solved": `${Math.round(share * 100)}%` },
       disabled: !mine,
-      testid: "grid-cell",
       title: inert(
         `${row.prompt_key}, ${title(answer.evaluations[at])}: ${cell.solved} of ${cell.trials} solved${why}`,
       ),

@@ -34,7 +34,7 @@ export function mount(element, server) {
 
 function update(now) {
   const steps = splitOf(now)?.steps || [];
-  if (now.step === undefined && steps.length) return state.set({ step: steps[steps.length - 1] }, { fill: true });
+  if (now.step === undefined && steps.length) return state.set({ step: steps.at(-1) }, { fill: true });
   const wanted = state.valuesOf(now, KEYS);
   if (wanted !== shownFor) load(now, wanted);
   return undefined;
@@ -122,7 +122,6 @@ function members(letters) {
   const longest = Math.max(...data.members.map(member => member.turns.reduce((sum, turn) => sum + turn.n, 0)), 1);
   return block(
     "section.rt-bench",
-    null,
     "Samples",
     "best first. Equal letters are equal actions; calls of one tool, and answers, stand in one column again after they part",
     h(
@@ -131,7 +130,8 @@ function members(letters) {
       table(
         { testid: "members" },
         [heads.map(name => h("th", inert(name))), h("th", "its turns"), h("th", { colspan: width }, "what it did")],
-        data.members.map(member => memberRow(member, letters, rowOf.get(member), width, longest)),
+        data.members,
+        member => memberRow(member, letters, rowOf.get(member), width, longest),
       ),
     ),
   );
@@ -161,14 +161,10 @@ function memberRow(member, letters, row, width, longest) {
     h("td", flagChips(member.flags, data.severities, 2, member.explains)),
     h(
       "td",
-      member.turns.length
-        ? turnStrip(member.turns, longest, index =>
-            open(member, {
-              token: member.turns.slice(0, index).reduce((sum, turn) => sum + turn.n, 0),
-              view: "tokens",
-            }),
-          )
-        : null,
+      member.turns.length > 0 &&
+        turnStrip(member.turns, longest, index =>
+          open(member, { token: member.turns.slice(0, index).reduce((sum, turn) => sum + turn.n, 0), view: "tokens" }),
+        ),
     ),
     row
       ? Array.from({ length: width }, (_, at) => h("td.rt-actions", row[at] ? actionChip(row[at], letters) : null))
@@ -194,15 +190,14 @@ function actionChip(action, letters) {
 function parting() {
   const kept = data.members.filter(member => member.id);
   if (kept.length < 2) return null;
-  const [best, worst] = [kept[0], kept[kept.length - 1]];
+  const [best, worst] = [kept[0], kept.at(-1)];
   const difference = firstDifference(best, worst);
   const said = action =>
     action
       ? [h("b", inert(action.name)), " ", h("code", { dir: "auto" }, inert(action.text))]
       : h("span.rt-faint", "no further action");
   return block(
-    "section.rt-bench",
-    "first-action",
+    "section.rt-bench#first-action",
     "First action in which best and worst differ",
     null,
     difference === null
@@ -220,8 +215,7 @@ function parting() {
 function tree() {
   if (!data.tree) return null;
   return block(
-    "section.rt-bench",
-    "prefix-tree",
+    "section.rt-bench#prefix-tree",
     "Where they part",
     `tokens that kept samples share after a prompt of ${plural(data.tree.prompt_tokens, "token")}, with the mean reward of each branch`,
     h("ul.rt-branches", branch(data.tree.root, true)),
@@ -248,16 +242,7 @@ function branch(node, first = false) {
         line,
       )
     : h("div.rt-branch", line);
-  return h(
-    "li",
-    row,
-    node.children.length
-      ? h(
-          "ul",
-          node.children.map(child => branch(child)),
-        )
-      : null,
-  );
+  return h("li", row, node.children.length > 0 && h.each("ul", node.children, child => branch(child)));
 }
 
 function phrases() {
@@ -268,21 +253,17 @@ function phrases() {
       "div",
       h("h3", title),
       found.length
-        ? h(
-            "ul.rt-phrases",
-            found.map(phrase =>
-              h(
-                "li",
-                h("code", { dir: "auto" }, inert(phrase.text)),
-                h("span.rt-faint", `${of(phrase.winners, n_winners)} winners, ${of(phrase.losers, n_losers)} losers`),
-              ),
+        ? h.each("ul.rt-phrases", found, phrase =>
+            h(
+              "li",
+              h("code", { dir: "auto" }, inert(phrase.text)),
+              h("span.rt-faint", `${of(phrase.winners, n_winners)} winners, ${of(phrase.losers, n_losers)} losers`),
             ),
           )
         : h("p.rt-faint", "No phrase tells them apart."),
     );
   return block(
-    "section.rt-bench",
-    "phrases",
+    "section.rt-bench#phrases",
     "What they say",
     `${plural(n_winners, "kept sample")} above the group's mean against ${number(n_losers)} below it; hints, not findings`,
     n_winners && n_losers

@@ -1,6 +1,6 @@
 // Is the run well: every step over all its rollouts; each point opens its examples.
 
-import { block, button, ghost, h, notice, onWidth, redrawn, replace, select } from "../../lib/dom.js";
+import { block, button, ghost, h, notice, onWidth, redrawn, replace, select, sideHead } from "../../lib/dom.js";
 import { inUnit, number, percent, plural } from "../../lib/format.js";
 import { usualLine } from "../../lib/flags.js";
 import { toExplain, toKept, toRollout, toRows } from "../../lib/going.js";
@@ -9,7 +9,7 @@ import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { isLog, logButton } from "../charts/axis_controls.js";
-import { lineChart } from "../charts/line_chart.js";
+import { lineChart } from "../charts/series_chart.js";
 import { besides, weightFor } from "../charts/scale.js";
 import { sampleCard } from "../samples/script.js";
 
@@ -90,12 +90,10 @@ function draw() {
   redrawn(main, () =>
     replace(
       main,
-      h(
-        "div.rt-health-grid",
-        { style },
-        data.measures.map(measure => card(measure, step, wide, weightFor(now.smooth, data.steps.length))),
+      h.each("div.rt-health-grid", { style }, data.measures, measure =>
+        card(measure, step, wide, weightFor(now.smooth, data.steps.length)),
       ),
-      data.usual.length ? h("p.rt-soft.rt-usual", { testid: "usual-flags" }, inert(usualLine(data.usual))) : null,
+      data.usual.length ? h("p.rt-soft.rt-usual#usual-flags", inert(usualLine(data.usual))) : null,
       heat(
         "Flags",
         `worst first; share of ${data.kept_only ? "the kept" : "all"} rollouts, stronger for more; ~ needs text${data.kept_only ? "" : " and is estimated from those kept at random"}. A name lists its rollouts`,
@@ -122,8 +120,8 @@ function card(measure, step, chartWidth, weight) {
   const now = state.get();
   const at = step === null ? data.steps.length - 1 : data.steps.indexOf(step);
   return h(
-    "figure.rt-health-card",
-    { testid: "health-card", dataset: { measure: measure.key }, title: measure.meaning },
+    "figure.rt-health-card#health-card",
+    { dataset: { measure: measure.key }, title: measure.meaning },
     h(
       "figcaption",
       h("span", measure.title),
@@ -163,7 +161,7 @@ function byPicker(measure) {
 
 // One small line for each of the most frequent values, all on one scale.
 function parts(measure, step, chartWidth, weight) {
-  const slot = h("div.rt-parts", { testid: "parts" }, h("span.rt-faint", "…"));
+  const slot = h("div.rt-parts#parts", h("span.rt-faint", "…"));
   call("breakdown", { ...state.placeOf(state.get()), name: measure.key, by: apart.get(measure.key) }).then(
     answer => {
       const all = answer.series.flatMap(([, values]) => values).filter(Number.isFinite);
@@ -219,7 +217,6 @@ function heat(title, meaning, what, rows, step) {
   const top = Math.max(...rows.flatMap(row => row.values), 1e-9);
   return block(
     "section.rt-heat",
-    null,
     title,
     meaning,
     h(
@@ -229,18 +226,15 @@ function heat(title, meaning, what, rows, step) {
         return h(
           "div.rt-heat-row",
           heatName(row, what),
-          h(
-            "div.rt-heat-cells",
-            cells.map(cell =>
-              h("button", {
-                "aria-label": `${row.name} at step ${cell.step}: ${percent(cell.value)}`,
-                title: `step ${number(cell.step)}: ${row.estimated ? "about " : ""}${percent(cell.value)}, seen on ${plural(cell.count, what === "ties" ? "group" : "rollout")}`,
-                class: step !== null && cell.from <= step && step <= cell.to ? "rt-here" : "",
-                disabled: !cell.count,
-                style: { "--heat": `${cell.count ? Math.round(10 + 90 * Math.sqrt(cell.value / top)) : 0}%` },
-                onclick: () => ask(what, row.name, cell.step),
-              }),
-            ),
+          h.each("div.rt-heat-cells", cells, cell =>
+            h("button", {
+              "aria-label": `${row.name} at step ${cell.step}: ${percent(cell.value)}`,
+              title: `step ${number(cell.step)}: ${row.estimated ? "about " : ""}${percent(cell.value)}, seen on ${plural(cell.count, what === "ties" ? "group" : "rollout")}`,
+              class: step !== null && cell.from <= step && step <= cell.to ? "rt-here" : "",
+              disabled: !cell.count,
+              style: { "--heat": `${cell.count ? Math.round(10 + 90 * Math.sqrt(cell.value / top)) : 0}%` },
+              onclick: () => ask(what, row.name, cell.step),
+            }),
           ),
           h(
             "b",
@@ -268,11 +262,10 @@ function heatName(row, what) {
   const where = { flags: `flags has '${row.name}'`, discards: `discard_reason = '${row.name}'` }[what];
   if (!where) return h("span.rt-heat-name.rt-ellipsis", { title }, label);
   return h(
-    "button",
+    "button#heat-name",
     {
       class: `rt-heat-name rt-ellipsis rt-sev-${severity || "none"}`,
       title: `${title}. Lists its rollouts of all steps`,
-      testid: "heat-name",
       onclick: () => toKept(where, { scope: "all", flag: null, group: null, sample: null, id: null }),
     },
     label,
@@ -281,7 +274,7 @@ function heatName(row, what) {
 
 // Under the cells: the steps they begin and end with.
 function axis(cells) {
-  const [first, last] = [data.steps[0], data.steps[data.steps.length - 1]];
+  const [first, last] = [data.steps[0], data.steps.at(-1)];
   return h(
     "div.rt-heat-row.rt-heat-axis",
     h(
@@ -306,8 +299,7 @@ function switchedOff() {
   const entries = Object.entries(data.off).filter(([, text]) => text);
   if (!entries.length) return null;
   return block(
-    "section.rt-heat",
-    "switched-off",
+    "section.rt-heat#switched-off",
     "Not computed",
     "and what is missing for it",
     entries.map(([what, text]) => h("p.rt-soft", h("b", `${what}: `), text)),
@@ -315,7 +307,7 @@ function switchedOff() {
 }
 
 function counters() {
-  const frame = (said, inside) => block("section.rt-heat", "counters", "The logger’s own counters", said, inside);
+  const frame = (said, inside) => block("section.rt-heat#counters", "The logger’s own counters", said, inside);
   if (data.counters === null)
     return frame("are kept on the machine that trains; a server does not have them. There: rollout-traces doctor");
   const entries = Object.entries(data.counters);
@@ -325,11 +317,8 @@ function counters() {
     );
   return frame("what was handed over, stored and left out, from the spool on this machine", [
     data.stored && h("p.rt-soft", data.stored),
-    h(
-      "div.rt-facts",
-      entries.map(([name, value]) =>
-        h("div.rt-fact", h("span.rt-label", name.replaceAll("_", " ")), h("span.rt-fact-value", number(value))),
-      ),
+    h.each("div.rt-facts", entries, ([name, value]) =>
+      h("div.rt-fact", h("span.rt-label", name.replaceAll("_", " ")), h("span.rt-fact-value", number(value))),
     ),
   ]);
 }
@@ -350,9 +339,8 @@ function examples(now) {
       const none = { flag: null, group: null, sample: null, id: null };
       replace(
         side,
-        h(
-          "div.rt-side-head-line",
-          h("h2", `${title} at step ${number(Number(now.step))}`),
+        sideHead(
+          `${title} at step ${number(Number(now.step))}`,
           ghost("close", () => state.set({ flag: null })),
         ),
         h(
@@ -362,16 +350,12 @@ function examples(now) {
             : `${plural(answer.n_rows, "rollout")} of ${number(answer.population.n_rows)}, ${number(answer.n_matched)} of them kept as traces.`,
         ),
         answer.n_matched
-          ? h(
-              "div.rt-example-list",
-              { testid: "examples" },
-              answer.samples.map(each =>
-                sampleCard(each, {
-                  range: answer.range,
-                  severities: answer.severities,
-                  open: picked => toRollout(picked, { flag: null }),
-                }),
-              ),
+          ? h.each("div.rt-example-list#examples", answer.samples, each =>
+              sampleCard(each, {
+                range: answer.range,
+                severities: answer.severities,
+                open: picked => toRollout(picked, { flag: null }),
+              }),
             )
           : h("p.rt-empty", "None of them was kept as a trace. Explore, all rows, shows their numbers."),
         h(
@@ -383,12 +367,11 @@ function examples(now) {
             title: "This step against the ten before it",
             testid: "cell-explain",
           }),
-          answer.where
-            ? button("explain these", () => toExplain({ where: answer.where, against: "rest=1" }), {
-                title: "These rollouts against the others of the step",
-                testid: "cell-explain-these",
-              })
-            : null,
+          answer.where &&
+            button("explain these", () => toExplain({ where: answer.where, against: "rest=1" }), {
+              title: "These rollouts against the others of the step",
+              testid: "cell-explain-these",
+            }),
           button("all rows under Explore", () =>
             toRows([answer.where, `step = ${now.step}`].filter(Boolean).join(" and "), {
               flag: null,

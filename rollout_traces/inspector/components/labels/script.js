@@ -27,7 +27,7 @@ export class Labels {
     this.rollout = rollout;
     this.doing = doing;
     this.data = rollout.labels || { labels: [], names: [], may_label: false, author: "" };
-    this.root = h("div.rt-labels", { testid: "labels" });
+    this.root = h("div.rt-labels#labels");
     this.draw();
   }
 
@@ -39,43 +39,33 @@ export class Labels {
     const { labels: entries } = this.data;
     const labels = entries.filter(entry => entry.kind === "label");
     const notes = entries.filter(entry => entry.kind === "note");
-    const where = entry => (placeOf(entry) ? ghost(placeOf(entry), () => this.goTo(entry)) : null);
+    const where = entry => placeOf(entry) && ghost(placeOf(entry), () => this.goTo(entry));
     const off = entry =>
-      this.open && entry.may_remove
-        ? ghost("×", () => this.send({ kind: "removed", text: entry.id }), {
-            title: "Take it back",
-            "aria-label": "Take it back",
-            testid: "label-remove",
-          })
-        : null;
+      this.open &&
+      entry.may_remove &&
+      ghost("×", () => this.send({ kind: "removed", text: entry.id }), {
+        title: "Take it back",
+        "aria-label": "Take it back",
+        testid: "label-remove",
+      });
     const byWhom = entry => `${entry.author}, ${entry.time.slice(0, 16).replace("T", " ")} UTC`;
     replace(
       this.root,
       labels.map(entry =>
         h(
-          "span.rt-chip.rt-label-chip",
-          { title: inert(byWhom(entry)), testid: "label", dataset: { label: entry.text } },
+          "span.rt-chip.rt-label-chip#label",
+          { title: inert(byWhom(entry)), dataset: { label: entry.text } },
           inert(entry.text),
           where(entry),
           off(entry),
         ),
       ),
-      this.open
-        ? [
-            ghost("label", () => this.ask("label"), { title: "Label it (q)", testid: "label-button" }),
-            ghost("note", () => this.ask("note"), { title: "Write a note (u)", testid: "note-button" }),
-          ]
-        : null,
+      this.open && [
+        ghost("label", () => this.ask("label"), { title: "Label it (q)", testid: "label-button" }),
+        ghost("note", () => this.ask("note"), { title: "Write a note (u)", testid: "note-button" }),
+      ],
       notes.map(entry =>
-        h(
-          "p.rt-label-note",
-          { testid: "note" },
-          h("b", inert(entry.author)),
-          where(entry),
-          " ",
-          inert(entry.text),
-          off(entry),
-        ),
+        h("p.rt-label-note#note", h("b", inert(entry.author)), where(entry), " ", inert(entry.text), off(entry)),
       ),
     );
     this.root.hidden = !this.open && !entries.length;
@@ -108,8 +98,8 @@ export class Labels {
     if (!this.open) return;
     const place = selectedPlace(this.doing.view(), this.doing.token());
     const whole = h(
-      "select.rt-select",
-      { "aria-label": "On what", testid: "label-place" },
+      "select.rt-select#label-place",
+      { "aria-label": "On what" },
       placeOf(place) ? h("option", { value: "place" }, placeOf(place)) : null,
       h("option", { value: "" }, "the whole rollout"),
     );
@@ -125,13 +115,9 @@ export function askWords({ kind, names, author, about, keep }) {
   const said = h("p.rt-error-text", { role: "alert" });
   const text =
     kind === "note"
-      ? h("textarea.rt-input.rt-label-text", { rows: 4, "aria-label": "Note", testid: "label-text" })
-      : h("input.rt-input", { "aria-label": "Label", testid: "label-text", autocomplete: "off" });
-  const who = h(
-    "span.rt-faint",
-    { title: "The name that your token has", testid: "label-author" },
-    `as ${inert(author)}`,
-  );
+      ? h("textarea.rt-input.rt-label-text#label-text", { rows: 4, "aria-label": "Note" })
+      : h("input.rt-input#label-text", { "aria-label": "Label", autocomplete: "off" });
+  const who = h("span.rt-faint#label-author", { title: "The name that your token has" }, `as ${inert(author)}`);
   const done = value =>
     keep(value).then(
       () => dialog.close(),
@@ -139,8 +125,8 @@ export function askWords({ kind, names, author, about, keep }) {
     );
   const offered = kind === "label" ? names.slice(0, 9) : [];
   const dialog = h(
-    "dialog.rt-dialog.rt-label-dialog",
-    { testid: "label-dialog", onclose: () => dialog.remove() },
+    "dialog.rt-dialog.rt-label-dialog#label-dialog",
+    { onclose: () => dialog.remove() },
     h(
       "form",
       {
@@ -152,15 +138,11 @@ export function askWords({ kind, names, author, about, keep }) {
       },
       h("h2", kind === "label" ? "Label" : "Note"),
       text,
-      offered.length
-        ? h(
-            "div.rt-label-offered",
-            offered.map((name, at) =>
-              ghost([h("kbd", String(at + 1)), ` ${inert(name)}`], () => done(name), { testid: "label-offered" }),
-            ),
-          )
-        : null,
-      h("div.rt-label-line", about, who, h("button.rt-button", { type: "submit", testid: "label-keep" }, "keep")),
+      offered.length > 0 &&
+        h.each("div.rt-label-offered", offered, (name, at) =>
+          ghost([h("kbd", String(at + 1)), ` ${inert(name)}`], () => done(name), { testid: "label-offered" }),
+        ),
+      h("div.rt-label-line", about, who, h("button.rt-button#label-keep", { type: "submit" }, "keep")),
       said,
     ),
   );

@@ -43,19 +43,19 @@ export class LanesCanvas {
     this.placed = layout(answer, options);
     this.from = 0;
     this.to = Math.max(answer.ms, 1);
-    this.canvas = h("canvas.rt-lanes-canvas", { testid: "lanes-canvas", role: "img", "aria-label": this.said() });
-    this.card = h("div.rt-card-float.rt-lanes-card", { testid: "lanes-card", hidden: true });
+    this.canvas = h("canvas.rt-lanes-canvas#lanes-canvas", { role: "img", "aria-label": this.said() });
+    this.card = h("div.rt-card-float.rt-lanes-card#lanes-card", { hidden: true });
     this.names = h(
       "div.rt-lanes-names",
       { style: { "padding-top": `${options.dense ? AXIS - 3 : AXIS}px` } },
       this.nameList(),
     );
     this.whole = h(
-      "button.rt-ghost.rt-lanes-whole",
-      { hidden: true, testid: "lanes-whole", onclick: () => this.zoom(0, answer.ms) },
+      "button.rt-ghost.rt-lanes-whole#lanes-whole",
+      { hidden: true, onclick: () => this.zoom(0, answer.ms) },
       "whole time",
     );
-    this.legend = h("div.rt-lanes-legend", { testid: "lanes-legend" });
+    this.legend = h("div.rt-lanes-legend#lanes-legend");
     const field = h("div.rt-lanes-field", this.canvas, this.whole);
     this.root = h("div", h("div.rt-lanes-drawn", this.names, field, this.card), this.legend);
     this.listen();
@@ -75,11 +75,10 @@ export class LanesCanvas {
       const { height } = this.placed.lanes[at];
       const figure = this.answer.by === "rollout" ? seconds(lane.busy) : `idle ${percent(lane.idle)}`;
       return h(
-        "div.rt-lane-name",
+        "div.rt-lane-name#lane-name",
         {
           style: { height: `${height + 6}px` },
           title: `${inert(lane.name)}: ${number(lane.n_rollouts)} rollouts, ${number(lane.n_spans)} spans, ${seconds(lane.busy)} busy`,
-          testid: "lane-name",
         },
         h("span.rt-ellipsis", inert(lane.name)),
         h("span.rt-faint.rt-nowrap", figure),

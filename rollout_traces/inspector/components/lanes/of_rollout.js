@@ -12,7 +12,7 @@ export function timeline(rollout, { call, request, goTo, open }) {
   if (!rollout.n_spans || group === undefined || sample === undefined) return null;
   const body = h("div", h("div.rt-loading", "\u2026"));
   const title = h("summary", "Timeline");
-  const root = h("details.rt-lanes-of-rollout", { open: true, testid: "timeline" }, title, body);
+  const root = h("details.rt-lanes-of-rollout#timeline", { open: true }, title, body);
   call("lanes", { ...request, group, sample, by: "rollout" }).then(
     answer => {
       const own = each => each.group === group && each.sample === sample;
@@ -22,11 +22,8 @@ export function timeline(rollout, { call, request, goTo, open }) {
       });
       const others = answer.rollouts.length - 1;
       title.textContent = `Timeline of ${seconds(answer.ms / 1000)}${others ? `, with ${plural(others, "other")} of its episode` : ""}`;
-      replace(
-        body,
-        drawn.root,
-        answer.said.map(text => h("p.rt-lanes-said", inert(text))),
-      );
+      const said = answer.said.map(text => h("p.rt-lanes-said", inert(text)));
+      replace(body, drawn.root, said);
       drawn.draw();
     },
     error => replace(body, h("p.rt-soft", error.message)),

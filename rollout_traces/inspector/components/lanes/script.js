@@ -32,8 +32,7 @@ const part = selector => root.querySelector(selector);
 
 export function mount(element, server) {
   [root, call] = mounted("lanes", element, server, { update, news });
-  const here = { page: "lanes", section: "Lanes" };
-  stepKeys(here);
+  stepKeys({ page: "lanes", section: "Lanes" });
 }
 
 function update(now) {
@@ -46,8 +45,7 @@ function update(now) {
 
 function news(now) {
   const steps = splitOf(now)?.steps || [];
-  if (now.follow && steps.length && Number(now.step) !== steps[steps.length - 1])
-    return state.set({ step: steps[steps.length - 1] });
+  if (now.follow && steps.length && Number(now.step) !== steps.at(-1)) return state.set({ step: steps.at(-1) });
   return load(now, state.valuesOf(now, KEYS));
 }
 
@@ -97,16 +95,13 @@ function draw(answer) {
     ),
   );
   const notes = [
-    answer.said.map(text => h("p.rt-lanes-said", { testid: "lanes-said" }, inert(text))),
-    answer.unobserved.map(text => h("p.rt-soft", { testid: "lanes-unobserved" }, inert(text))),
+    answer.said.map(text => h("p.rt-lanes-said#lanes-said", inert(text))),
+    answer.unobserved.map(text => h("p.rt-soft#lanes-unobserved", inert(text))),
   ];
   const block = inside => replace(part(".rt-lanes-time"), h("section.rt-lanes-block", inside));
   if (!answer.spans.lane.length) return block([h("h2", "Lanes of time"), notes]);
   drawn = new LanesCanvas(answer, { open: rollout => toRollout(rollout), dense: answer.by === "rollout" });
-  const steps =
-    answer.steps.length > 1
-      ? `, steps ${number(answer.steps[0])} to ${number(answer.steps[answer.steps.length - 1])}`
-      : "";
+  const steps = answer.steps.length > 1 ? `, steps ${number(answer.steps[0])} to ${number(answer.steps.at(-1))}` : "";
   block([
     h(
       "h2",
@@ -126,8 +121,7 @@ function draw(answer) {
 
 function tail({ text, where, n }) {
   return h(
-    "p.rt-lanes-tail",
-    { testid: "lanes-tail" },
+    "p.rt-lanes-tail#lanes-tail",
     h("b", inert(text)),
     " ",
     button(`list ${n === 1 ? "it" : "them"}`, () => toRows(where, { flag: null }), { testid: "lanes-tail-list" }),

@@ -5,7 +5,7 @@ import { number, percent, plural, seconds } from "../../lib/format.js";
 import { toKept, toRows } from "../../lib/going.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
-import { lineChart } from "../charts/line_chart.js";
+import { lineChart } from "../charts/series_chart.js";
 
 const CLEAN = { flag: null, group: null, sample: null, id: null };
 
@@ -34,8 +34,7 @@ export function funnelTable(answer) {
     h("td", counted.n && stage.where ? links(stage.where, step) : null),
   ];
   return block(
-    "section.rt-lanes-block",
-    "funnel",
+    "section.rt-lanes-block#funnel",
     "Funnel",
     "rollouts of all there were, and their share of the sampled tokens; one rollout can be in several lines",
     scrolling(
@@ -47,16 +46,16 @@ export function funnelTable(answer) {
           h("th", { colspan: 4 }, `step ${number(answer.step)}`),
           h("th", { colspan: 4 }, `the run, ${plural(answer.n_steps, "step")}`),
         ],
-        answer.stages.map(stage =>
+        answer.stages,
+        stage =>
           h(
-            "tr",
-            { class: stage.of ? "rt-funnel-reason" : "", testid: "funnel-stage", dataset: { stage: stage.name } },
+            "tr#funnel-stage",
+            { class: stage.of ? "rt-funnel-reason" : "", dataset: { stage: stage.name } },
             h("td", { title: stage.where || "" }, inert(stage.title)),
             stage.unobserved
               ? h("td.rt-faint.rt-funnel-unobserved", { colspan: 8 }, `unobserved: ${stage.unobserved}`)
               : [cells(stage.step, stage, answer.step), cells(stage.run, stage, null)],
           ),
-        ),
       ),
       ".rt-lanes-table.rt-scroll",
     ),
@@ -65,34 +64,19 @@ export function funnelTable(answer) {
 
 export function functionsTable(answer, step) {
   const at = answer.steps.indexOf(step);
-  const curve = (each, field, title, show) =>
-    h(
-      "td",
-      line(
-        each.steps.map(s => s[field]),
-        `${each.name}, ${title}`,
-        show,
-      ),
-    );
-  const line = (values, label, show) =>
-    values.some(value => value !== null)
-      ? lineChart(answer.steps, values, {
-          width: 150,
-          height: 24,
-          step,
-          bare: true,
-          label,
-          show,
-          onStep: picked => state.set({ step: picked }),
-        })
-      : "";
+  const onStep = picked => state.set({ step: picked });
+  const curve = (each, field, title, show) => {
+    const values = each.steps.map(s => s[field]);
+    const drawing = { width: 150, height: 24, step, bare: true, label: `${each.name}, ${title}`, show, onStep };
+    return h("td", values.some(value => value !== null) && lineChart(answer.steps, values, drawing));
+  };
   const time = value => (value === null ? h("span.rt-faint", "unobserved") : seconds(value));
   const share = value => (value === null ? "\u2013" : percent(value));
   const row = each => {
     const here = each.steps[at] || each.whole;
     return h(
-      "tr",
-      { testid: "reward-function", dataset: { name: each.name } },
+      "tr#reward-function",
+      { dataset: { name: each.name } },
       h("td.rt-mono", inert(each.name)),
       h("td.rt-num", time(here.seconds)),
       h("td.rt-num", time(each.whole.seconds)),
@@ -110,32 +94,30 @@ export function functionsTable(answer, step) {
     );
   };
   return block(
-    "section.rt-lanes-block",
-    "reward-functions",
+    "section.rt-lanes-block#reward-functions",
     "Reward functions",
     "the slowest first; values at this step, lines over the steps",
     answer.unobserved.map(text => h("p.rt-soft", text)),
-    answer.functions.length
-      ? scrolling(
-          "Reward functions",
-          table(
-            null,
-            [
-              ["function", ""],
-              ["time", "seconds at this step; a call for several rollouts counts once"],
-              ["in all", "seconds over the steps shown"],
-              ["", ""],
-              ["gave none", "rollouts without a value of it, as where it raised"],
-              ["zeros", "share of its values that are 0"],
-              ["", ""],
-              ["one value", "share of its most frequent value"],
-              ["outliers", "share of values more than 5 median absolute deviations from the step's median"],
-            ].map(([text, title]) => h("th", { title }, text)),
-            answer.functions.map(row),
-          ),
-          ".rt-lanes-table.rt-scroll",
-        )
-      : null,
+    answer.functions.length > 0 &&
+      scrolling(
+        "Reward functions",
+        table(
+          null,
+          [
+            ["function", ""],
+            ["time", "seconds at this step; a call for several rollouts counts once"],
+            ["in all", "seconds over the steps shown"],
+            ["", ""],
+            ["gave none", "rollouts without a value of it, as where it raised"],
+            ["zeros", "share of its values that are 0"],
+            ["", ""],
+            ["one value", "share of its most frequent value"],
+            ["outliers", "share of values more than 5 median absolute deviations from the step's median"],
+          ].map(([text, title]) => h("th", { title }, text)),
+          answer.functions.map(row),
+        ),
+        ".rt-lanes-table.rt-scroll",
+      ),
   );
 }
 

@@ -6,9 +6,7 @@ import { mounted, setPopulation } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { firstWords, inert } from "../../lib/text.js";
-import { duration } from "./duration.js";
-import { landed } from "./landed.js";
-import { opened } from "./opened.js";
+import { duration, landed, opened } from "./opened.js";
 
 const REFRESH = 1000;
 const HEADS = ["rollout", "stage", "time", "silent", "turns", "tokens", "last words", "where"];
@@ -95,14 +93,10 @@ function draw(answer, now) {
   if (!list) frame();
   list.side.hidden = !now.live;
   slot().classList.toggle("rt-flight-open", Boolean(now.live));
-  replace(
-    list.head,
-    Object.entries(answer.stages).map(([stage, n]) => h("span.rt-chip", `${stage} ${number(n)}`)),
-  );
-  replace(
-    list.remarks,
-    answer.remarks.map(text => h("p.rt-flight-remark", inert(text))),
-  );
+  const stages = Object.entries(answer.stages).map(([stage, n]) => h("span.rt-chip", `${stage} ${number(n)}`));
+  replace(list.head, stages);
+  const remarks = answer.remarks.map(text => h("p.rt-flight-remark", inert(text)));
+  replace(list.remarks, remarks);
   fill(list.going, answer.rollouts, now);
   fill(list.ended, answer.ended, now);
   list.endedTitle.hidden = !answer.ended.length;
@@ -122,13 +116,13 @@ function frame() {
     return { node, body: node.querySelector("tbody"), rows: new Map() };
   };
   list = {
-    head: h("div.rt-flight-head", { testid: "flight-stages" }),
-    remarks: h("div", { testid: "flight-remarks" }),
+    head: h("div.rt-flight-head#flight-stages"),
+    remarks: h("div#flight-remarks"),
     going: made("In flight", "flight-going", false),
     ended: made("Ended", "flight-ended", true),
     endedTitle: h("h2", "Ended last"),
     none: h("p.rt-empty", "Nothing is in flight."),
-    side: h("aside.rt-flight-side.rt-scroll", { testid: "flight-opened", hidden: true }),
+    side: h("aside.rt-flight-side.rt-scroll#flight-opened", { hidden: true }),
   };
   replace(
     slot(),
@@ -167,7 +161,7 @@ function newRow(each) {
   );
   cells[0].append(open);
   cells[WORDS].className = "rt-flight-words"; // cut at their beginning: what was written last is news
-  return { node: h("tr", { testid: "flight-row", dataset: { id: each.id } }, cells), cells, texts: [] };
+  return { node: h("tr#flight-row", { dataset: { id: each.id } }, cells), cells, texts: [] };
 }
 
 function tell(row, each, now) {

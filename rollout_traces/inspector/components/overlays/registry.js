@@ -15,13 +15,8 @@ import { each } from "./values.js";
 const track = name => tokens => each(tokens, [name], v => v);
 const upTo = share => values => [0, Math.max(quantile(values, share) || 0, 1e-6)];
 const around = middle => values => {
-  const size = Math.max(
-    quantile(
-      values.map(v => Math.abs(v - middle)),
-      0.99,
-    ) || 0,
-    1e-6,
-  );
+  const distances = values.map(v => Math.abs(v - middle));
+  const size = Math.max(quantile(distances, 0.99) || 0, 1e-6);
   return [middle - size, middle + size];
 };
 const policy = tokens => (tokens.has("prox_logprobs") ? "prox_logprobs" : "logprobs");
@@ -223,7 +218,7 @@ export function paint(overlay, tokens, beside = [], around = {}) {
     const known = [...new Set(all.filter(Number.isFinite))].sort((a, b) => a - b);
     const bands = new Map(known.map((value, at) => [value, overlay.names ? value : at % 8]));
     const classOf = i => (Number.isNaN(values[i]) ? "m0" : `b${bands.get(values[i])}`);
-    return { overlay, values, bands, classOf, domain: known.length ? [known[0], known[known.length - 1]] : [0, 0] };
+    return { overlay, values, bands, classOf, domain: known.length ? [known[0], known.at(-1)] : [0, 0] };
   }
   const [low, high] = overlay.domain(all);
   const middle = (low + high) / 2;

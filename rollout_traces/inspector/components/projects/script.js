@@ -6,7 +6,7 @@ import { catalog, mounted, setPopulation } from "../../lib/pages.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { parted } from "../charts/scale.js";
-import { lineChart } from "../charts/line_chart.js";
+import { lineChart } from "../charts/series_chart.js";
 
 let call;
 let root;
@@ -45,10 +45,9 @@ async function update() {
   }
   const cards = found.projects.map(name =>
     h(
-      "a.rt-project",
+      "a.rt-project#project-card",
       {
         href: state.href({ page: null, project: name }),
-        "data-testid": "project-card",
         onclick: event => {
           if (event.metaKey || event.ctrlKey || event.button) return;
           event.preventDefault();
@@ -80,14 +79,13 @@ async function update() {
 
 // What is open in the newest run and not muted; asked for when every card is there, because it takes a look at the whole run.
 async function open({ name, last_run, split }) {
-  const listed = (await call("incident_bar", { project: name, run: last_run, split })).incidents.filter(
-    each => !each.muted,
-  );
+  const { incidents } = await call("incident_bar", { project: name, run: last_run, split });
+  const listed = incidents.filter(each => !each.muted);
   if (!listed.length) return [];
   return [
     h(
-      "div",
-      { testid: "project-incidents", title: listed.map(each => inert(each.sentence)).join("\n") },
+      "div#project-incidents",
+      { title: listed.map(each => inert(each.sentence)).join("\n") },
       h("span", { class: `rt-chip rt-chip-${listed[0].severity}` }, `${plural(listed.length, "open incident")}`),
       h("span.rt-soft.rt-project-incident", inert(listed[0].sentence)),
     ),
@@ -105,9 +103,7 @@ function described(info) {
       "div",
       h("b", info.last_run),
       `, step ${number(info.last_step)}`,
-      info.resumed_at.length
-        ? h("span", { testid: "project-resumed" }, `, resumed at ${info.resumed_at.map(number).join(", ")}`)
-        : null,
+      info.resumed_at.length > 0 && h("span#project-resumed", `, resumed at ${info.resumed_at.map(number).join(", ")}`),
       last ? h("span.rt-faint", { title: last }, ` · ${ago(last)}`) : null,
     ),
     info.reward
@@ -137,11 +133,7 @@ function sparkline({ steps, values, superseded }) {
 export function ago(when, now = Date.now()) {
   const seconds = (now - Date.parse(/[zZ]|[+-]\d\d:?\d\d$/.test(when) ? when : `${when}Z`)) / 1000;
   if (!Number.isFinite(seconds)) return "";
-  for (const [size, unit] of [
-    [86400, "day"],
-    [3600, "hour"],
-    [60, "minute"],
-  ])
+  for (const [unit, size] of Object.entries({ day: 86400, hour: 3600, minute: 60 }))
     if (seconds >= size) return `${plural(Math.floor(seconds / size), unit)} ago`;
   return "just now";
 }

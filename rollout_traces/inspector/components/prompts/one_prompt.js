@@ -29,8 +29,7 @@ export function onePrompt(one, now, width) {
     const values = drawn.flatMap(each => each.values);
     if (!values.some(Number.isFinite)) return null;
     return h(
-      "figure.rt-run-card",
-      { testid: "prompt-chart" },
+      "figure.rt-run-card#prompt-chart",
       h("figcaption", h("span", title), logButton(now, key, values, title)),
       seriesChart(drawn, {
         width: wide,
@@ -49,7 +48,7 @@ export function onePrompt(one, now, width) {
     h(
       "div.rt-prompt-head",
       button("all prompts", () => state.set({ prompt: null }), { testid: "all-prompts" }),
-      h("h1.rt-prompts-title", { testid: "prompt-key" }, inert(one.prompt_key)),
+      h("h1.rt-prompts-title#prompt-key", inert(one.prompt_key)),
       h(
         "span.rt-soft",
         `${plural(one.tried, "rollout")}${one.solved === null ? "" : `, ${number(one.solved)} solved`}${firstSolved(one)}`,
@@ -88,8 +87,7 @@ function explain(key, now) {
 function visits(place, one, now) {
   const listed = place.visits.slice(-MOST_LISTED);
   return block(
-    "section.rt-run-block",
-    "visits",
+    "section.rt-run-block#visits",
     inert(`${place.run}, ${place.split}`),
     plural(place.visits.length, "visit"),
     scrolling(
@@ -97,56 +95,44 @@ function visits(place, one, now) {
       table(
         { class: "rt-prompts-table" },
         ["step", "rewards", "solved", "tokens", "stopped by", "kept", ""],
-        listed.map(visit =>
+        listed,
+        visit =>
           h(
-            "tr",
-            { class: String(visit.step) === now.step ? "rt-here" : "", testid: "visit" },
+            "tr#visit",
+            { class: String(visit.step) === now.step ? "rt-here" : "" },
             h("td", number(visit.step)),
             h(
               "td",
-              h(
-                "span.rt-visit-dots",
-                visit.rewards.map(reward =>
-                  h("i", { style: { background: rewardColour(reward, one.range) }, title: number(reward) }),
-                ),
+              h.each("span.rt-visit-dots", visit.rewards, reward =>
+                h("i", { style: { background: rewardColour(reward, one.range) }, title: number(reward) }),
               ),
               ` ${number(visit.mean_reward)}`,
             ),
             h("td", visit.solved === null ? "–" : `${number(visit.solved)} of ${number(visit.tried)}`),
             h("td", number(visit.n_sampled === null ? null : Math.round(visit.n_sampled))),
-            h(
-              "td",
-              inert(
-                Object.entries(visit.stop_reasons)
-                  .map(([reason, n]) => `${reason} ${n}`)
-                  .join(", "),
-              ) || "–",
-            ),
-            h(
-              "td",
-              visit.ids
-                .slice(0, 4)
-                .map((id, i) =>
-                  ghost(String(i + 1), () => toRollout({ id }, { run: place.run, split: place.split }), {
-                    "aria-label": `Open rollout ${i + 1} of step ${visit.step}`,
-                    testid: "visit-open",
-                  }),
-                ),
+            h("td", inert(reasons(visit)) || "–"),
+            h.each("td", visit.ids.slice(0, 4), (id, i) =>
+              ghost(String(i + 1), () => toRollout({ id }, { run: place.run, split: place.split }), {
+                "aria-label": `Open rollout ${i + 1} of step ${visit.step}`,
+                testid: "visit-open",
+              }),
             ),
             h(
               "td",
               visit.ids.length > 1 &&
-                ghost("compare", () => compare(place, visit.ids[0], visit.ids[visit.ids.length - 1]), {
-                  testid: "visit-compare",
-                }),
+                ghost("compare", () => compare(place, visit.ids[0], visit.ids.at(-1)), { testid: "visit-compare" }),
               earlier(place, visit, listed),
             ),
           ),
-        ),
       ),
     ),
   );
 }
+
+const reasons = visit =>
+  Object.entries(visit.stop_reasons)
+    .map(([reason, n]) => `${reason} ${n}`)
+    .join(", ");
 
 // Against the visit before it that kept a rollout.
 function earlier(place, visit, listed) {

@@ -96,18 +96,13 @@ function drawList(now) {
         title,
       ),
     );
+  const all = ghost("all", () => state.set({ where: null }));
   return replace(
     slot(),
     h(
       "h1.rt-prompts-title",
       `${plural(list.total, "prompt")} of ${inert(now.split)}`,
-      now.where
-        ? h(
-            "span.rt-faint",
-            ` where ${inert(now.where)} `,
-            ghost("all", () => state.set({ where: null })),
-          )
-        : null,
+      now.where && h("span.rt-faint", ` where ${inert(now.where)} `, all),
     ),
     scrolling(
       "Prompts",
@@ -120,7 +115,8 @@ function drawList(now) {
           h("th.rt-num", "first solved"),
           h("th.rt-num", "steps"),
         ],
-        list.prompts.map(each => row(each, sourced)),
+        list.prompts,
+        each => row(each, sourced),
       ),
       ".rt-prompts-scroll",
     ),
@@ -137,8 +133,7 @@ function row(each, sourced) {
           h("span", `${percent(each.solve_rate)} of ${number(each.tried)}`),
         ];
   return h(
-    "tr",
-    { testid: "prompt-row" },
+    "tr#prompt-row",
     h("td.rt-prompt-cell", promptLink(each, 160)),
     sourced ? h("td.rt-ellipsis.rt-prompt-source", inert(each.source || "")) : null,
     h("td.rt-num", solved),

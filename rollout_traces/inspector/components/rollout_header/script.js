@@ -22,24 +22,18 @@ function versions(m) {
 function components(m, ranges) {
   const names = Object.keys(m).filter(key => key.startsWith("component/"));
   if (!names.length) return null;
-  return h(
-    "div.rt-components",
-    names.map(key => {
-      const name = key.slice("component/".length);
-      const [low, high] = ranges[key] || [Math.min(0, m[key]), Math.max(1, m[key])];
-      const share = high > low ? Math.min(Math.max((m[key] - low) / (high - low), 0), 1) : 1;
-      return h(
-        "div.rt-component",
-        { title: `${name}: ${number(m[key])} in ${number(low)} to ${number(high)}` },
-        h("span.rt-label.rt-ellipsis", inert(name)),
-        h(
-          "span.rt-bar",
-          h("i", { style: { width: `${share * 100}%`, background: rewardColour(m[key], [low, high]) } }),
-        ),
-        h("b", number(m[key])),
-      );
-    }),
-  );
+  return h.each("div.rt-components", names, key => {
+    const name = key.slice("component/".length);
+    const [low, high] = ranges[key] || [Math.min(0, m[key]), Math.max(1, m[key])];
+    const share = high > low ? Math.min(Math.max((m[key] - low) / (high - low), 0), 1) : 1;
+    return h(
+      "div.rt-component",
+      { title: `${name}: ${number(m[key])} in ${number(low)} to ${number(high)}` },
+      h("span.rt-label.rt-ellipsis", inert(name)),
+      h("span.rt-bar", h("i", { style: { width: `${share * 100}%`, background: rewardColour(m[key], [low, high]) } })),
+      h("b", number(m[key])),
+    );
+  });
 }
 
 const SHOWN = new Set(
@@ -107,8 +101,7 @@ export function rolloutHeader(rollout, actions) {
     .filter(Boolean)
     .join(" · ");
   return h(
-    "section.rt-rollout-head",
-    { testid: "rollout-header" },
+    "section.rt-rollout-head#rollout-header",
     headline(
       m,
       rollout.ranges.reward,
@@ -151,8 +144,8 @@ function tools(rollout, { compare, pin, pinned, share, episode }) {
 function details(rollout, readRecord) {
   const m = rollout.metadata;
   const node = h(
-    "details.rt-head-more",
-    { open: recalled(OPENED) === "1", testid: "header-more" },
+    "details.rt-head-more#header-more",
+    { open: recalled(OPENED) === "1" },
     h(
       "summary",
       { title: "All that is known of this rollout" },
@@ -168,23 +161,13 @@ function details(rollout, readRecord) {
   return node;
 }
 
+const warnChip = (name, title) => h(`span.rt-chip.rt-chip-warn#${name}`, { title }, name);
+
 // That a rollout came after its step was closed, and that its attempt was given up behind the step.
 export function lateChips(late, superseded) {
   return [
-    late
-      ? h(
-          "span.rt-chip.rt-chip-warn",
-          { testid: "late", title: "It came after its step was closed; the step's metrics leave it out" },
-          "late",
-        )
-      : null,
-    superseded
-      ? h(
-          "span.rt-chip.rt-chip-warn",
-          { testid: "superseded", title: "A later attempt of the run went on from before this step" },
-          "superseded",
-        )
-      : null,
+    Boolean(late) && warnChip("late", "It came after its step was closed; the step's metrics leave it out"),
+    Boolean(superseded) && warnChip("superseded", "A later attempt of the run went on from before this step"),
   ];
 }
 
@@ -206,9 +189,8 @@ function line(m, superseded) {
     m.written_by === undefined ? null : `logged by ${inert(String(m.written_by))}`,
   ].filter(Boolean);
   return [
-    m.discard_reason
-      ? h("span.rt-chip.rt-chip-warn", `not trained on: ${inert(String(m.discard_reason)).replaceAll("_", " ")}`)
-      : null,
+    m.discard_reason &&
+      h("span.rt-chip.rt-chip-warn", `not trained on: ${inert(String(m.discard_reason)).replaceAll("_", " ")}`),
     lateChips(m.late, superseded),
     m.n_tool_errors ? h("span.rt-chip.rt-chip-error", `${plural(m.n_tool_errors, "tool error")}`) : null,
     parts.map(each => h("span", each)),
@@ -266,13 +248,10 @@ function more(m) {
   return h(
     "details.rt-more-facts",
     h("summary", plural(rest.length, "more field")),
-    h(
-      "dl",
-      rest.map(key => [
-        h("dt.rt-mono", inert(key)),
-        h("dd", shown(typeof m[key] === "object" ? JSON.stringify(m[key]) : m[key])),
-      ]),
-    ),
+    h.each("dl", rest, key => [
+      h("dt.rt-mono", inert(key)),
+      h("dd", shown(typeof m[key] === "object" ? JSON.stringify(m[key]) : m[key])),
+    ]),
   );
 }
 
@@ -280,10 +259,9 @@ function more(m) {
 function rawRecord(origin, read) {
   if (origin === undefined) return null;
   if (!read) return h("p.rt-faint", "imported from ", h("code", inert(String(origin))));
-  const body = h("pre.rt-raw-record.rt-mono", { dir: "auto", testid: "raw-record" }, "reading …");
+  const body = h("pre.rt-raw-record.rt-mono#raw-record", { dir: "auto" }, "reading …");
   const node = h(
-    "details.rt-more-facts",
-    { testid: "raw-record-more" },
+    "details.rt-more-facts#raw-record-more",
     h("summary", "raw record, ", h("code", inert(String(origin)))),
     body,
   );
@@ -307,10 +285,7 @@ function rawRecord(origin, read) {
 function flagLines(flags, show) {
   const all = grouped(flags);
   if (!all.length) return null;
-  const list = h(
-    "div.rt-flags",
-    all.slice(0, SHOWN_FLAGS).map(entry => flagLine(entry, show)),
-  );
+  const list = h.each("div.rt-flags", all.slice(0, SHOWN_FLAGS), entry => flagLine(entry, show));
   const rest = all.slice(SHOWN_FLAGS);
   if (rest.length) {
     const open = ghost(
@@ -329,10 +304,9 @@ function flagLine(entry, show) {
   const where = entry.flags.filter(flag => flag.turn !== null);
   const turns = [...new Set(where.map(flag => flag.turn))];
   return h(
-    "button",
+    "button#flag",
     {
       class: `rt-strip rt-strip-${entry.usual ? "usual" : entry.severity}${entry.cause ? " rt-strip-child" : ""}`,
-      testid: "flag",
       dataset: { flag: entry.name, cause: entry.cause },
       title: `${entry.cause ? `Explained by ${entry.cause.replaceAll("_", " ")}. ` : ""}${count > 1 ? "Goes to the next place with each click. " : ""}${inert(entry.message)}`,
       onclick: () => {
@@ -343,22 +317,19 @@ function flagLine(entry, show) {
     h("b", entry.name.replaceAll("_", " "), count > 1 ? ` \u00d7${number(count)}` : ""),
     h("span.rt-ellipsis", inert(entry.message)),
     entry.usual ? h("span.rt-strip-where.rt-nowrap", "usual in this run") : null,
-    turns.length
-      ? h(
-          "span.rt-strip-where.rt-nowrap",
-          turns.length === 1
-            ? `turn ${turns[0]}`
-            : `turns ${turns.slice(0, 5).join(", ")}${turns.length > 5 ? ", \u2026" : ""}`,
-        )
-      : null,
+    turns.length > 0 &&
+      h(
+        "span.rt-strip-where.rt-nowrap",
+        turns.length === 1
+          ? `turn ${turns[0]}`
+          : `turns ${turns.slice(0, 5).join(", ")}${turns.length > 5 ? ", \u2026" : ""}`,
+      ),
   );
 }
 
 function timings(values) {
   const entries = Object.entries(values || {}).filter(([name]) => !/^(turn|tool)\/\d+$/.test(name));
   if (!entries.length) return null;
-  return fact(
-    "time",
-    entries.map(([name, value], i) => [i ? ", " : "", `${inert(name)} ${seconds(Number(value))}`]),
-  );
+  const taken = entries.map(([name, value]) => `${inert(name)} ${seconds(Number(value))}`);
+  return fact("time", taken.join(", "));
 }

@@ -81,7 +81,7 @@ function update(now, changed) {
   const steps = splitOf(now)?.steps || [];
   if (!steps.length) return nothingYet(now);
   if (now.step === undefined || Number.isNaN(Number(now.step)))
-    return state.set({ step: steps[steps.length - 1] }, { fill: true });
+    return state.set({ step: steps.at(-1) }, { fill: true });
   const place = state.valuesOf(now, ["project", "run", "split"]);
   wish = wish || (shownPlace !== "" && shownPlace !== place);
   shownPlace = place;
@@ -112,7 +112,7 @@ function news(now) {
   const steps = splitOf(now)?.steps || [];
   if (!steps.length) return;
   if (now.step === undefined) return update(now, new Set(state.KEYS));
-  if (now.follow && Number(now.step) !== steps[steps.length - 1]) return state.set({ step: steps[steps.length - 1] });
+  if (now.follow && Number(now.step) !== steps.at(-1)) return state.set({ step: steps.at(-1) });
   drawStepPager(part(".rt-step-pager"), now);
   loadList(now, state.valuesOf(now, LIST_KEYS), { quiet: true });
   labels?.again();
@@ -247,17 +247,8 @@ function orders() {
 }
 
 function scopes() {
-  const options = [
-    ["step", "this step"],
-    ["all", "all steps"],
-  ];
-  return segmented(
-    "Which steps",
-    null,
-    options,
-    scope => state.set({ scope: scope === "all" ? "all" : null }),
-    "scope",
-  );
+  const choose = scope => state.set({ scope: scope === "all" ? "all" : null });
+  return segmented("Which steps", null, Object.entries({ step: "this step", all: "all steps" }), choose, "scope");
 }
 
 function cards() {
@@ -311,7 +302,7 @@ function nothingListed(now) {
     return notice(
       "info",
       `No rollouts were logged at step ${inert(now.step)}`,
-      `Steps of this split: ${number(steps[0])} to ${number(steps[steps.length - 1])}.`,
+      `Steps of this split: ${number(steps[0])} to ${number(steps.at(-1))}.`,
     );
   if (list && !list.n_traced)
     return notice(
@@ -456,8 +447,7 @@ function header() {
   if (phrase)
     head.append(
       h(
-        "div.rt-marked",
-        { testid: "marked" },
+        "div.rt-marked#marked",
         h("mark.rt-phrase", inert(phrase)),
         h("span.rt-soft", "marked below, n goes on "),
         ghost("unmark", () => state.set({ mark: null })),
@@ -513,15 +503,9 @@ function chooseOpen() {
 }
 
 function keys() {
-  const here = { page: "rollouts" };
-  readingKeys(
-    "rollouts",
-    () => part(".rt-middle"),
-    () => view,
-    lookChanged,
-  );
-  const steps = { ...here, section: "Steps" };
-  const samples = { ...here, section: "Rollouts" };
+  readingKeys("rollouts", { scroller: () => part(".rt-middle"), view: () => view, change: lookChanged });
+  const steps = { page: "rollouts", section: "Steps" };
+  const samples = { page: "rollouts", section: "Rollouts" };
   shortcut(["[", "ArrowLeft"], "Previous step", () => move(-1), steps);
   shortcut(["]", "ArrowRight"], "Next step", () => move(1), steps);
   shortcut("{", "First step", () => move(-1e9), steps);

@@ -1,6 +1,6 @@
 // The run at a glance: what is wrong, since when, for whom; a point of a chart opens what differs there.
 
-import { block, button, ghost, h, notice, onWidth, redrawn, replace, svg } from "../../lib/dom.js";
+import { block, button, ghost, h, notice, onWidth, redrawn, replace, sideHead, svg } from "../../lib/dom.js";
 import { usualLine } from "../../lib/flags.js";
 import { inUnit, number, plural } from "../../lib/format.js";
 import { toExplain, toRows } from "../../lib/going.js";
@@ -10,8 +10,8 @@ import { inFile, isStatic, shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { axisPicker, isLog, logButton } from "../charts/axis_controls.js";
-import { differences } from "../runs/differences.js";
-import { lineChart } from "../charts/line_chart.js";
+import { differences } from "../runs/script.js";
+import { lineChart } from "../charts/series_chart.js";
 import { AXES, along, besides, weightFor } from "../charts/scale.js";
 import { explanation, inForce } from "../explain/explanation.js";
 import { queries } from "../explain/queries.js";
@@ -120,8 +120,7 @@ function draw() {
     known
       ? [verdict(), data.settings?.changes.length ? settings() : null, diagnoses()]
       : h(
-          "div.rt-run-verdict.rt-sev-unknown",
-          { testid: "run-pending" },
+          "div.rt-run-verdict.rt-sev-unknown#run-pending",
           h("i"),
           data.failure ? inert(`The verdict could not be made: ${data.failure}`) : "Looking for what changed…",
         ),
@@ -150,11 +149,7 @@ function drawPictures() {
         axisPicker(now, data.progress),
         isStatic() ? null : h("span.rt-faint", "a click explains the step"),
       ),
-      h(
-        "div.rt-run-grid",
-        { style },
-        data.metrics.map(metric => card(metric, step, wide)),
-      ),
+      h.each("div.rt-run-grid", { style }, data.metrics, metric => card(metric, step, wide)),
     ),
   );
 }
@@ -171,8 +166,8 @@ function shared() {
 function verdict() {
   const { severity, text, since } = data.verdict;
   return h(
-    "div",
-    { class: `rt-run-verdict ${severity && `rt-sev-${severity}`}`, testid: "run-verdict" },
+    "div#run-verdict",
+    { class: `rt-run-verdict ${severity && `rt-sev-${severity}`}` },
     h("i"),
     text,
     since === null ? null : ` since step ${number(since)}`,
@@ -182,10 +177,8 @@ function verdict() {
     ),
     shareButton(call, shared),
     data.remarks.map(remark => h("span", remark)),
-    (data.problems || []).map(problem =>
-      h("span", { testid: "run-problem" }, inert(`left out, because it raised: ${problem}`)),
-    ),
-    data.usual.length ? h("span", { testid: "usual-flags" }, inert(usualLine(data.usual))) : null,
+    (data.problems || []).map(problem => h("span#run-problem", inert(`left out, because it raised: ${problem}`))),
+    data.usual.length ? h("span#usual-flags", inert(usualLine(data.usual))) : null,
   );
 }
 
@@ -196,13 +189,11 @@ function diagnoses() {
   const nWrong = found.filter(each => each.severity !== "info").length;
   const nShown = Math.min(nWrong || found.length, SHOWN);
   return h(
-    "section.rt-run-block",
-    { testid: "diagnoses" },
+    "section.rt-run-block#diagnoses",
     found.slice(0, nShown).map(diagnosis),
     found.length > nShown &&
       h(
-        "details",
-        { testid: "diagnoses-folded" },
+        "details#diagnoses-folded",
         h(
           "summary",
           nShown < nWrong ? `${number(found.length - nShown)} more` : `${number(found.length - nShown)} more to know`,
@@ -215,46 +206,40 @@ function diagnoses() {
 function diagnosis(each, at) {
   const slot = h("div.rt-run-query");
   return h(
-    "div.rt-diagnosis",
-    { testid: "diagnosis", dataset: { series: (each.series || [])[0] || each.name } },
+    "div.rt-diagnosis#diagnosis",
+    { dataset: { series: (each.series || [])[0] || each.name } },
     h("b", { class: `rt-sev-${each.severity}` }, each.severity),
     h("p", inert(each.sentence)),
-    h(
-      "span.rt-run-tier",
-      each.in_force && each.severity !== "info" ? h("b", { testid: "in-force" }, "in force · ") : null,
-      each.tier,
-    ),
+    h("span.rt-run-tier", each.in_force && each.severity !== "info" ? h("b#in-force", "in force · ") : null, each.tier),
     h(
       "div.rt-run-more",
       each.advice ? h("span.rt-soft", each.advice) : null,
-      each.step === null
-        ? null
-        : ghost(`explain step ${number(each.step)}`, () => ask(each.step), { testid: "diagnosis-explain" }),
-      each.flips && !isStatic()
-        ? ghost(
-            "which prompts were lost",
-            () =>
-              state.set({
-                page: "flips",
-                split: each.flips[0],
-                evals: `${each.flips[1]}:${each.flips[2]}`,
-                other: null,
-                step: null,
-              }),
-            { testid: "diagnosis-flips" },
-          )
-        : null,
+      each.step !== null &&
+        ghost(`explain step ${number(each.step)}`, () => ask(each.step), { testid: "diagnosis-explain" }),
+      each.flips &&
+        !isStatic() &&
+        ghost(
+          "which prompts were lost",
+          () =>
+            state.set({
+              page: "flips",
+              split: each.flips[0],
+              evals: `${each.flips[1]}:${each.flips[2]}`,
+              other: null,
+              step: null,
+            }),
+          { testid: "diagnosis-flips" },
+        ),
       rolloutsButton(each.where, "diagnosis-rollouts"),
       queries(slot, () => call("diagnosis_figures", { ...state.placeOf(state.get()), diagnosis: at }), each.step),
     ),
     slot,
-    each.consequences.length
-      ? h(
-          "ul",
-          each.consequences.slice(0, 6).map(one => h("li", inert(one.sentence))),
-          each.consequences.length > 6 && h("li", `and ${each.consequences.length - 6} more`),
-        )
-      : null,
+    each.consequences.length > 0 &&
+      h(
+        "ul",
+        each.consequences.slice(0, 6).map(one => h("li", inert(one.sentence))),
+        each.consequences.length > 6 && h("li", `and ${each.consequences.length - 6} more`),
+      ),
   );
 }
 
@@ -322,7 +307,7 @@ function strip(wide, step) {
     svg("text", { x: STRIP.left, y: height - 2 }, `step ${number(first)}`),
     svg("text", { x: wide - STRIP.right, y: height - 2, "text-anchor": "end" }, number(last)),
   );
-  return block("section.rt-run-block", "timeline", "Timeline", null, picture);
+  return block("section.rt-run-block#timeline", "Timeline", null, picture);
 }
 
 function leadsTo(mark, step) {
@@ -339,8 +324,8 @@ function card(metric, step, chartWidth) {
   const axis = now.axis || "step";
   const at = step === null ? metric.steps.length - 1 : metric.steps.indexOf(step);
   return h(
-    "figure.rt-run-card",
-    { testid: "run-card", dataset: { metric: metric.key } },
+    "figure.rt-run-card#run-card",
+    { dataset: { metric: metric.key } },
     h(
       "figcaption",
       h("span.rt-ellipsis", { title: metric.title }, inert(metric.title)),
@@ -365,8 +350,7 @@ function card(metric, step, chartWidth) {
 function events() {
   if (!data.events.length) return null;
   return block(
-    "section.rt-run-block",
-    "events",
+    "section.rt-run-block#events",
     "What happened",
     null,
     h("div.rt-run-events", data.events.map(eventLine)),
@@ -378,8 +362,7 @@ function events() {
 function eventLine(event, at) {
   const slot = h("div.rt-run-query");
   return h(
-    "div",
-    { testid: "event" },
+    "div#event",
     h(
       "div.rt-event",
       h(
@@ -388,9 +371,8 @@ function eventLine(event, at) {
         h("b", `step ${number(event.step)} `),
         inert(event.sentence),
       ),
-      event.kind === "config"
-        ? null
-        : queries(slot, () => call("diagnosis_figures", { ...state.placeOf(state.get()), event: at }), event.step),
+      event.kind !== "config" &&
+        queries(slot, () => call("diagnosis_figures", { ...state.placeOf(state.get()), event: at }), event.step),
     ),
     slot,
   );
@@ -400,8 +382,7 @@ function settings() {
   if (!data.settings) return null;
   const { run, changes } = data.settings;
   return h(
-    "section.rt-run-block",
-    { testid: "settings" },
+    "section.rt-run-block#settings",
     h(
       "h2",
       "Settings",
@@ -421,8 +402,7 @@ function settings() {
 function unobserved() {
   if (!data.unobserved.length) return null;
   return block(
-    "section.rt-run-block",
-    "unobserved",
+    "section.rt-run-block#unobserved",
     "Unobserved",
     "not logged, so not known to be fine",
     data.unobserved.map(each =>
@@ -448,19 +428,14 @@ function explain(now) {
       const { head, findings, beside } = explanation(answer, actions(request, call));
       replace(
         side,
-        h(
-          "div.rt-side-head-line",
-          h("h2", `What changed at step ${number(Number(now.step))}`),
-          h(
-            "span",
-            isStatic()
-              ? null
-              : ghost("widen", () => toExplain(), {
-                  title: "On a page of its own: other steps, filters, against …",
-                  testid: "explain-widen",
-                }),
-            ghost("close", () => state.set({ explain: null })),
-          ),
+        sideHead(
+          `What changed at step ${number(Number(now.step))}`,
+          !isStatic() &&
+            ghost("widen", () => toExplain(), {
+              title: "On a page of its own: other steps, filters, against …",
+              testid: "explain-widen",
+            }),
+          ghost("close", () => state.set({ explain: null })),
         ),
         head,
         h("div.rt-in-force"),
@@ -481,5 +456,5 @@ function drawInForce() {
   const found = (data?.diagnoses || []).filter(
     each => each.step !== null && each.step <= step && (each.last === null || each.last >= step),
   );
-  replace(slot, found.length ? h("section", { testid: "in-force" }, inForce("Diagnosed at this step", found)) : null);
+  replace(slot, found.length ? h("section#in-force", inForce("Diagnosed at this step", found)) : null);
 }

@@ -1,6 +1,6 @@
 // Several runs: curves over each other by steps, rollouts or tokens; settings that differ; ways to what else differs.
 
-import { block, button, ghost, h, notice, onWidth, replace, select } from "../../lib/dom.js";
+import { block, button, ghost, h, notice, onWidth, replace, scrolling, select, table } from "../../lib/dom.js";
 import { toExplain } from "../../lib/going.js";
 import { catalog, mounted, setPopulation } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
@@ -11,7 +11,6 @@ import { axisPicker, isLog, logButton } from "../charts/axis_controls.js";
 import { AXES, along, besides, weightFor } from "../charts/scale.js";
 import { attemptsNote, chartsOf, shortName } from "../charts/script.js";
 import { legend, seriesChart } from "../charts/series_chart.js";
-import { differences } from "./differences.js";
 
 const MOST_OFFERED = 400;
 
@@ -75,6 +74,7 @@ function draw() {
   const node = slot();
   const keep = node.scrollTop;
   const { style, wide } = besides(node.clientWidth, 380, 4);
+  const names = data.runs.map(each => each.run);
   setPopulation(
     "runs",
     data.runs.map((each, at) => [at ? (at < data.runs.length - 1 ? ", " : " and ") : "", h("b", inert(each.run))]),
@@ -86,23 +86,13 @@ function draw() {
     legend(data.runs.map(each => ({ name: each.run }))),
     data.runs.map(each => attemptsNote(each.resumed_at, each.run)),
     data.shown.length
-      ? h(
-          "div.rt-run-grid",
-          { style },
-          data.shown.map(name => card(name, now, wide)),
-        )
+      ? h.each("div.rt-run-grid", { style }, data.shown, name => card(name, now, wide))
       : h("p.rt-empty", "None of them logged a number."),
     block(
-      "section.rt-run-block",
-      "settings",
+      "section.rt-run-block#settings",
       "Settings that differ",
       number(data.settings.length),
-      data.settings.length
-        ? differences(
-            data.settings,
-            data.runs.map(each => each.run),
-          )
-        : h("p.rt-soft", "None."),
+      data.settings.length ? differences(data.settings, names) : h("p.rt-soft", "None."),
     ),
   );
   node.scrollTop = keep;
@@ -130,12 +120,10 @@ function head(now) {
       testid: "runs-explain",
       title: `All of ${data.runs[0].run} against all of ${data.runs[1].run}`,
     }),
-    step === null
-      ? null
-      : button(`explain at step ${number(step)}`, () => explain({ step }), { testid: "runs-explain-step" }),
-    data.evaluations.length
-      ? button("flips on shared prompts", () => state.set({ page: "flips", evals: null }), { testid: "runs-flips" })
-      : null,
+    step !== null &&
+      button(`explain at step ${number(step)}`, () => explain({ step }), { testid: "runs-explain-step" }),
+    data.evaluations.length > 0 &&
+      button("flips on shared prompts", () => state.set({ page: "flips", evals: null }), { testid: "runs-flips" }),
     more(),
   );
 }
@@ -147,22 +135,20 @@ function others(now) {
   return [
     shown.map(name =>
       h(
-        "span.rt-chip",
-        { testid: "further-run" },
+        "span.rt-chip#further-run",
         inert(name),
         ghost("×", () => state.set({ more: joined(shown.filter(each => each !== name)) }), {
           "aria-label": `Without ${name}`,
         }),
       ),
     ),
-    left.length
-      ? select(
-          [["", "+ run"], ...left.map(run => [run.name, run.label])],
-          "",
-          run => run && state.set({ more: joined([...shown, run]) }),
-          { "aria-label": "One more run", testid: "one-more-run" },
-        )
-      : null,
+    left.length > 0 &&
+      select(
+        [["", "+ run"], ...left.map(run => [run.name, run.label])],
+        "",
+        run => run && state.set({ more: joined([...shown, run]) }),
+        { "aria-label": "One more run", testid: "one-more-run" },
+      ),
   ];
 }
 
@@ -186,8 +172,8 @@ function card(name, now, wide) {
   const missing = series.filter(each => !each.steps.length).map(each => each.name);
   const step = now.step === undefined ? null : Number(now.step);
   return h(
-    "figure.rt-run-card",
-    { testid: "runs-card", dataset: { metric: name } },
+    "figure.rt-run-card#runs-card",
+    { dataset: { metric: name } },
     h(
       "figcaption",
       h("span.rt-ellipsis", { title: name }, shortName(name, now.split)),
@@ -204,5 +190,20 @@ function card(name, now, wide) {
       label: `${name} of the runs over ${AXES[axis]}`,
       onStep: picked => state.set({ step: picked }),
     }),
+  );
+}
+
+const setting = value => (value === null || value === undefined ? h("span.rt-faint", "not set") : inert(String(value)));
+
+// The settings in which runs differ. rows: {key, values: one a run}; runs: their names.
+export function differences(rows, runs) {
+  return scrolling(
+    "Settings that differ",
+    table(
+      { class: "rt-differences", testid: "differences" },
+      [h("th", "setting"), runs.map(run => h("th", inert(run)))],
+      rows,
+      row => h.each("tr", h("th", inert(row.key)), row.values, value => h("td", setting(value))),
+    ),
   );
 }

@@ -1,6 +1,6 @@
 // The list on the left: groups of a step with their reward spread, or a flat list in another order.
 
-import { h, replace } from "../../lib/dom.js";
+import { button, h, replace } from "../../lib/dom.js";
 import { compact, number, plural, shown as shownValue, signed } from "../../lib/format.js";
 import { aroundHits } from "../../lib/highlight.js";
 import { rewardColour } from "../../lib/colour.js";
@@ -38,9 +38,8 @@ export function flagChips(flags, severities = {}, limit = 1, explains = {}) {
           explains[flag]?.length ? ` +${explains[flag].length}` : "",
         ),
       ),
-    flags.length > limit
-      ? h("span.rt-chip.rt-more-flags", { title: ranked.slice(limit).map(said).join("\n") }, `+${flags.length - limit}`)
-      : null,
+    flags.length > limit &&
+      h("span.rt-chip.rt-more-flags", { title: ranked.slice(limit).map(said).join("\n") }, `+${flags.length - limit}`),
   ];
 }
 
@@ -48,8 +47,8 @@ export function flagChips(flags, severities = {}, limit = 1, explains = {}) {
 function usualChip(flags) {
   if (!flags.length) return null;
   return h(
-    "span.rt-chip.rt-flag-chip",
-    { testid: "usual-chip", title: `usual in this run: ${flags.join(", ").replaceAll("_", " ")}` },
+    "span.rt-chip.rt-flag-chip#usual-chip",
+    { title: `usual in this run: ${flags.join(", ").replaceAll("_", " ")}` },
     flags[0].replaceAll("_", " "),
     flags.length > 1 ? ` +${flags.length - 1}` : "",
   );
@@ -69,7 +68,7 @@ export function dots(rewards, range) {
 function snippet(words, text) {
   const pieces = aroundHits(words, text);
   const shown = pieces ? pieces.map((piece, at) => (at % 2 ? h("mark", piece) : piece)) : words;
-  return h("span.rt-sample-snippet", { dir: "auto", testid: "snippet" }, shown);
+  return h("span.rt-sample-snippet#snippet", { dir: "auto" }, shown);
 }
 
 export function sampleCard(card, { text = "", range, severities, selected, open, showStep, inGroup, sortedBy }) {
@@ -81,10 +80,9 @@ export function sampleCard(card, { text = "", range, severities, selected, open,
     .filter(Boolean)
     .join(" · ");
   return h(
-    "button",
+    "button#sample-card",
     {
       class: "rt-sample" + (selected ? " rt-selected" : "") + (card.discard_reason ? " rt-discarded" : ""),
-      testid: "sample-card",
       dataset: { id: card.id },
       "aria-current": selected ? "true" : null,
       onclick: event => open(card, event),
@@ -98,24 +96,23 @@ export function sampleCard(card, { text = "", range, severities, selected, open,
       h(
         "span.rt-sample-facts",
         where ? h("span", where) : null,
-        sortedBy && card.sorted_by !== null
-          ? h("b", { title: "sorted by", testid: "sorted-by" }, `${sortedBy} ${shownValue(card.sorted_by, 3)}`)
-          : null,
+        sortedBy &&
+          card.sorted_by !== null &&
+          h("b#sorted-by", { title: "sorted by" }, `${sortedBy} ${shownValue(card.sorted_by, 3)}`),
         card.advantage === null
           ? null
           : h("span", { title: `advantage ${signed(card.advantage)}` }, "A ", signed(rounded(card.advantage))),
         card.n_tokens === null ? null : h("span", { title: "tokens in all" }, compact(card.n_tokens), " tok"),
-        card.staleness_max
-          ? h(
-              "span",
-              { title: "staleness: version being trained minus the oldest version" },
-              "stale ",
-              number(card.staleness_max),
-            )
-          : null,
-        card.discard_reason && !inGroup
-          ? h("span.rt-chip", { title: "not trained on" }, inert(String(card.discard_reason)).replaceAll("_", " "))
-          : null,
+        card.staleness_max > 0 &&
+          h(
+            "span",
+            { title: "staleness: version being trained minus the oldest version" },
+            "stale ",
+            number(card.staleness_max),
+          ),
+        card.discard_reason &&
+          !inGroup &&
+          h("span.rt-chip", { title: "not trained on" }, inert(String(card.discard_reason)).replaceAll("_", " ")),
         lateChips(card.late, card.superseded),
         (card.labels || []).map(name => h("span.rt-chip.rt-label-chip", { title: "label" }, inert(name))),
         flagChips(card.flags, severities, 1, card.explains),
@@ -149,8 +146,8 @@ function groupCard(group, options) {
       ? h("span.rt-chip.rt-chip-warn", { title: "Every advantage is zero" }, "zero advantage")
       : null;
   return h(
-    "section.rt-group",
-    { testid: "group-card", dataset: { group: String(group.group) } },
+    "section.rt-group#group-card",
+    { dataset: { group: String(group.group) } },
     h(
       "header.rt-group-head",
       { title: firstWords(group.prompt || "", 600) },
@@ -163,9 +160,9 @@ function groupCard(group, options) {
               { title: "The whole group at a glance (5)", onclick: () => options.openGroup(group.group) },
               `Group ${number(group.group)}`,
             ),
-        group.mean === null || lone
-          ? null
-          : h("span.rt-soft", { title: "mean reward of all rollouts of the group" }, `mean ${number(group.mean, 3)}`),
+        group.mean !== null &&
+          !lone &&
+          h("span.rt-soft", { title: "mean reward of all rollouts of the group" }, `mean ${number(group.mean, 3)}`),
         h(
           "span.rt-faint.rt-group-count",
           { title: "kept of all rollouts of the group" },
@@ -196,22 +193,15 @@ export function drawSamples(root, data, options) {
     replace(root, emptyList(data, options));
     return;
   }
-  if (data.groups)
-    replace(
-      root,
-      data.groups.map(group => groupCard(group, all)),
-    );
+  if (data.groups) root.replaceChildren(...data.groups.map(group => groupCard(group, all)));
   else {
     replace(
       root,
       data.samples.map(card => sampleCard(card, { ...all, selected: card.id === options.selectedId })),
-      data.next
-        ? h(
-            "button.rt-button.rt-more",
-            { onclick: () => options.more(data.next) },
-            `more of ${plural(data.n_matched, "rollout")}`,
-          )
-        : null,
+      data.next &&
+        button(`more of ${plural(data.n_matched, "rollout")}`, () => options.more(data.next), {
+          class: "rt-button rt-more",
+        }),
     );
   }
   root.scrollTop = keep;

@@ -68,12 +68,11 @@ export class Selection {
     replace(
       this.root,
       h("b", { "aria-live": "polite" }, `${plural(this.ids.size, "rollout")} chosen`),
-      this.doing.labels() && this.ids.size
-        ? [
-            action("label", () => this.say("label"), "Label them all"),
-            action("note", () => this.say("note"), "Note them all"),
-          ]
-        : null,
+      this.doing.labels() &&
+        this.ids.size > 0 && [
+          action("label", () => this.say("label"), "Label them all"),
+          action("note", () => this.say("note"), "Note them all"),
+        ],
       this.ids.size === 2 && action("compare", () => this.doing.compare(...this.ids), "Side by side"),
       this.ids.size ? action("export", () => this.export(), "As JSON lines, or by a command") : null,
       action("clear", () => this.clear(), "Choose none"),

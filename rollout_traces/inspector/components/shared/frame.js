@@ -11,9 +11,9 @@ import { inert } from "../../lib/text.js";
 export function drawFrame({ pages, bar, made, missing }) {
   let shown = null;
   let back = pages[0].name;
-  const top = h("div.rt-pickers", { testid: "run-picker" });
+  const top = h("div.rt-pickers#run-picker");
   const tabs = h("nav.rt-tabs", { "aria-label": "Pages" });
-  const population = h("div.rt-population", { testid: "population" });
+  const population = h("div.rt-population#population");
   document.documentElement.dataset.rtTheme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
   onPopulation(parts => {
     replace(population, parts);
@@ -34,11 +34,7 @@ export function drawFrame({ pages, bar, made, missing }) {
           tool("?", showHelp, "Keyboard (?)", "help-button"),
         ),
       ),
-      h(
-        "footer.rt-status",
-        population,
-        h("div.rt-faint.rt-nowrap.rt-wide-only", { testid: "shared-made" }, inert(made)),
-      ),
+      h("footer.rt-status", population, h("div.rt-faint.rt-nowrap.rt-wide-only#shared-made", inert(made))),
     ),
   );
   listenToKeys();
@@ -53,11 +49,7 @@ export function drawFrame({ pages, bar, made, missing }) {
     const page = await whenReady(now.page);
     showPopulationOf(now.page);
     replace(top, bar());
-    if (pages.length > 1)
-      replace(
-        tabs,
-        pages.map(each => tab(each, now)),
-      );
+    if (pages.length > 1) tabs.replaceChildren(...pages.map(each => tab(each, now)));
     if (shown !== page) {
       shown?.element.classList.remove("rt-active");
       page.element.classList.add("rt-active");

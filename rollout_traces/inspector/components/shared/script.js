@@ -21,14 +21,9 @@ const NOT_HERE = "It is not in this file.";
 const frames = {
   rollouts: () => h("main.rt-middle.rt-shared-middle.rt-scroll", { tabindex: "-1" }),
   compare: () => h("div.rt-compare.rt-scroll", { tabindex: "-1" }),
-  group: () => h("div.rt-workbench.rt-scroll", { testid: "group-page", tabindex: "-1" }),
+  group: () => h("div.rt-workbench.rt-scroll#group-page", { tabindex: "-1" }),
   run: () =>
-    h(
-      "div.rt-run",
-      { testid: "run-page" },
-      h("div.rt-run-main.rt-scroll", { tabindex: "-1" }),
-      h("aside.rt-run-side.rt-scroll"),
-    ),
+    h("div.rt-run#run-page", h("div.rt-run-main.rt-scroll", { tabindex: "-1" }), h("aside.rt-run-side.rt-scroll")),
 };
 const mounts = {
   rollouts: mountRollouts,
@@ -72,11 +67,7 @@ function found(now) {
   if (now.id !== undefined) return held.rollouts.find(rollout => rollout.id === now.id);
   if (now.sample === undefined) return held.rollouts[0];
   return held.rollouts.find(({ metadata: m }) =>
-    [
-      ["step", m.step],
-      ["group", m.group],
-      ["sample", m.sample],
-    ].every(([key, value]) => now[key] === undefined || String(value) === now[key]),
+    ["step", "group", "sample"].every(key => now[key] === undefined || String(m[key]) === now[key]),
   );
 }
 
@@ -85,17 +76,11 @@ function mountRollouts(root) {
   let view = null;
   let shownFor;
   const change = patch => state.set(lookPatch(patch), { fill: "token" in patch });
-  readingKeys(
-    "rollouts",
-    () => middle,
-    () => view,
-    change,
-  );
-  const around = (what, { metadata: m }) => {
+  readingKeys("rollouts", { scroller: () => middle, view: () => view, change });
+  const around = async (what, { metadata: m }) => {
     const known = held.around[`${what} ${m.step} ${m.group}`];
-    return known
-      ? Promise.resolve(known)
-      : Promise.reject(new Error("What is around the rollout is not in this file."));
+    if (!known) throw new Error("What is around the rollout is not in this file.");
+    return known;
   };
   const show = (rollout, now) => {
     view?.forget();

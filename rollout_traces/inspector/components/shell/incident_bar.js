@@ -52,23 +52,18 @@ function draw(node, call) {
   const quiet = listed.filter(isQuiet).length;
   node.hidden = !shown.length;
   document.documentElement.style.setProperty("--rt-bar", node.hidden ? "0px" : "30px");
-  const putAside = (label, more) =>
-    ghost(
-      label,
-      () => {
-        all = !all;
-        draw(node, call);
-      },
-      more,
-    );
+  const showOthers = () => {
+    all = !all;
+    draw(node, call);
+  };
   replace(
     node.parentElement.querySelector(".rt-top .rt-aside"),
-    quiet && node.hidden
-      ? putAside(`${quiet} put aside`, {
-          title: "Incidents that were muted or acknowledged",
-          testid: "incidents-aside",
-        })
-      : "",
+    quiet > 0 &&
+      node.hidden &&
+      ghost(`${quiet} put aside`, showOthers, {
+        title: "Incidents that were muted or acknowledged",
+        testid: "incidents-aside",
+      }),
   );
   if (node.hidden) {
     replace(node);
@@ -93,14 +88,13 @@ function draw(node, call) {
   };
   replace(
     node,
-    h("b", { class: `rt-chip rt-chip-${one.severity}`, testid: "bar-signal" }, one.signal.replaceAll("_", " ")),
-    one.children.length
-      ? h(
-          "span.rt-nowrap.rt-soft",
-          { title: one.children.join(", ").replaceAll("_", " "), testid: "bar-children" },
-          `with ${one.children[0].replaceAll("_", " ")}${one.children.length > 1 ? ` +${one.children.length - 1}` : ""}`,
-        )
-      : null,
+    h("b#bar-signal", { class: `rt-chip rt-chip-${one.severity}` }, one.signal.replaceAll("_", " ")),
+    one.children.length > 0 &&
+      h(
+        "span.rt-nowrap.rt-soft#bar-children",
+        { title: one.children.join(", ").replaceAll("_", " ") },
+        `with ${one.children[0].replaceAll("_", " ")}${one.children.length > 1 ? ` +${one.children.length - 1}` : ""}`,
+      ),
     h("span.rt-nowrap", `since step ${number(one.opened)}`),
     one.part ? h("span.rt-ellipsis", inert(one.part)) : null,
     h("span.rt-ellipsis.rt-soft.rt-bar-sentence", { title: inert(one.sentence) }, inert(one.sentence)),
@@ -124,6 +118,6 @@ function draw(node, call) {
           title: "Never shown here for this series and part, also when it comes again",
           testid: "bar-mute",
         }),
-    quiet ? putAside(all ? "hide them" : `${quiet} put aside`, { testid: "bar-all" }) : null,
+    quiet ? ghost(all ? "hide them" : `${quiet} put aside`, showOthers, { testid: "bar-all" }) : null,
   );
 }

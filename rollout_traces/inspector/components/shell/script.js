@@ -99,7 +99,7 @@ async function loadCatalog(project) {
 function drawIndexing(project, [done, total]) {
   let node = root.querySelector(".rt-indexing");
   if (!node) {
-    node = h("div.rt-indexing", { role: "status", testid: "indexing" });
+    node = h("div.rt-indexing#indexing", { role: "status" });
     root.append(node);
   }
   replace(
@@ -219,13 +219,12 @@ function drawTools() {
     root.querySelector(".rt-top-tools"),
     session.dashboard &&
       h(
-        "a.rt-ghost.rt-wide-only",
+        "a.rt-ghost.rt-wide-only#trackio-link",
         {
           href: trackioAddress(),
           target: "_blank",
           rel: "noopener",
           title: "Trackio's own dashboard; of a rollout its run's traces, of which no single one has an address",
-          testid: "trackio-link",
         },
         "Trackio",
       ),

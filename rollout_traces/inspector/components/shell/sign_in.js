@@ -21,8 +21,7 @@ export function signedIn(root, why) {
       return resolve();
     };
     const panel = h(
-      "div.rt-sign-in",
-      { testid: "sign-in" },
+      "div.rt-sign-in#sign-in",
       h("h1", "This inspector asks for its token"),
       said,
       h(

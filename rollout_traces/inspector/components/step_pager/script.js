@@ -26,7 +26,7 @@ export function goTo(wanted) {
 
 export function toggleFollow() {
   const steps = splitOf(state.get())?.steps || [];
-  state.set(state.get().follow ? { follow: null } : { follow: 1, step: steps[steps.length - 1] });
+  state.set(state.get().follow ? { follow: null } : { follow: 1, step: steps.at(-1) });
 }
 
 // The keys of a page that shows a step: `[` and `]`, and the arrows where the page needs them for nothing else.
@@ -41,10 +41,7 @@ export function atStep(root, now, nothing) {
   const steps = splitOf(now)?.steps || [];
   if (!steps.length) nothing();
   else if (!steps.includes(Number(now.step)))
-    state.set(
-      { step: now.step === undefined ? steps[steps.length - 1] : nearest(steps, Number(now.step)) },
-      { fill: true },
-    );
+    state.set({ step: now.step === undefined ? steps.at(-1) : nearest(steps, Number(now.step)) }, { fill: true });
   else return true;
   return false;
 }
@@ -59,11 +56,10 @@ export function drawStepPager(root, now) {
       testid,
       disabled: !steps.length || (by < 0 ? at <= 0 : at >= steps.length - 1),
     });
-  const input = h("input.rt-input.rt-step-number", {
+  const input = h("input.rt-input.rt-step-number#step-input", {
     inputmode: "numeric",
     "aria-label": "Step",
     value: now.step ?? "",
-    testid: "step-input",
     onfocus: event => event.target.select(),
     onkeydown: event => {
       if (event.key !== "Enter") return;
@@ -86,14 +82,13 @@ export function drawStepPager(root, now) {
     input,
     arrow("›", 1, "Next step (])", "step-next"),
     arrow("»", 1e9, "Last step (})", "step-last"),
-    h("span.rt-faint.rt-nowrap", steps.length ? `of ${number(steps[steps.length - 1])}` : "no steps yet"),
-    isStatic()
-      ? null
-      : button("follow", toggleFollow, {
-          class: "rt-ghost rt-follow",
-          "aria-pressed": String(Boolean(now.follow)),
-          title: "Follow the latest step of a live run (l)",
-          testid: "follow",
-        }),
+    h("span.rt-faint.rt-nowrap", steps.length ? `of ${number(steps.at(-1))}` : "no steps yet"),
+    !isStatic() &&
+      button("follow", toggleFollow, {
+        class: "rt-ghost rt-follow",
+        "aria-pressed": String(Boolean(now.follow)),
+        title: "Follow the latest step of a live run (l)",
+        testid: "follow",
+      }),
   );
 }

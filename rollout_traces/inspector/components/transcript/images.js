@@ -11,7 +11,7 @@ export const MARK = "\ufffc";
 export function figure(rollout, number, fetched) {
   const { left_out: reason } = rollout.images[number];
   const caption = h("figcaption.rt-faint", `image ${number + 1}`);
-  const node = h("figure.rt-image", { testid: "image", dataset: { image: String(number) } }, caption);
+  const node = h("figure.rt-image#image", { dataset: { image: String(number) } }, caption);
   if (reason !== null || !fetched) {
     replace(caption, `image ${number + 1}: ${reason === null ? "not shown here" : `left out, ${inert(reason)}`}`);
     return node;

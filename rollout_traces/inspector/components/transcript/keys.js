@@ -3,7 +3,7 @@
 import { shortcut } from "../../lib/keyboard.js";
 
 // scroller() and view() give what is shown now; change(patch) takes what a TranscriptView's onChange takes.
-export function readingKeys(page, scroller, view, change) {
+export function readingKeys(page, { scroller, view, change }) {
   const tokens = { page, section: "Tokens" };
   const turns = { page, section: "Turns" };
   shortcut("Home", "Top of the rollout", () => scroller().scrollTo({ top: 0 }), turns);

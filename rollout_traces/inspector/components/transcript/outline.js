@@ -46,12 +46,11 @@ export class Outline {
       ].filter(Boolean);
       const words = `turn ${index}: ${inert(said.join(", "))}`;
       return h(
-        "button",
+        "button#outline-turn",
         {
           class: `rt-role-${turn.role}${mark.severity ? ` rt-marked-${mark.severity}` : ""}`,
           title: words,
           "aria-label": words,
-          testid: "outline-turn",
           dataset: { severity: mark.severity || "" },
           style: { "--share": String(length(turn)) },
           onclick: () => goTo(index),
@@ -59,7 +58,7 @@ export class Outline {
         mark.calls ? "\u2692" : "",
       );
     });
-    this.root = h("nav.rt-outline", { "aria-label": "Turns", testid: "outline" });
+    this.root = h("nav.rt-outline#outline", { "aria-label": "Turns" });
     replace(this.root, this.parts);
   }
 

@@ -46,15 +46,11 @@ export class TranscriptView {
         },
       );
     });
-    this.turnsRoot = h(
-      "div.rt-turns",
-      this.turnCards.map(card => card.root),
-    );
+    this.turnsRoot = h.each("div.rt-turns", this.turnCards, card => card.root);
     this.outline = new Outline(rollout, index => this.goToTurn(index));
     this.turn = -1;
     this.root = h(
-      "div.rt-transcript",
-      { testid: "transcript" },
+      "div.rt-transcript#transcript",
       h("div.rt-transcript-bar", this.toolbar, rollout.turns.length > 1 && this.outline.root, this.legendSlot),
       this.turnsRoot,
     );
@@ -162,13 +158,13 @@ export class TranscriptView {
           }),
       h(
         "span.rt-transcript-end",
-        this.tokens && this.options.around
-          ? ghost("turn table", () => this.toggleTable(), {
-              "aria-pressed": String(Boolean(this.table)),
-              title: "Each turn in figures (y)",
-              testid: "turn-table-button",
-            })
-          : null,
+        this.tokens &&
+          this.options.around &&
+          ghost("turn table", () => this.toggleTable(), {
+            "aria-pressed": String(Boolean(this.table)),
+            title: "Each turn in figures (y)",
+            testid: "turn-table-button",
+          }),
         ghost("collapse all", () => this.collapseAll(true)),
         ghost("expand all", () => this.collapseAll(false)),
       ),
@@ -270,9 +266,7 @@ export class TranscriptView {
     const start = this.jumped === this.painted ? this.at : -1;
     this.jumped = this.painted;
     const onward =
-      direction > 0
-        ? (places.find(i => i > start) ?? places[0])
-        : (places.findLast(i => i < start) ?? places[places.length - 1]);
+      direction > 0 ? (places.find(i => i > start) ?? places[0]) : (places.findLast(i => i < start) ?? places.at(-1));
     this.goTo(start < 0 ? ranked[0] : onward);
   }
 

@@ -23,7 +23,7 @@ let card = null;
 
 function element() {
   if (!card) {
-    card = h("div.rt-card-float.rt-token-card", { "data-testid": "token-card", hidden: true });
+    card = h("div.rt-card-float.rt-token-card#token-card", { hidden: true });
     document.body.append(card);
     window.addEventListener("rt-escape", hideTokenCard);
   }
@@ -65,12 +65,8 @@ export function showTokenCard(tokens, i, anchor, { turn, flags, values }) {
       tokens.get("special")[i] ? h("span.rt-chip", "special") : null,
     ),
     h("dl", rows),
-    flags.length
-      ? h(
-          "div.rt-token-flags",
-          flags.map(flag => h("p", { class: `rt-${flag.severity}` }, flag.message)),
-        )
-      : null,
+    flags.length > 0 &&
+      h.each("div.rt-token-flags", flags, flag => h("p", { class: `rt-${flag.severity}` }, flag.message)),
   );
   node.hidden = false;
   place(node, anchor.getClientRects()[0] || anchor.getBoundingClientRect());

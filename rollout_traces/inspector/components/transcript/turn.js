@@ -21,12 +21,8 @@ export class TurnCard {
     this.collapsed = turn.role === "system" && turn.content.length > 160;
     this.body = h("div.rt-turn-body");
     this.root = h(
-      "article",
-      {
-        class: `rt-turn rt-role-${turn.role}`,
-        testid: "turn",
-        dataset: { turn: String(options.index), role: turn.role },
-      },
+      "article#turn",
+      { class: `rt-turn rt-role-${turn.role}`, dataset: { turn: String(options.index), role: turn.role } },
       this.head(),
       this.strips(),
       this.body,
@@ -41,12 +37,11 @@ export class TurnCard {
         ? h("span", { title: "tokens the policy sampled" }, `${number(turn.n_sampled)} sampled`)
         : null;
     const versions = turn.versions.length
-      ? h(
+      ? h.each(
           "span.rt-turn-versions",
           { title: "policy version by run of tokens" },
-          turn.versions.map(([version, count]) =>
-            h("span", `v${version}`, turn.versions.length > 1 && h("small", ` ×${number(count)}`)),
-          ),
+          turn.versions,
+          ([version, count]) => h("span", `v${version}`, turn.versions.length > 1 && h("small", ` ×${number(count)}`)),
         )
       : null;
     this.toggle = h(
@@ -191,8 +186,8 @@ export class TurnCard {
 
 function toolCall(call) {
   return h(
-    "div",
-    { class: "rt-call" + (call.parsed ? "" : " rt-call-bad"), testid: "tool-call" },
+    "div#tool-call",
+    { class: "rt-call" + (call.parsed ? "" : " rt-call-bad") },
     h(
       "header",
       h("span.rt-call-name.rt-mono", inert(call.name || "unparsed call")),

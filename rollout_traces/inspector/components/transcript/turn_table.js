@@ -82,8 +82,8 @@ export function turnTimes(turns, timings) {
 export function turnTable(rollout, tokens, goTo) {
   const figures = [...turnFigures(rollout.turns, tokens), ...turnTimes(rollout.turns, rollout.timings)];
   return h(
-    "div.rt-turn-table",
-    { testid: "turn-table", tabindex: "0", "aria-label": "Each turn in figures" },
+    "div.rt-turn-table#turn-table",
+    { tabindex: "0", "aria-label": "Each turn in figures" },
     table(
       null,
       [
@@ -94,7 +94,8 @@ export function turnTable(rollout, tokens, goTo) {
         figures.map(figure => h("th.rt-num", { title: figure.meaning }, figure.name)),
         h("th", "calls"),
       ],
-      rollout.turns.map((turn, index) =>
+      rollout.turns,
+      (turn, index) =>
         h(
           "tr",
           h(
@@ -111,7 +112,6 @@ export function turnTable(rollout, tokens, goTo) {
           figures.map(figure => numberCell(figure.values[index], figure.show)),
           h("td.rt-ellipsis", turn.tool_calls.map(call => inert(call.name)).join(", ")),
         ),
-      ),
     ),
   );
 }

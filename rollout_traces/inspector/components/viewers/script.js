@@ -7,7 +7,7 @@ const [LEAST, MOST] = [80, 640];
 
 // id: of a rollout; now: its viewer's name, or undefined; choose(name or null).
 export function viewersOf(call, place, id, now, choose) {
-  const root = h("section.rt-viewers", { testid: "viewers" });
+  const root = h("section.rt-viewers#viewers");
   if (!window.rolloutTraces?.viewers) return root;
   const asked = { ...place, id };
   call("viewers", asked).then(
@@ -30,17 +30,16 @@ export function viewersOf(call, place, id, now, choose) {
   return root;
 }
 
-const said = text => h("p.rt-faint", { role: "alert", testid: "viewer-problem" }, inert(text));
+const said = text => h("p.rt-faint#viewer-problem", { role: "alert" }, inert(text));
 
 function frame(name, ask) {
   const slot = h("div.rt-viewer-frame", h("p.rt-faint", "Drawing…"));
   ask().then(
     drawn => {
-      const node = h("iframe", {
+      const node = h("iframe#viewer-frame", {
         sandbox: "allow-scripts",
         title: inert(name),
         referrerpolicy: "no-referrer",
-        testid: "viewer-frame",
       });
       // once: what the frame goes to by itself is told nothing
       const theme = document.documentElement.dataset.rtTheme;

@@ -12,7 +12,7 @@ const MOST_STALE = 3;
 function points(edges, bin) {
   if (bin < 0) return [NaN];
   if (bin === 0) return BEYOND.map(far => edges[0] - far);
-  if (bin >= edges.length) return BEYOND.map(far => edges[edges.length - 1] + far);
+  if (bin >= edges.length) return BEYOND.map(far => edges.at(-1) + far);
   return WITHIN.map(share => edges[bin - 1] + share * (edges[bin] - edges[bin - 1]));
 }
 

@@ -3,6 +3,7 @@
 
 import { ghost, h, notice, replace, select, table as tableOf } from "../../lib/dom.js";
 import { number, percent, plural } from "../../lib/format.js";
+import { placed } from "../../lib/going.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { mounted, populationOfStep, setPopulation } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
@@ -87,10 +88,7 @@ function drawRules(rules) {
   const shape = JSON.stringify([...rules.keys(), shownFor]);
   if (shape === drawnRules) return;
   drawnRules = shape;
-  replace(
-    part(".rt-rules-slot"),
-    RULES.map(rule => ruleBox(rule, rules.get(rule.key))),
-  );
+  part(".rt-rules-slot").replaceChildren(...RULES.map(rule => ruleBox(rule, rules.get(rule.key))));
 }
 
 function ruleBox(rule, values) {
@@ -115,13 +113,8 @@ function ruleBox(rule, values) {
       "label",
       h("input", { type: "checkbox", checked: Boolean(values), onchange: event => toggle(event.target.checked) }),
       rule.label,
-      own
-        ? h(
-            "span.rt-chip",
-            { title: "What the run declares" },
-            `the run: ${own.map(value => number(value)).join(", ")}`,
-          )
-        : null,
+      own &&
+        h("span.rt-chip", { title: "What the run declares" }, `the run: ${own.map(value => number(value)).join(", ")}`),
     ),
     h("p", rule.meaning),
     rule.params.map((param, i) => {
@@ -178,8 +171,7 @@ function drawStep(rules) {
   replace(
     slot,
     h(
-      "div.rt-taken",
-      { testid: "taken" },
+      "div.rt-taken#taken",
       figureBox(
         "tokens masked",
         found.all.masked,
@@ -188,16 +180,13 @@ function drawStep(rules) {
       figureBox("tokens truncated", found.all.cut, "their weight is cut off, not removed"),
       figureBox("of the update taken away", found.all.update, "update = |A| × loss weight"),
     ),
-    blind.length
-      ? h(
-          "p.rt-soft",
-          { testid: "unobserved-rules" },
-          blind.map(
-            entry =>
-              `${entry.rule.label}: ${entry.observed > 0 ? `unobserved for ${percent(1 - entry.observed)} of the tokens` : "unobserved"}, needs ${entry.rule.needs}. `,
-          ),
-        )
-      : null,
+    blind.length > 0 &&
+      h.each(
+        "p.rt-soft#unobserved-rules",
+        blind,
+        entry =>
+          `${entry.rule.label}: ${entry.observed > 0 ? `unobserved for ${percent(1 - entry.observed)} of the tokens` : "unobserved"}, needs ${entry.rule.needs}. `,
+      ),
     h(
       "div.rt-what-if-tables",
       table(
@@ -249,11 +238,12 @@ function table(title, rows, columns = ["masked", "update"]) {
         columns.map(name => h("th", { colspan: 2 }, heads[name])),
       ],
       rows.map(row =>
-        h(
+        h.each(
           "tr",
           h("td.rt-ellipsis", inert(row.name)),
           rows.some(each => each.tokens) && h("td.rt-num", number(row.tokens)),
-          columns.map(name => [h("td.rt-num", { title: bounds(row[name]) }, between(row[name])), bar(row[name])]),
+          columns,
+          name => [h("td.rt-num", { title: bounds(row[name]) }, between(row[name])), bar(row[name])],
         ),
       ),
     ),
@@ -280,12 +270,7 @@ function stepSample(by) {
 }
 
 function openCard(card) {
-  state.set(
-    card.group === null || card.sample === null
-      ? { id: card.id }
-      : { group: card.group, sample: card.sample, id: null },
-    { fill: true },
-  );
+  state.set({ ...placed(card), step: state.get().step }, { fill: true });
 }
 
 function openRollout() {
