@@ -48,19 +48,19 @@ def run(
     Example: rollout-traces run --max-traces 32 train.py --config grpo.yaml
     """
     from rollout_traces.integrations import run_report
-    from rollout_traces.settings.logger_options import HookSettings
+    from rollout_traces.settings.environment import as_environment
 
     script = ["-m", module] if module else []
     if not script and not context.args:
         raise typer.BadParameter("expected a script, or -m and a module: rollout-traces run train.py")
-    given = HookSettings(
-        max_rollout_traces_per_step=max_traces,
-        project=project,
-        name=name,
-        selection=selection,
-        check_only=check_only or None,
-    )
-    environment = {**os.environ, **given.as_environment(), **run_report.environment()}
+    given = {
+        "max_rollout_traces_per_step": max_traces,
+        "project": project,
+        "name": name,
+        "selection": selection,
+        "check_only": check_only or None,
+    }
+    environment = {**os.environ, **as_environment(given), **run_report.environment()}
     path = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *([path] if path else [])])
     sys.stdout.flush()

@@ -87,10 +87,10 @@ def _use_v1(config: Path) -> bool | None:
 @check("Config")
 def config(examination: Examination) -> Iterator[CheckFinding]:
     """Says what a trainer's YAML config and the environment would log."""
-    from rollout_traces.settings.environment import variable_of
-    from rollout_traces.settings.logger_options import HookSettings, secret_names
+    from rollout_traces.settings.environment import read_environment, variable_of
+    from rollout_traces.settings.logger_options import HookOptions, secret_names
 
-    given = HookSettings.from_environment().given()
+    given = read_environment(HookOptions)
     for name, value in given.items():
         shown = "set" if name in secret_names() else repr(value)
         yield note("environment", f"{variable_of(name)} is {shown} and wins over a config")

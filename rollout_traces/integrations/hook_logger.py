@@ -16,7 +16,8 @@ from rollout_traces.integrations.base import binds, contained, integration_named
 from rollout_traces.logger.live import NOT_LIVE, LiveRollout
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
-from rollout_traces.settings.logger_options import HookSettings
+from rollout_traces.settings.environment import read_environment
+from rollout_traces.settings.logger_options import HookOptions
 from rollout_traces.steps.preflight import check
 
 log = logging.getLogger("rollout_traces")
@@ -214,7 +215,8 @@ def attach_once(
     """
     integration = integration_named(name)
     warn_if_unsupported(integration)
-    wanted = HookSettings.from_environment().over(options)
+    given = {key: value for key, value in options.items() if value is not None}
+    wanted = {**given, **read_environment(HookOptions)}
     known = getattr(trainer, "_rollout_traces", None)
     if known is not None:
         known.hook.give(logger, wanted)

@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rollout_traces.model.units import MS
@@ -70,17 +70,13 @@ class HookReport:
     problem: str = ""
 
 
-@dataclass
-class _Process:
-    reports: dict[str, HookReport] = field(default_factory=dict)
-
-
-_process = _Process()
+_reports: dict[str, HookReport] = {}
+"""This process's, by integration."""
 
 
 def report_of(integration: str) -> HookReport:
     """This process's report of an integration, which the caller updates before `write`."""
-    return _process.reports.setdefault(integration, HookReport(integration))
+    return _reports.setdefault(integration, HookReport(integration))
 
 
 def write() -> None:
@@ -90,7 +86,7 @@ def write() -> None:
         return
     path = Path(folder) / f"{os.getpid()}.json"
     new = path.with_suffix(".new")
-    new.write_text(json.dumps([asdict(report) for report in _process.reports.values()]))
+    new.write_text(json.dumps([asdict(report) for report in _reports.values()]))
     new.replace(path)
 
 

@@ -6,9 +6,10 @@ verl imports this through the entry point group `verl.plugins`, or by name throu
 
 from __future__ import annotations
 
-from rollout_traces.settings.logger_options import HookSettings
+from rollout_traces.settings.environment import read_environment
+from rollout_traces.settings.logger_options import HookOptions
 
-if HookSettings.from_environment().max_rollout_traces_per_step > 0:
+if read_environment(HookOptions).get("max_rollout_traces_per_step", 0) > 0:
     from rollout_traces.integrations.followed import prepare
     from rollout_traces.integrations.import_hook import install
 

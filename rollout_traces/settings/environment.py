@@ -48,10 +48,11 @@ def read_environment(settings: type, environment: Mapping[str, str] | None = Non
 
 
 def as_environment(values: Mapping[str, Any]) -> dict[str, str]:
-    """The variables from which `read_environment` reads the values again."""
+    """The variables from which `read_environment` reads the values again; None gives none."""
     return {
         variable_of(name): value if isinstance(value, str) else orjson.dumps(value).decode()
         for name, value in values.items()
+        if value is not None
     }
 
 

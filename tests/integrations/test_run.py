@@ -6,13 +6,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.integrations.base import INTEGRATIONS, contained, failures
+from rollout_traces.integrations.hook_logger import attach_once
 from rollout_traces.integrations.import_hook import TRIGGERS
-from rollout_traces.settings.logger_options import HookSettings
+from rollout_traces.settings.environment import read_environment
+from rollout_traces.settings.logger_options import HookOptions
 
 
 def run(folder: Path, script: str, *args: str, options: tuple[str, ...] = (), **environment: str):
@@ -60,8 +63,9 @@ class TestTheScript:
 
     def test_the_options_reach_the_script_as_settings(self, tmp_path):
         script = (
-            "from rollout_traces.settings.logger_options import HookSettings\n"
-            "print(HookSettings.from_environment().given())"
+            "from rollout_traces.settings.environment import read_environment\n"
+            "from rollout_traces.settings.logger_options import HookOptions\n"
+            "print(read_environment(HookOptions))"
         )
         result = run(tmp_path, script, "train.py", options=("--max-traces", "8", "--project", "p"))
         assert result.stdout.strip() == "{'project': 'p', 'max_rollout_traces_per_step': 8}"
@@ -70,14 +74,15 @@ class TestTheScript:
 class TestSettings:
     def test_a_cap_that_is_no_integer_is_refused_by_name(self):
         with pytest.raises(ConfigError, match="ROLLOUT_TRACES_MAX_ROLLOUT_TRACES_PER_STEP: seen 'many'"):
-            HookSettings.from_environment({"ROLLOUT_TRACES_MAX_ROLLOUT_TRACES_PER_STEP": "many"})
+            read_environment(HookOptions, {"ROLLOUT_TRACES_MAX_ROLLOUT_TRACES_PER_STEP": "many"})
 
-    def test_what_is_given_wins_over_the_trainers_own(self):
-        settings = HookSettings(project="mine")
-        assert settings.over({"project": "theirs", "name": "r", "space_id": None}) == {
-            "project": "mine",
-            "name": "r",
-        }
+    def test_what_the_environment_says_wins_over_the_trainers_own(self, monkeypatch):
+        monkeypatch.setenv("ROLLOUT_TRACES_PROJECT", "mine")
+        given = []
+        hook = SimpleNamespace(give=lambda logger, options: given.append(options))
+        trainer = SimpleNamespace(_rollout_traces=SimpleNamespace(hook=hook))
+        attach_once("trl", trainer, None, {"project": "theirs", "name": "r", "space_id": None}, None)
+        assert given == [{"project": "mine", "name": "r"}]
 
 
 class TestHooks:

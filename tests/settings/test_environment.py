@@ -6,7 +6,7 @@ import pytest
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.settings.environment import as_environment, read_environment, variable_of
-from rollout_traces.settings.logger_options import HookOptions, HookSettings
+from rollout_traces.settings.logger_options import HookOptions
 from rollout_traces.stats.config import StatsLoggerConfig, TrackioConfig
 
 ENVIRONMENT = {
@@ -30,7 +30,7 @@ def test_a_field_of_any_type_reads_a_list_as_json():
 
 
 def test_hooks_and_the_config_section_read_the_same():
-    hook = HookSettings.from_environment(ENVIRONMENT).given()
+    hook = read_environment(HookOptions, ENVIRONMENT)
     config = vars(StatsLoggerConfig.create(None, ENVIRONMENT).trackio)
     assert hook == {
         "max_rollout_traces_per_step": 8,
@@ -66,7 +66,10 @@ def test_what_cannot_be_understood_is_named_with_its_variable(settings, name, va
 
 
 def test_what_is_written_for_a_child_process_is_read_again():
-    settings = HookSettings(
-        max_rollout_traces_per_step=4, name="run 1", private=True, chat_template_kwargs={"a": [1, None]}
-    )
-    assert HookSettings.from_environment(as_environment(settings.given())).given() == settings.given()
+    given = {
+        "max_rollout_traces_per_step": 4,
+        "name": "run 1",
+        "private": True,
+        "chat_template_kwargs": {"a": [1, None]},
+    }
+    assert read_environment(HookOptions, as_environment({**given, "selection": None})) == given

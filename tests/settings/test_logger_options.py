@@ -21,7 +21,7 @@ from rollout_traces.settings.logger_options import (
     FULL,
     NAMED,
     SLIM,
-    HookSettings,
+    HookOptions,
     KeyFilter,
     LoggerOptions,
     for_worker,
@@ -116,10 +116,10 @@ class TestEveryOption:
         assert list(environment) == [variable_of(option)]
         assert read_environment(LoggerOptions, environment) == {option: GIVEN[option]}
         assert getattr(StatsLoggerConfig.create(None, environment).trackio, option) == GIVEN[option]
-        assert HookSettings.from_environment(environment).over({})[option] == GIVEN[option]
+        assert read_environment(HookOptions, environment) == {option: GIVEN[option]}
 
     def test_is_an_argument_of_a_hook_and_a_key_of_areals_config(self, option):
-        assert HookSettings(**{option: GIVEN[option]}).given() == {option: GIVEN[option]}
+        assert getattr(HookOptions.of(**{option: GIVEN[option]}), option) == GIVEN[option]
         assert option in CONFIG_FIELDS or option in THEIRS
 
     def test_reaches_the_worker_by_the_manifest_or_by_what_holds_it(self, option):
@@ -160,7 +160,7 @@ def test_an_unknown_option_is_refused_by_name_and_none_leaves_a_default():
     with pytest.raises(TypeError, match=r"'selction' is no option of a logger\. Meant 'selection'"):
         rt.RolloutLogger("p", selction="all")
     with pytest.raises(TypeError, match="'selction'"):
-        HookSettings(selction="all")
+        HookOptions.of(selction="all")
     assert LoggerOptions.of(selection=None, max_disk_gb=None) == LoggerOptions()
 
 
