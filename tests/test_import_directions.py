@@ -85,7 +85,7 @@ READS_MORE = {
     ("inspector.payload", "decode.grammars"): "thinking that was not closed is said as in ours",
     ("export.training_samples", "decode.messages"): "content in parts is text as a decoder takes it",
     ("inspector.pages.health", "worker.recovery"): "Health says what waits in this node's spools",
-    ("inspector.hiding", "steps.redact"): "a shared file hides as a run's hook does",
+    ("inspector.shared_file", "steps.redact"): "a shared file hides as a run's hook does",
 }
 """Further imports of the reading side, and why."""
 

@@ -32,8 +32,6 @@ PAGE = 500
 PLACE = ("id", "run_id", "run", "split", "step")
 ALWAYS_KNOWN = ("traced", "superseded")
 """True or False of every rollout."""
-TOKENS = ("input_ids", "loss_mask", "response_mask")
-"""Per-token columns of every traced rollout; its further tracks follow under their own names."""
 
 
 @dataclass(frozen=True)
@@ -176,11 +174,9 @@ def _labelled(store: Store, row: TraceRow) -> dict[str, Any]:
 
 
 def _token_columns(transcript: Transcript) -> dict[str, list[Any]]:
-    track = transcript.tokens
-    columns = {name: getattr(track, name).tolist() for name in TOKENS}
-    return columns | {
-        name: [None if value != value else value for value in values.tolist()]
-        for name, values in track.tracks.items()
+    return {
+        name: [None if value != value else value for value in values]
+        for name, values in transcript.tokens.columns().items()
     }
 
 

@@ -34,7 +34,7 @@ from rollout_traces.inspector.origins import (
     origin_refusal,
     printable,
 )
-from rollout_traces.inspector.routes import Kind, Rule, rule_of
+from rollout_traces.inspector.registry import Kind, Rule, rule_of
 
 WRITE_TOKEN_HEADER = "x-trackio-write-token"
 FIRST_PORT = 7861

@@ -14,7 +14,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Match, Mount, Route
 
-from rollout_traces.inspector.routes import NAME, PATH, Rule
+from rollout_traces.inspector.registry import NAME, PATH, Rule
 
 BEGIN, END = "<!-- routes: begin -->", "<!-- routes: end -->"
 _CHOICE = re.compile(r"\(\?:([^()]*)\)")

@@ -38,8 +38,7 @@ from rollout_traces.inspector.asking import Function, answer_of, as_json, read_r
 from rollout_traces.inspector.assets import SCRIPTS, STYLE, Asset, bundle, icon, katex
 from rollout_traces.inspector.few_at_once import give_back_large_blocks
 from rollout_traces.inspector.guard import FIRST_PORT, Guard, ServerOptions, error_response, script_hashes
-from rollout_traces.inspector.registry import PAGES, Page
-from rollout_traces.inspector.routes import rules
+from rollout_traces.inspector.registry import PAGES, Page, rules
 from rollout_traces.inspector.trackio_mount import dashboard_files, trackio_app
 from rollout_traces.inspector.viewers import installed_viewers
 from rollout_traces.inspector.workspace import SplitView, Workspace

@@ -35,7 +35,7 @@ from starlette.routing import Route
 
 from rollout_traces.inspector.assets import Asset
 from rollout_traces.inspector.guard import ServerOptions
-from rollout_traces.inspector.routes import READS, WRITES
+from rollout_traces.inspector.registry import TRACKIO_READS, TRACKIO_WRITES
 from rollout_traces.inspector.workspace import LONGEST_TEXT
 from rollout_traces.model.units import MB
 from rollout_traces.store.source import open_read_only
@@ -94,14 +94,14 @@ class _Calls:
         from trackio import server
 
         registry = server._api_registry()
-        missing = [name for name in READS if name not in registry]
+        missing = [name for name in TRACKIO_READS if name not in registry]
         if missing:
             raise RuntimeError(f"this Trackio has no {', '.join(missing)}")
         self._projects = projects
         self._sql_is_open = sql
-        self._reads = {name: registry[name] for name in READS}
+        self._reads = {name: registry[name] for name in TRACKIO_READS}
         self._reads["get_run_mutation_status"] = get_run_mutation_status
-        self._writes = {name: registry[name] for name in WRITES if writes}
+        self._writes = {name: registry[name] for name in TRACKIO_WRITES if writes}
         self._limiter: anyio.CapacityLimiter | None = None
 
     async def version(self, request: Request) -> Response:

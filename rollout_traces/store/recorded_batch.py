@@ -53,9 +53,7 @@ def _kept(store: Any, run: str, step: int, split: str, where: str) -> Iterator[d
             transcript = store.transcript(found.id)
             record["messages"] = store.messages(found.id)
             if transcript is not None and len(transcript.tokens):
-                track = transcript.tokens
-                record |= {name: getattr(track, name) for name in ("input_ids", "loss_mask", "response_mask")}
-                record |= {name: values.tolist() for name, values in track.tracks.items()}
+                record |= transcript.tokens.columns()
             yield {**record, "step": step, "split": split, "run": found.run}
         after = page.next
         if after is None:

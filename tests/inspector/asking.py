@@ -9,7 +9,7 @@ from typing import Any
 
 from rollout_traces.inspector.access import Access
 from rollout_traces.inspector.guard import Guard, ServerOptions
-from rollout_traces.inspector.routes import rules
+from rollout_traces.inspector.registry import rules
 
 EVERYTHING = rules(trackio=True, sql=True, writes=True)
 CALL = "/gradio_api/component_server/"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollout_traces.inspector import routes
+from rollout_traces.inspector import registry
 from rollout_traces.inspector.access import Access, Visitor
 from tests.inspector.asking import CALL, Site
 
@@ -357,8 +357,8 @@ class TestBodies:
 
     def test_one_that_does_not_arrive_is_given_up(self, monkeypatch):
         quick = tuple(
-            routes.Rule(rule.path, rule.method, rule.who, rule.kind, rule.purpose, body_seconds=0.05)
-            for rule in routes.rules(trackio=False)
+            registry.Rule(rule.path, rule.method, rule.who, rule.kind, rule.purpose, body_seconds=0.05)
+            for rule in registry.rules(trackio=False)
         )
         monkeypatch.setattr("tests.inspector.asking.EVERYTHING", quick)
         assert SITE.ask(CALL, "POST", slow=True).status == 408

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollout_traces.inspector import route_table
-from rollout_traces.inspector.routes import READS, rule_of, rules
+from rollout_traces.inspector.registry import TRACKIO_READS, rule_of, rules
 
 PAGE = Path(__file__).resolve().parents[2] / "SECURITY.md"
 
@@ -68,7 +68,7 @@ class TestTable:
         assert "query_project" in paths(trackio=True, sql=True)
         assert "bulk_log" not in paths(trackio=True, sql=True)
         assert "upload" in paths(trackio=True, writes=True)
-        assert all(name in paths(trackio=True) for name in READS)
+        assert all(name in paths(trackio=True) for name in TRACKIO_READS)
 
 
 class TestDocument:

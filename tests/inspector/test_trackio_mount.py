@@ -21,7 +21,7 @@ from urllib.parse import quote
 import pytest
 
 from rollout_traces.inspector import trackio_mount
-from rollout_traces.inspector.routes import READS, WRITES
+from rollout_traces.inspector.registry import TRACKIO_READS, TRACKIO_WRITES
 from rollout_traces.inspector.trackio_mount import ReadRefused, arguments_of, as_json, call, select
 from tests.inspector.conftest import BEARER, ROOT, Served, environment, log_project
 
@@ -450,9 +450,9 @@ class TestReading:
     def test_no_listed_function_writes(self):
         from trackio import server
 
-        assert not set(READS) & set(server.WRITE_APIS)
-        assert set(WRITES) - {"check_artifact_blobs"} <= set(server.WRITE_APIS)
-        assert not {"get_registries", "get_registry_details", "get_registry_buckets"} & set(READS)
+        assert not set(TRACKIO_READS) & set(server.WRITE_APIS)
+        assert set(TRACKIO_WRITES) - {"check_artifact_blobs"} <= set(server.WRITE_APIS)
+        assert not {"get_registries", "get_registry_details", "get_registry_buckets"} & set(TRACKIO_READS)
 
 
 class TestSelect:

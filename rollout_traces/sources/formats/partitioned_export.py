@@ -72,9 +72,7 @@ def _with_texts(value: dict[str, Any]) -> dict[str, Any]:
     own = [span for span in spans if isinstance(span, dict)] if isinstance(spans, list) else []
     transcript = read_transcript(TraceRecord(messages, dict(metadata or {}), own))
     if transcript is not None and len(transcript.tokens):
-        track = transcript.tokens
-        record |= {name: getattr(track, name) for name in ("input_ids", "loss_mask", "response_mask")}
-        record |= {name: values.tolist() for name, values in track.tracks.items()}
+        record |= transcript.tokens.columns()
     return record
 
 

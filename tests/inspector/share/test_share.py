@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 
 from rollout_traces.errors import ConfigError, StoreError
-from rollout_traces.inspector.hiding import Hiding, HidingWorkspace
 from rollout_traces.inspector.payload import unpacked
-from rollout_traces.inspector.shared_file import Shared, share, shared_contents, shared_page
+from rollout_traces.inspector.shared_file import (
+    Hiding,
+    HidingWorkspace,
+    Shared,
+    share,
+    shared_contents,
+    shared_page,
+)
 from tests.inspector.share.conftest import HIDDEN_BY_THE_RUN, SECRET
 from tests.inspector.told import told
 
