@@ -21,8 +21,8 @@ from typing import Any
 import orjson
 
 from benchmarks.spent import spent
+from rollout_traces.errors import Warnings
 from rollout_traces.logger.live import LiveRollout, LiveWriter
-from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.live_lines import LIVE_FOLDER, LivePlace
 
 IN_FLIGHT = 4096

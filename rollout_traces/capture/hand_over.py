@@ -26,9 +26,8 @@ from rollout_traces.capture.device_copy import (
 )
 from rollout_traces.capture.host_copy import Capture, Captured, plain_list
 from rollout_traces.capture.part import PaddedRows, find_rows, host_array
-from rollout_traces.errors import BatchError
+from rollout_traces.errors import BatchError, Warnings
 from rollout_traces.model.batch import RolloutBatch
-from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.transcript import FLOAT_TRACKS
 from rollout_traces.spool.patient_writer import PatientWriter
 from rollout_traces.spool.record import Record, encode

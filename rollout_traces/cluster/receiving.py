@@ -19,8 +19,7 @@ from rollout_traces.cluster.connection import (
     Piece,
 )
 from rollout_traces.cluster.rendezvous import NodeMeeting
-from rollout_traces.errors import StoreError
-from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.errors import StoreError, Warnings
 from rollout_traces.model.live_lines import LivePlace
 from rollout_traces.spool.folder import SpoolFull, SpoolReader, SpoolWriter
 from rollout_traces.spool.run_folder import RANK_SPOOL, RunFolder, safe_name

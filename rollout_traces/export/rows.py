@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 PAGE = 500
+"""Records in memory at once, and in one row group of a file."""
 PLACE = ("id", "run_id", "run", "split", "step")
 ALWAYS_KNOWN = ("traced", "superseded")
 """True or False of every rollout."""
@@ -299,9 +300,6 @@ def _checksum(path: Path) -> str:
     return digest.hexdigest()
 
 
-ROW_GROUP = 500
-"""Records in one row group, and in memory at once."""
-
 _MESSAGE = ("role", "content", "name", "tool_call_id", "tool_calls", "is_error")
 
 
@@ -407,7 +405,7 @@ def _fit(value: Any, kind: Any) -> Any:
 
 
 def _groups(lines: IO[bytes]) -> Iterator[list[dict[str, Any]]]:
-    return iter(lambda: [orjson.loads(line) for line in itertools.islice(lines, ROW_GROUP)], [])
+    return iter(lambda: [orjson.loads(line) for line in itertools.islice(lines, PAGE)], [])
 
 
 def write_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> int:

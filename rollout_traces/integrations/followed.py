@@ -24,13 +24,12 @@ from typing import Any
 import orjson
 
 from rollout_traces.cluster.rendezvous import node_name
-from rollout_traces.errors import StoreError
+from rollout_traces.errors import StoreError, Warnings
 from rollout_traces.integrations.base import contained
 from rollout_traces.integrations.run_report import LIVE_PLACE
 from rollout_traces.logger.live import NOT_LIVE, LiveRollout, LiveWriter
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model import private_files
-from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.live_lines import MAX_TEXT, LivePlace
 from rollout_traces.model.spans import Span, Spans
 

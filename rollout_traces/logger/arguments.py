@@ -15,9 +15,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rollout_traces.capture.hand_over import JOINABLE
-from rollout_traces.errors import BatchError, ConfigError, RolloutTracesError, text_of
+from rollout_traces.errors import BatchError, ConfigError, RolloutTracesError, Warnings, text_of
 from rollout_traces.model.batch import SPLITS, RolloutBatch, keys_left_out
-from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.plain_values import INT64_MAX, INT64_MIN
 from rollout_traces.model.text import MOST, harmless
 from rollout_traces.settings.logger_options import LoggerOptions, page_address

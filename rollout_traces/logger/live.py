@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from rollout_traces.errors import Warnings
 from rollout_traces.model import private_files
-from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.live_lines import (
     ENDED,
     MAX_BYTES,

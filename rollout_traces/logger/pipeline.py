@@ -15,11 +15,10 @@ import orjson
 from rollout_traces.cluster.receiving import NodeReceiver
 from rollout_traces.cluster.rendezvous import Ranks, rank_spool
 from rollout_traces.decode.decoder import DecodeSettings
-from rollout_traces.errors import StoreError
+from rollout_traces.errors import StoreError, Warnings
 from rollout_traces.logger.arguments import naming
 from rollout_traces.logger.attempts import attempts_of
 from rollout_traces.logger.spool_client import SpoolClient, place_of_run, unique
-from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.plain_values import plain
 from rollout_traces.model.units import GB, MB
 from rollout_traces.settings.secrets import without_secrets

@@ -23,11 +23,10 @@ from rollout_traces.cluster.rendezvous import (
     wait_for_announcement,
     wait_for_node_folder,
 )
-from rollout_traces.errors import StoreError
+from rollout_traces.errors import StoreError, Warnings
 from rollout_traces.logger.attempts import Attempts, attempts_of
 from rollout_traces.logger.pipeline import LINGER, LoggerPipeline, PipelineOptions
 from rollout_traces.logger.spool_client import SpoolClient, place_of_run, unique
-from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.live_lines import LivePlace
 from rollout_traces.spool.folder import SpoolWriter
 from rollout_traces.spool.run_folder import RunFolder, RunManifest, save_tokenizer, take_run_folder

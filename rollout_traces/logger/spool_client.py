@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from rollout_traces.capture.hand_over import HandOver
+from rollout_traces.errors import Warnings
 from rollout_traces.logger.attempts import Attempts
-from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.live_lines import LIVE_FOLDER, LivePlace, live_folder
 from rollout_traces.model.text import fresh_name
 from rollout_traces.settings.logger_options import LoggerOptions

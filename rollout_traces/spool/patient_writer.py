@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
-from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.errors import Warnings
 from rollout_traces.model.units import MB
 from rollout_traces.spool.folder import DiskFull, SpoolFull
 from rollout_traces.spool.record import decode

@@ -23,10 +23,9 @@ from typing import Any
 from rollout_traces.capture.hand_over import RolloutHandle
 from rollout_traces.decode.decoder import DecodeSettings
 from rollout_traces.decode.vocabulary import check_tokenizer
-from rollout_traces.errors import ConfigError
+from rollout_traces.errors import ConfigError, Warnings
 from rollout_traces.logger.arguments import check_judging
 from rollout_traces.logger.rollout_logger import RolloutLogger
-from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.settings.logger_options import KeyFilter
 from rollout_traces.stats.config import (
     StatsLoggerConfig,

@@ -20,6 +20,7 @@ import orjson
 from rollout_traces.alarms.alerts import alerts_of
 from rollout_traces.alarms.figures import figures_of, scalar_figures
 from rollout_traces.alarms.online import Trail, as_plain, judge
+from rollout_traces.errors import Warnings
 from rollout_traces.flags import (
     REGISTRY,
     Alert,
@@ -38,7 +39,6 @@ from rollout_traces.ledger.build import complete_from_transcripts
 from rollout_traces.ledger.columns import COLUMNS, NULL_INT, Ledger, any_known
 from rollout_traces.ledger.loss_histogram import loss_histogram, pack
 from rollout_traces.metrics import step_histograms, tool_use
-from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.transcript import Transcript
 from rollout_traces.settings.logger_options import page_address

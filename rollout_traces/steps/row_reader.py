@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.errors import Warnings
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.spans import MOST_OF_A_ROW, OF_TIME, checked, longest
 from rollout_traces.model.transcript import Transcript

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.errors import Warnings
 from rollout_traces.model.packed_batch import StepKey
 from rollout_traces.sink.trackio_sink import Token, TrackioSink
 from rollout_traces.spool.record import ROLLOUTS, Record, RecordError, batch_from_record

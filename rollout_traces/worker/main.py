@@ -18,8 +18,7 @@ from typing import Any
 
 from rollout_traces.decode.decoder import DecodeSettings
 from rollout_traces.decode.messages import MessagesDecoder
-from rollout_traces.errors import ConfigError, StoreError
-from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.errors import ConfigError, StoreError, Warnings
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.sink.webhook import ENVIRONMENT, AlertWebhook
 from rollout_traces.spool.run_folder import Publisher, RunFolder, RunManifest

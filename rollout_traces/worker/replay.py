@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.errors import Warnings
 from rollout_traces.model.packed_batch import StepKey
 from rollout_traces.model.private_files import FILE_MODE
 from rollout_traces.sink.stored import Stored

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.errors import Warnings
 from rollout_traces.spool.locks import is_locked
 from rollout_traces.spool.run_folder import RunFolder
 from rollout_traces.worker.named_targets import NamedTargets

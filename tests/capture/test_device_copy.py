@@ -14,8 +14,8 @@ import torch
 from rollout_traces.capture.device_copy import MAX_IN_FLIGHT, CudaCopier, Staged, any_on_gpu
 from rollout_traces.capture.hand_over import HandOver
 from rollout_traces.capture.host_copy import capture
+from rollout_traces.errors import Warnings
 from rollout_traces.model.batch import RolloutBatch
-from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.spool.folder import MemorySpool
 from rollout_traces.spool.patient_writer import PatientWriter
 from rollout_traces.spool.record import batch_from_record

@@ -12,9 +12,8 @@ import pytest
 from rollout_traces.capture.device_copy import MAX_IN_FLIGHT, TooManyInFlight
 from rollout_traces.capture.hand_over import HandOver, join_record
 from rollout_traces.capture.host_copy import Capture
-from rollout_traces.errors import BatchError
+from rollout_traces.errors import BatchError, Warnings
 from rollout_traces.model.batch import RolloutBatch
-from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.spool.folder import DiskFull
 from rollout_traces.spool.patient_writer import PatientWriter
 from rollout_traces.spool.record import Record, decode

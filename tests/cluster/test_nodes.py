@@ -18,7 +18,7 @@ from rollout_traces.cluster.connection import NodeAddress, NodeConnection, NodeC
 from rollout_traces.cluster.forwarding import NodeForwarder
 from rollout_traces.cluster.receiving import NodeReceiver
 from rollout_traces.cluster.rendezvous import ADDRESS, NodeMeeting, host_and_port, own_store
-from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.errors import Warnings
 from rollout_traces.model.live_lines import LivePlace
 from rollout_traces.spool.folder import SpoolReader, SpoolWriter
 from rollout_traces.spool.record import Record, encode

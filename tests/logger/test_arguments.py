@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import rollout_traces as rt
 from rollout_traces.cli import build_app
 from rollout_traces.cluster.rendezvous import Ranks
-from rollout_traces.errors import BatchError, ConfigError
+from rollout_traces.errors import BatchError, ConfigError, Warnings
 from rollout_traces.logger.arguments import (
     awaited_keys,
     batches_of_call,
@@ -27,7 +27,6 @@ from rollout_traces.logger.arguments import (
     plain_step,
     where_to_open,
 )
-from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.sink.webhook import ENVIRONMENT
 from rollout_traces.steps.run_state import StepOptions
 from rollout_traces.store import open_store

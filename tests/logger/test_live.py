@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import rollout_traces as rt
+from rollout_traces.errors import Warnings
 from rollout_traces.logger import live
 from rollout_traces.logger.live import LiveWriter
-from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.model.live_lines import MAX_BYTES, MAX_TEXT, LiveFile, LivePlace
 from tests.generator import tiny_tokenizer
 from tests.until import until

@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 import rollout_traces as rt
 from rollout_traces.cluster.rendezvous import Announcement, Ranks, publish_announcement
+from rollout_traces.errors import Warnings
 from rollout_traces.logger.rank_client import RankClient, client_of_rank, share
-from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.spool.record import Record
 from tests.generator import tiny_tokenizer
 from tests.until import until

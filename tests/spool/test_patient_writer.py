@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from rollout_traces.model.counted_warnings import Warnings
+from rollout_traces.errors import Warnings
 from rollout_traces.spool import patient_writer
 from rollout_traces.spool.folder import DiskFull, SpoolFull
 from rollout_traces.spool.patient_writer import PatientWriter, Put

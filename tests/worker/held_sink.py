@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 
 from rollout_traces.capture.hand_over import HandOver
+from rollout_traces.errors import Warnings
 from rollout_traces.model.batch import RolloutBatch
-from rollout_traces.model.counted_warnings import Warnings
 from rollout_traces.sink.stored import Stored, scalar_signature
 from rollout_traces.spool.folder import MemorySpool
 from rollout_traces.spool.patient_writer import PatientWriter
