@@ -32,7 +32,7 @@ def recover(
 
     Example: rollout-traces recover -p gsm8k
     """
-    from rollout_traces.worker.named_targets import NamedTargets
+    from rollout_traces.worker.main import NamedTargets
     from rollout_traces.worker.recovery import find_left, not_all_stored
     from rollout_traces.worker.recovery import recover as store_again
 

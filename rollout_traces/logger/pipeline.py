@@ -35,7 +35,7 @@ from rollout_traces.spool.run_folder import (
     take_run_folder,
 )
 from rollout_traces.steps.run_state import StepOptions
-from rollout_traces.worker.named_targets import NamedTargets
+from rollout_traces.worker.main import NamedTargets
 from rollout_traces.worker.recovery import find_left
 from rollout_traces.worker.runner import WorkerProcess, WorkerThread
 

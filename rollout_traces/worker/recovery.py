@@ -22,7 +22,7 @@ from rollout_traces.spool.run_folder import (
     run_folders,
     spool_roots,
 )
-from rollout_traces.worker.named_targets import NamedTargets
+from rollout_traces.worker.main import NamedTargets
 from rollout_traces.worker.runner import worker_command
 
 log = logging.getLogger("rollout_traces")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from rollout_traces.errors import Warnings
 from rollout_traces.spool.locks import is_locked
 from rollout_traces.spool.run_folder import RunFolder
-from rollout_traces.worker.named_targets import NamedTargets
+from rollout_traces.worker.main import NamedTargets
 
 if TYPE_CHECKING:
     from rollout_traces.worker.consumer import SpoolConsumer

@@ -152,7 +152,7 @@ class TestServer:
         assert_stored_once(server.folder, 4)
 
     def test_that_is_down_at_the_end_gets_the_rest_from_a_recovery(self, trackio_dir, server, monkeypatch):
-        from rollout_traces.worker.named_targets import NamedTargets
+        from rollout_traces.worker.main import NamedTargets
         from rollout_traces.worker.recovery import find_left, recover
 
         server.start()
