@@ -20,10 +20,10 @@ import orjson
 from rollout_traces.errors import ConfigError, StoreError, extra
 from rollout_traces.ledger.columns import is_column
 from rollout_traces.model.plain_values import INFINITE, INT64_MAX, INT64_MIN, finite_or_text
+from rollout_traces.model.transcript import Transcript, columns_of
 from rollout_traces.model.units import MB
 
 if TYPE_CHECKING:
-    from rollout_traces.model.transcript import Transcript
     from rollout_traces.store import RunInfo, Store, TraceRow
     from rollout_traces.trace.conversion import TraceRecord
 
@@ -177,7 +177,7 @@ def _labelled(store: Store, row: TraceRow) -> dict[str, Any]:
 def _token_columns(transcript: Transcript) -> dict[str, list[Any]]:
     return {
         name: [None if value != value else value for value in values]
-        for name, values in transcript.tokens.columns().items()
+        for name, values in columns_of(transcript.tokens).items()
     }
 
 

@@ -143,18 +143,15 @@ class TokenTrack:
         ints, bools = np.zeros(0, np.int64), np.zeros(0, bool)
         return cls(ints, bools, bools, ints, ints, bools)
 
-    def columns(self) -> dict[str, list[Any]]:
-        """The arrays that an import takes, by name, as lists."""
-        taken = {
-            "input_ids": self.input_ids,
-            "loss_mask": self.loss_mask,
-            "response_mask": self.response_mask,
-        }
-        return {name: values.tolist() for name, values in {**taken, **self.tracks}.items()}
-
     def __len__(self) -> int:
         """Number of tokens."""
         return len(self.input_ids)
+
+
+def columns_of(track: TokenTrack) -> dict[str, list[Any]]:
+    """The arrays of a track that an import takes, by name, as lists."""
+    taken = {"input_ids": track.input_ids, "loss_mask": track.loss_mask, "response_mask": track.response_mask}
+    return {name: values.tolist() for name, values in {**taken, **track.tracks}.items()}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

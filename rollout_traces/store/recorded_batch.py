@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import StoreError
+from rollout_traces.model.transcript import columns_of
 from rollout_traces.sources.formats.own_export import batch_of_records
 from rollout_traces.sources.state import raw_record
 from rollout_traces.store.query.nodes import literal
@@ -53,7 +54,7 @@ def _kept(store: Any, run: str, step: int, split: str, where: str) -> Iterator[d
             transcript = store.transcript(found.id)
             record["messages"] = store.messages(found.id)
             if transcript is not None and len(transcript.tokens):
-                record |= transcript.tokens.columns()
+                record |= columns_of(transcript.tokens)
             yield {**record, "step": step, "split": split, "run": found.run}
         after = page.next
         if after is None:

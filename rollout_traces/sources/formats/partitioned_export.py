@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from rollout_traces.errors import StoreError
+from rollout_traces.model.transcript import columns_of
 from rollout_traces.sources.base import TRAIN, Claim, FileFormat, FileReading, Head
 from rollout_traces.sources.formats.own_export import (
     TOKENS_LEFT_OUT,
@@ -72,7 +73,7 @@ def _with_texts(value: dict[str, Any]) -> dict[str, Any]:
     own = [span for span in spans if isinstance(span, dict)] if isinstance(spans, list) else []
     transcript = read_transcript(TraceRecord(messages, dict(metadata or {}), own))
     if transcript is not None and len(transcript.tokens):
-        record |= transcript.tokens.columns()
+        record |= columns_of(transcript.tokens)
     return record
 
 
