@@ -22,6 +22,7 @@ from rollout_traces.ledger.columns import is_column
 from rollout_traces.model.plain_values import INFINITE, INT64_MAX, INT64_MIN, finite_or_text
 from rollout_traces.model.transcript import Transcript, columns_of
 from rollout_traces.model.units import MB
+from rollout_traces.store.rows import every_row
 
 if TYPE_CHECKING:
     from rollout_traces.store import RunInfo, Store, TraceRow
@@ -84,16 +85,10 @@ def _which(query: ExportQuery) -> dict[str, Any]:
 
 def found(store: Store, query: ExportQuery) -> Iterator[TraceRow]:
     """The rows of a query, up to its limit, read page by page."""
-    left, after = query.limit, None
     order = query.order_by or "run, step, group, sample"
-    while left is None or left > 0:
-        most = PAGE if left is None else min(PAGE, left)
-        page = store.query(**_which(query), order_by=order, limit=most, after=after)
-        yield from page.rows
-        left = None if left is None else left - len(page.rows)
-        after = page.next
-        if after is None:
-            return
+    most = None if query.limit is None else max(query.limit, 0)
+    rows = every_row(store, min(PAGE, most or PAGE), **_which(query), order_by=order)
+    return itertools.islice(rows, most)
 
 
 def as_stored(record: TraceRecord) -> list[Any]:

@@ -24,6 +24,7 @@ from rollout_traces.inspector.workspace import ProjectView, SplitView, Workspace
 from rollout_traces.store import TraceRow
 from rollout_traces.store.asking import meanings
 from rollout_traces.store.reading import part_text
+from rollout_traces.store.rows import every_row
 
 CHUNK_ROLLOUTS = 24
 """Rollouts of a file, unless its last group has more."""
@@ -53,7 +54,8 @@ class SiteOf:
     folder: str
 
     def __post_init__(self) -> None:
-        self.rows = _kept(self.view)
+        # in the order of lists: the newest step first, then group and sample
+        self.rows = list(every_row(self.view.store, MOST_READ, run=self.view.run, split=self.view.split))
         self.explained: list[int] = []
         self.images: dict[str, str] = {}
 
@@ -135,18 +137,6 @@ def listed_run(view: SplitView, splits: list[SplitSteps]) -> ListedRun:
     info = view.store.run(view.run)
     named = (info.id, info.name, info.name, info.started)
     return ListedRun(*named, info.n_traces, info.n_rollouts, splits, "", [])
-
-
-def _kept(view: SplitView) -> list[TraceRow]:
-    """All kept rollouts of a split, in the order of lists: newest step first, then group and sample."""
-    rows: list[TraceRow] = []
-    after = None
-    while True:
-        page = view.store.query(view.run, view.split, limit=MOST_READ, after=after)
-        rows += page.rows
-        if page.next is None:
-            return rows
-        after = page.next
 
 
 def _columns(view: SplitView, rows: Sequence[TraceRow]) -> tuple[dict[str, Any], list[int]]:

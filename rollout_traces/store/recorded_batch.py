@@ -12,6 +12,7 @@ from rollout_traces.sources.formats.own_export import batch_of_records
 from rollout_traces.sources.state import raw_record
 from rollout_traces.store.query.nodes import literal
 from rollout_traces.store.questions import MAX_LIMIT
+from rollout_traces.store.rows import every_row
 from rollout_traces.store.source import LocalSource
 
 if TYPE_CHECKING:
@@ -41,24 +42,16 @@ def recorded_batch(store: Any, run: str, step: int, split: str, complete: bool) 
 
 
 def _kept(store: Any, run: str, step: int, split: str, where: str) -> Iterator[dict[str, Any]]:
-    after = None
-    while True:
-        page = store.query(run, split, where, None, "group, sample", MAX_LIMIT, after, (step, step))
-        for found in page.rows:
-            if found.id is None:
-                continue
-            record = {
-                **store.record(found.id).metadata,
-                **{k: v for k, v in found.as_dict().items() if v is not None},
-            }
-            transcript = store.transcript(found.id)
-            record["messages"] = store.messages(found.id)
-            if transcript is not None and len(transcript.tokens):
-                record |= columns_of(transcript.tokens)
-            yield {**record, "step": step, "split": split, "run": found.run}
-        after = page.next
-        if after is None:
-            return
+    at = {"run": run, "split": split, "where": where, "steps": (step, step)}
+    for found in every_row(store, MAX_LIMIT, order_by="group, sample", **at):
+        if found.id is None:
+            continue
+        known = {k: v for k, v in found.as_dict().items() if v is not None}
+        record = {**store.record(found.id).metadata, **known, "messages": store.messages(found.id)}
+        transcript = store.transcript(found.id)
+        if transcript is not None and len(transcript.tokens):
+            record |= columns_of(transcript.tokens)
+        yield {**record, "step": step, "split": split, "run": found.run}
 
 
 def raw_record_of(store: Any, trace_id: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -294,3 +294,20 @@ class Histogram:
     edges: tuple[float, ...]
     counts: tuple[int, ...]
     unknown: int
+
+
+def every_row(store: Any, limit: int, **asked: Any) -> Iterator[TraceRow]:
+    """The rows of a query, page after page.
+
+    Args:
+        store: where from.
+        limit: rows of a page.
+        **asked: further arguments of `Store.query`.
+    """
+    after = None
+    while True:
+        page = store.query(**asked, limit=limit, after=after)
+        yield from page.rows
+        after = page.next
+        if after is None:
+            return
