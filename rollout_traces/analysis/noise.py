@@ -343,6 +343,8 @@ def in_a_row(values: np.ndarray) -> np.ndarray:
 def clipped(values: np.ndarray, variance: np.ndarray) -> np.ndarray:
     """float [S, T]: values at most `REACH` errors from the median of their neighbours; the newest from that of those before it.
 
+    How a run starts is no outlier, but for a first step that the second one is unlike, as one that compiles.
+
     Args:
         values: float [S, T], NaN where there is none.
         variance: float [S, T], of each.
@@ -359,13 +361,17 @@ def clipped(values: np.ndarray, variance: np.ndarray) -> np.ndarray:
     mirrored_end = np.pad(
         np.nan_to_num(np.take_along_axis(packed, mirrored, axis=1)), ((0, 0), (0, half)), mode="reflect"
     )
-    padded = np.pad(mirrored_end, ((0, 0), (half, 0)), mode="edge")  # how a run starts is no outlier
+    padded = np.pad(mirrored_end, ((0, 0), (half, 0)), mode="edge")
     around = np.lib.stride_tricks.sliding_window_view(padded, NEIGHBOURS, axis=1)
     middle = np.empty_like(values)
     np.put_along_axis(
         middle, order, np.partition(around, NEIGHBOURS // 2, axis=-1)[..., NEIGHBOURS // 2], axis=1
     )
     reach = REACH * np.sqrt(np.where(np.isfinite(variance), variance, 0.0))
+    opening = np.median(mirrored_end[:, :NEIGHBOURS], axis=1)
+    rows, (first, second) = np.arange(len(values)), order[:, :2].T
+    alone = np.abs(values[rows, second] - opening) <= reach[rows, second]
+    middle[rows[alone], first[alone]] = opening[alone]
     return np.where(there, np.clip(values, middle - reach, middle + reach), np.nan)
 
 

@@ -133,6 +133,15 @@ class TestWhatOccursAtTimes:
         assert (entry.shape, entry.step, entry.is_sure) == ("spike", 30, True)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_first_step_that_compiles_says_nothing_of_the_others(seed):
+    """Seen once: a first step four times as long made a level of the noise behind it, and an error."""
+    values = np.random.default_rng(seed).normal(5.4, 0.55, 200)
+    values[0] = 23.6
+    report = diagnose(logged(steps(200), values.tolist(), "time/update"), "run")
+    assert [each.sentence for each in report.diagnoses if each.severity != "info"] == []
+
+
 class TestWhatWasMeantSo:
     def test_a_setting_that_changes_is_told_and_is_no_error(self):
         values = [0.3] * 30 + [0.7] * 30
