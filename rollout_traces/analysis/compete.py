@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import REMAINS
 from rollout_traces.analysis.scan import Whitened, coefficients, whitened
-from rollout_traces.analysis.step_series import Part
+from rollout_traces.analysis.step_series import Part, SeriesName
 from rollout_traces.analysis.templates import SPIKE
 
 ALIKE = 4.0
@@ -60,6 +61,7 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
     learned = [each for each in found if each.drift and is_learning(each)]
     against = [each for each in learned if any(_goes_against(each, other) for other in learned)]
     slow = sorted((each for each in learned if each not in against), key=lambda f: -f.located.z)
+    slow = without_children([each for each in slow if not _is_point(each)] or slow)
     if slow:
         made.append(AlikeMovements(slow, slow[0].chosen.values))
     others = [each for each in found if each not in learned] + [
@@ -82,6 +84,10 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
             home.found[0] = each
         elif not _is_child(each, home):
             home.found.append(each)
+            if (
+                each.drift != home.head.drift
+            ):  # what begins with something sudden in the same part is not slow
+                home.found = [replace(found, drift=False) for found in home.found]
     return made
 
 
@@ -119,6 +125,32 @@ def _is_point(found: Moved) -> bool:
     return found.panel.names[0].column == found.panel.parents[0]
 
 
+class OfPanel(Protocol):
+    """Something that is said of a measure."""
+
+    @property
+    def panel(self) -> Panel:
+        """The series of the measure."""
+        ...
+
+
+Of = TypeVar("Of", bound=OfPanel)
+
+
+def without_children(found: Sequence[Of]) -> list[Of]:
+    """Those whose measure is not computed from that of another one, or of a number whose values are among the others."""
+    names = {each.panel.names[0] for each in found}
+    return [each for each in found if not any(_is_from(each.panel, name) for name in names)]
+
+
+def _is_from(panel: Panel, name: SeriesName) -> bool:
+    """Tells whether a measure is computed from another one, or is of one value of it."""
+    own = panel.names[0]
+    return (
+        name.column == panel.parents[0] and (name.column != own.column or name.value is None) and name != own
+    )
+
+
 def is_learning(found: Moved) -> bool:
     """Tells whether a movement has no onset: slow change from the first step to the last."""
     return found.template.start == 0 and found.template.stop == len(found.panel.steps)
@@ -148,8 +180,8 @@ def _is_child(each: Moved, entry: AlikeMovements) -> bool:
 
 
 def _joins(each: Moved, entry: AlikeMovements) -> bool:
-    """Tells whether a movement is the entry's: of the same part, at the same steps, and slow change or not as it is."""
-    if each.drift != entry.head.drift:
+    """Tells whether a movement is the entry's: of the same part, at the same steps, and, of all rows, slow change or not as it is."""
+    if each.drift != entry.head.drift and not (each.chosen.values and each.chosen.values == entry.part):
         return False
     if _same_series(each, entry):
         return False

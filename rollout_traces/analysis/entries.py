@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -35,7 +33,6 @@ from rollout_traces.analysis.in_words import (
 )
 from rollout_traces.analysis.learning import is_given
 from rollout_traces.analysis.names import SIGNATURES, Signature
-from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.relations import known_number, known_reward, quoted, sql_text
 from rollout_traces.analysis.run_rows import OF_TRACES, UNKNOWN
 from rollout_traces.analysis.scope import RunScope
@@ -43,21 +40,12 @@ from rollout_traces.analysis.step_series import Part, SeriesName
 from rollout_traces.analysis.templates import SPIKE
 from rollout_traces.flags import needs_text
 
-
-class OfPanel(Protocol):
-    """Something that is said of a measure."""
-
-    @property
-    def panel(self) -> Panel:
-        """The series of the measure."""
-        ...
-
-
-Of = TypeVar("Of", bound=OfPanel)
 SURE = 1e-6
 """Chance, over all series of the run, up to which an entry is an error; above it is a warning."""
 FEW_ROWS, FEW_GROUPS = 30, 10
 """A part of fewer rows or groups at the steps of a movement gives a warning at most: how sure a mean of them is, is hardly known."""
+SMALL = 0.02
+"""Part of the level of what rollouts are given, as their prompts' length, by which it changes and is nothing to warn of."""
 LARGEST = 5.0
 """Size of a step in units of its noise that counts for the order; what is larger is no more urgent."""
 ABSENT = 0.002
@@ -86,10 +74,18 @@ def _is_of_few(found: Moved) -> bool:
 
 def _is_expected(found: Moved) -> bool:
     """Tells whether a movement is slow change, how a run starts, or a few steps that were given otherwise, as a loader does by chance."""
-    if is_spike(found) and is_given(found.panel):
+    if is_given(found.panel) and (is_spike(found) or _is_small(found)):
         return True
     first = first_steps(len(found.panel.steps))
     return found.drift or (starts(found) and not is_learning(found) and found.located.onset[0] <= first)
+
+
+def _is_small(found: Moved) -> bool:
+    """Tells whether a number changed by hardly any of its level, as the length of prompts that count up."""
+    before, after, _ = levels_of(found)
+    if before is None or after is None or found.panel.is_share:
+        return False
+    return abs(after - before) < SMALL * max(abs(before), abs(after))
 
 
 def _severity_of_entry(found: Sequence[Moved], n_series: int) -> Severity:
@@ -235,7 +231,7 @@ def diagnosis_of(
     moved = [movement_of(found, carriers if found is carried else ()) for found in entry.found]
     head = moved[0]
     signature, at = named(moved, entry.part, is_learning(entry.head))
-    lead = replace(moved[at], step=head.step, last=head.last)
+    lead = moved[at]
     others = [*moved[:at], *moved[at + 1 :]]
     is_sure = any(found.is_sure for found in entry.found)
     return Diagnosis(
@@ -245,11 +241,11 @@ def diagnosis_of(
         tier=signature.tier if signature else OTHER,
         series=tuple(dict.fromkeys(m.name for m in (lead, *others))),
         part=entry.part,
-        shape=head.shape,
-        onset=head.onset,
-        step=head.step,
-        end=head.end,
-        last=head.last,
+        shape=lead.shape,
+        onset=lead.onset,
+        step=lead.step,
+        end=lead.end,
+        last=lead.last,
         also=head.also,
         carriers=tuple(carriers),
         before=lead.before,
@@ -259,7 +255,7 @@ def diagnosis_of(
         cost=max(cost_of(found, n_rows) for found in entry.found),
         where=rows_filter(carriers) or filter_of(lead, entry.part, entry.found[at]),
         name=signature.what if signature else "",
-        movements=(moved[at], *others),
+        movements=(lead, *others),
         consequences=tuple(diagnosis_of(each, n_series, n_rows) for each in entry.follows),
         is_sure=is_sure,
     )
@@ -343,8 +339,8 @@ def named(moved: Sequence[Movement], part: Part | None, is_learned: bool) -> tup
 
 
 def _fits(signature: Signature, m: Movement, part: Part | None) -> bool:
-    names = () if m.name.statistic == "covariance" else (m.name.column, str(m.name))
-    known = any(fnmatchcase(name, pattern) for name in names for pattern in signature.columns)
+    is_named = m.name.statistic != "covariance"
+    known = is_named and any(fnmatchcase(str(m.name), pattern) for pattern in signature.columns)
     rises = m.before is not None and m.after is not None and m.after > m.before
     direction = "up" if rises else "down"
     column = part[0][0] if part else ""
@@ -354,12 +350,6 @@ def _fits(signature: Signature, m: Movement, part: Part | None) -> bool:
         and signature.shape in ("", m.shape)
         and signature.part in ("", column)
     )
-
-
-def without_children(found: Sequence[Of]) -> list[Of]:
-    """Those whose measure is not computed from that of another one."""
-    columns = {each.panel.names[0].column for each in found}
-    return [each for each in found if each.panel.parents[0] not in columns - {each.panel.names[0].column}]
 
 
 def level_queries(scope: RunScope, entry: Diagnosis) -> tuple[str, ...]:

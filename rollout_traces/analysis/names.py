@@ -1,7 +1,7 @@
 """Names, advice and tiers of entries: a table of signatures, without code and without numbers.
 
 The first row that fits names the entry. A row fits where one of the entry's series is of one of its columns (`*` stands for any
-text), and direction, shape and kind of part are as it says ("" for any). `what` begins the sentence; the figures follow. Emptying the table changes no score.
+text; a value stands behind a space, and a column without one is its mean), and direction, shape and kind of part are as it says ("" for any). `what` begins the sentence; the figures follow. Emptying the table changes no score.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Signature(NamedTuple):
     """A row of the table.
 
     Attributes:
-        columns: with a value after a space where it is of one value.
+        columns: with a value after a space where it is of the share of one.
         direction: up, down or "".
         shape: of the movement, or "".
         part: the column of the part, or "".
@@ -40,27 +40,27 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(("flags nonfinite",), "up", "", "", DATA, "values are not finite", "Open these rollouts and look at the log-probabilities."),
     Signature(("group/prompts several",), "up", "", "", DATA, "groups hold several prompts", "Look at how rollouts are put into groups: advantages compare answers to different prompts."),
     Signature(("group/prompts again",), "up", "", "", DATA, "prompts repeat within a step or at every step", "Look at the data loader: is the data short, or drawn with replacement?"),
-    Signature(("source",), "", "", "", DATA, "the mix of sources changed", "Compare the data loader's settings before and after."),
-    Signature(("ground_truth", "prompt", "system", "tools"), "", "", "", DATA, "the data changed", "Compare the data files of before and after."),
+    Signature(("source *",), "", "", "", DATA, "the mix of sources changed", "Compare the data loader's settings before and after."),
+    Signature(("ground_truth *", "prompt *", "system *", "tools *"), "", "", "", DATA, "the data changed", "Compare the data files of before and after."),
     Signature(("n_prompt",), "", "", "", DATA, "prompts have another length", "Compare prompts, system prompts and tool schemas of before and after."),
     Signature(("group/size_mean",), "", "", "", DATA, "groups have another size", "Compare how many samples a prompt gets, and what is filtered."),
-    Signature(("reward_status",), "up", "", "", ENVIRONMENT, "the reward function fails", "Look at its logs and its timeouts."),
-    Signature(("error_signatures", "n_tool_errors", "flags tool_error"), "up", "", "", ENVIRONMENT, "tools fail", "Read the tool results of these rollouts."),
-    Signature(("tool_names",), "", "went", "", ENVIRONMENT, "a tool is no longer called", "Look at the tool schemas of the prompts."),
-    Signature(("tool_names", "n_tool_calls"), "", "", "", ENVIRONMENT, "tools are called otherwise", "Look at the tool schemas of the prompts."),
+    Signature(("reward_status *",), "up", "", "", ENVIRONMENT, "the reward function fails", "Look at its logs and its timeouts."),
+    Signature(("error_signatures *", "n_tool_errors", "flags tool_error"), "up", "", "", ENVIRONMENT, "tools fail", "Read the tool results of these rollouts."),
+    Signature(("tool_names *",), "", "went", "", ENVIRONMENT, "a tool is no longer called", "Look at the tool schemas of the prompts."),
+    Signature(("tool_names *", "n_tool_calls"), "", "", "", ENVIRONMENT, "tools are called otherwise", "Look at the tool schemas of the prompts."),
     Signature(("flags tool_call_unparsed",), "up", "", "", ENVIRONMENT, "tool calls cannot be parsed", "Compare the parser with the template."),
-    Signature(("discard_reason",), "", "", "", ENVIRONMENT, "rollouts are discarded otherwise", "Compare the filter's settings."),
-    Signature(("engine",), "", "came", "", SAMPLER, "an engine came", "Compare its settings with the others'."),
-    Signature(("engine",), "", "went", "", SAMPLER, "an engine went", "Look at its logs."),
+    Signature(("discard_reason *",), "", "", "", ENVIRONMENT, "rollouts are discarded otherwise", "Compare the filter's settings."),
+    Signature(("engine *",), "", "came", "", SAMPLER, "an engine came", "Compare its settings with the others'."),
+    Signature(("engine *",), "", "went", "", SAMPLER, "an engine went", "Look at its logs."),
     Signature(("staleness_max", "flags stale"), "up", "", "", SAMPLER, "samples are older", "Look at the synchronisation of weights and at the queue."),
     Signature(("mismatch_abs_max", "mismatch_k3", "mismatch_k1", "flags logprob_mismatch", "log_ratio_sum"), "up", "", "engine", SAMPLER, "an engine samples with other probabilities than the trainer computes", "Compare this engine's weights, temperature and precision with the others'."),
     Signature(("mismatch_abs_max", "mismatch_k3", "mismatch_k1", "flags logprob_mismatch", "log_ratio_sum"), "up", "", "", SAMPLER, "trainer and sampler compute other probabilities", "Compare weights, temperature, precision and template of trainer and sampler."),
-    Signature(("flags duplicate_completions", "equal_to"), "up", "", "", SAMPLER, "completions of a prompt are the same", "Look at the sampler's seed and temperature."),
+    Signature(("flags duplicate_completions", "equal_to *"), "up", "", "", SAMPLER, "completions of a prompt are the same", "Look at the sampler's seed and temperature."),
     Signature(("written/refusal refusal",), "up", "", "", OUTCOME, "the policy refuses", "Read these rollouts: which prompts does it refuse?"),
-    Signature(("written/script", "written/language"), "", "", "", OUTCOME, "answers are in another language", "Read these rollouts: does a reward see the language?"),
-    Signature(("written/answer",), "", "", "", OUTCOME, "answers have another form", "Read how rollouts end, and compare the parser of answers."),
-    Signature(("written",), "up", "", "", OUTCOME, "a phrase is written more often", "Read these rollouts: does a reward pay for it?"),
-    Signature(("written",), "down", "", "", OUTCOME, "a phrase is written less often", "Read rollouts of before and after."),
+    Signature(("written/script *", "written/language *"), "", "", "", OUTCOME, "answers are in another language", "Read these rollouts: does a reward see the language?"),
+    Signature(("written/answer *",), "", "", "", OUTCOME, "answers have another form", "Read how rollouts end, and compare the parser of answers."),
+    Signature(("written *",), "up", "", "", OUTCOME, "a phrase is written more often", "Read these rollouts: does a reward pay for it?"),
+    Signature(("written *",), "down", "", "", OUTCOME, "a phrase is written less often", "Read rollouts of before and after."),
     Signature(("entropy", "*entropy"), "down", "", "", SAMPLER, "the policy became more certain", "Look at temperature, clipping and the KL term."),
     Signature(("entropy", "*entropy"), "up", "", "", SAMPLER, "the policy became less certain", "Look at temperature, clipping and the KL term."),
     Signature(("mean_logprob",), "up", "", "", SAMPLER, "the policy became more certain", "Look at temperature, clipping and the KL term."),
@@ -77,8 +77,8 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(("update_share", "advantage", "clip_share", "flags dominates_update"), "", "", "", UPDATE, "the update is distributed otherwise", "Look at the rollouts with the largest share of the update."),
     Signature(("eval*/reward", "eval*/success", "eval*/component/*"), "down", "", "", OUTCOME, "the evaluation falls", "Open Flips between the two evaluations."),
     Signature(("eval*/reward", "eval*/success", "eval*/component/*"), "up", "", "", OUTCOME, "the evaluation rises", "Open Flips between the two evaluations."),
-    Signature(("n_sampled", "stop_reason", "flags truncated"), "up", "", "", OUTCOME, "answers are longer", "Compare answers of before and after, and the limit."),
-    Signature(("n_sampled", "stop_reason", "flags truncated"), "down", "", "", OUTCOME, "answers are shorter", "Compare answers of before and after."),
+    Signature(("n_sampled",), "up", "", "", OUTCOME, "answers are longer", "Compare answers of before and after, and the limit."),
+    Signature(("n_sampled", "stop_reason length", "flags truncated"), "down", "", "", OUTCOME, "answers are shorter", "Compare answers of before and after."),
     Signature(("timing/*",), "up", "", "", ENVIRONMENT, "it takes longer", "Look at the load of the environment and the engines."),
     Signature(("answered",), "down", "", "", OUTCOME, "answers are not found", "Read how these rollouts end, and compare the parser of answers."),
     Signature(("group/tie_share", "flags tied_group"), "up", "", "", OUTCOME, "more groups teach nothing", "Look at what their rewards have in common."),

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rollout_traces.analysis.compete import without_children
 from rollout_traces.analysis.detect import FEWEST_GROUPS, FEWEST_ROWS
 from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement
-from rollout_traces.analysis.entries import LARGEST, SURE, named, without_children
+from rollout_traces.analysis.entries import LARGEST, SURE, named
 from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
 from rollout_traces.analysis.learning import is_given
 from rollout_traces.analysis.noise import NEIGHBOURS
