@@ -48,6 +48,7 @@ from rollout_traces.analysis.slow_change import (
     is_needed,
     learning_is_likelier,
     may_be_slow,
+    turned,
     with_curve,
 )
 from rollout_traces.analysis.templates import SPIKE, Located, Template, locate
@@ -74,7 +75,8 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
     if (changes := setting_changes(panel)) is not None:
         changed = [_set(panel, noise, located, float(sure[0])) for located in changes]
         return [each for each in changed if each.log_p <= limit[0]]
-    basis, is_smooth = constant_basis(panel), False
+    basis = constant_basis(panel)
+    learning: Moved | None = None
     kept: list[Moved] = []
     rests: list[np.ndarray] = []
     noise = replace(noise, variance=noise.variance.copy())
@@ -84,15 +86,20 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
     while len(kept) <= MOST_MOVEMENTS and aside <= MOST_ASIDE:
         best, w = scan(panel, noise, basis)
         at = int(np.lexsort((-best.evidence, best.log_p - limit))[0])
-        learned = may_be_learned(panel, panel.parts[at])
-        if learned and best.log_p[at] <= limit[at] and not is_smooth and n >= FEWEST_EVALUATIONS:
-            is_new = came_or_went(panel, [at], best.template(at, n))
-            is_smooth = not is_new and learning_is_likelier(panel, noise, basis, best, at)
-            if is_smooth:
-                kept.append(drift_of_run(panel, noise, basis, at))
-                panel, noise, basis = beside_learning(panel, noise, basis)
+        moves = bool(best.log_p[at] <= limit[at])
+        if learning is None and n >= FEWEST_EVALUATIONS and may_be_learned(panel, panel.parts[at]):
+            smooth = beside_learning(panel, noise, basis)
+            is_slow = (
+                not came_or_went(panel, [at], best.template(at, n))
+                and learning_is_likelier(panel, noise, basis, best, at)
+                if moves
+                else bool((scan(*smooth)[0].log_p <= limit).any())
+            )
+            if is_slow:
+                learning = drift_of_run(panel, noise, basis, at)
+                panel, noise, basis = smooth
                 continue
-        if best.log_p[at] > limit[at]:
+        if not moves:
             break
         found = _found(panel, noise, basis, best, w, at)
         if found is None or found.log_p > limit[at]:
@@ -112,14 +119,11 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
         else:
             kept.append(found)
         basis = beside(basis, rows)
-    drifts = [
-        each
-        for each in kept
-        if each.drift and each.located.template.stop == n and not each.located.template.start
-    ]
-    others = [each for each in kept if each not in drifts and stands(each, basis, rests)]
-    drifts = [each for each in drifts if is_needed(each, others)]
-    return drifts + [from_its_end(each) for each in there_and_back(others)]
+    others = [each for each in kept if stands(each, basis, rests)]
+    found_all = [from_its_end(each) for each in there_and_back(others)]
+    if learning is None or not is_needed(learning, others):
+        return found_all
+    return [turned(learning) or learning, *found_all]
 
 
 def _set(panel: Panel, noise: Noise, located: Located, sure: float) -> Moved:

@@ -131,7 +131,7 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
     found = _with_prompts(found, contained("prompts that changed", prompt_entries, scope) or [])
     found += contained("faults", fault_entries, scope, found) or []
     found += contained("logged numbers", number_entries, scope) or [] if split == "rollout" else []
-    found += contained("equal rewards", equal_entries, scope) or []
+    found += contained("equal rewards", equal_entries, scope, found) or []
     found = [
         each
         if each.queries

@@ -229,7 +229,7 @@ def _as_normal(z: np.ndarray, freedom: np.ndarray) -> np.ndarray:
 
 
 def screened(panel: Panel, noise: Noise, learned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log p of each series' best movement, float [S], and whether a drift explains it better, bool [S].
+    """Log p of each series' best movement, float [S], and whether it is better told beside a drift, or by one alone, bool [S].
 
     Args:
         panel: the series.
@@ -248,12 +248,19 @@ def screened(panel: Panel, noise: Noise, learned: np.ndarray) -> tuple[np.ndarra
             continue
         smooth = np.broadcast_to(polynomials(n, DRIFT_DEGREE), (len(here), DRIFT_DEGREE + 1, n))
         drift = drift_evidence(w, whitened(own.clipped, own, smooth), n, freedom_of(part))
-        slow = here[(drift > plain.evidence) & learned[here]]
-        drifts[slow] = True
-        if len(slow):
-            chance[slow] = scan(one_of(panel, slow.tolist()), noise.at(slow), polynomials(n, DRIFT_DEGREE))[
-                0
-            ].log_p
+        may = (
+            learned[here] & np.asarray([part == () for part in part.parts])
+            | (drift > plain.evidence) & learned[here]
+        )
+        if not may.any():
+            continue
+        beside, _ = scan(
+            one_of(part, np.flatnonzero(may).tolist()), own.at(may), polynomials(n, DRIFT_DEGREE)
+        )
+        both = drift[may] + np.maximum(beside.evidence, 0.0)
+        slow = both > np.maximum(plain.evidence[may], 0.0)
+        drifts[here[may][slow]] = True
+        chance[here[may][slow]] = np.minimum(beside.log_p[slow] + np.log(2.0), 0.0)
     return chance, drifts
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from rollout_traces.analysis.learning import is_given, may_be_learned
 from rollout_traces.analysis.noise import Noise
 from rollout_traces.analysis.panel import Panel, one_of
 from rollout_traces.analysis.parts import Chosen
-from rollout_traces.analysis.scan import Whitened, lengths, polynomials, whitened
+from rollout_traces.analysis.scan import Whitened, lengths, n_tests, polynomials, whitened
 from rollout_traces.analysis.screen import DRIFT_DEGREE, Scanned, freedom_of, log_chance, scan
 from rollout_traces.analysis.templates import SPIKE, Located, Template
 
@@ -32,7 +33,7 @@ TEN_TO_NINETY = math.log(9)
 """... and rises from 10 to 90 % over twice this in its own unit."""
 LEARNED_WITHIN = 2.0 ** np.arange(1, 6)
 """A policy that learns fast at first and ever less is an exponential; parts of the run that its rate may be."""
-AMBIGUOUS = 8.0
+AMBIGUOUS = 4.0
 """Log likelihood by which one account of a series has to be better than another, for it to be said without the other."""
 SCARCE = 0.1
 """A share that is less than this part of what it is on the other side of a step is hardly there."""
@@ -75,6 +76,48 @@ def drift_of_run(panel: Panel, noise: Noise, basis: np.ndarray, at: int) -> Move
     return Moved(
         panel, basis, noise, located, Chosen(place, panel.parts[place], (place,)), chance, drift=True
     )
+
+
+def turned(drift: Moved) -> Moved | None:
+    """What a series did since it turned: it went one way over the first part of the run, and back by more than half of that since; None where it did not.
+
+    A kink in a line, at the step where it explains most; policies that learn saturate, and do not turn.
+
+    Args:
+        drift: slow change over the run, of one series.
+    """
+    at, n = np.asarray([drift.chosen.at]), len(drift.panel.steps)
+    line = beside(drift.basis[at], polynomials(n, 1)[1:])
+    w = whitened(drift.noise.clipped[at], drift.noise.at(at), line)
+    kinks = np.maximum(np.arange(n) - np.arange(n)[:, None], 0.0)
+    explained = w.explained(0, kinks)
+    start = int(explained.argmax())
+    size = float(np.sqrt(explained[start]))
+    log_p = float(np.log(n_tests(n)) + log_chance(np.asarray(size), freedom_of(drift.panel)[at[0]]))
+    rows = np.concatenate([line[0], kinks[start : start + 1]])
+    slopes = np.linalg.lstsq(
+        w.apply(rows[None])[0].T, w.apply(np.nan_to_num(drift.noise.clipped[at]))[0], rcond=None
+    )[0]
+    first = float(slopes[-2]) * 2 / (n - 1)
+    before, after = first * start, (first + float(slopes[-1])) * (n - 1 - start)
+    if (
+        before * after >= 0
+        or abs(after) < RESIDUE * abs(before)
+        or min(start, n - start) < SLOW * n
+        or log_p > TURNED
+    ):
+        return None
+    near = np.flatnonzero(explained >= explained[start] - WITHIN)
+    located = Located(
+        Template("ramp", start, n), (int(near[0]), int(near[-1])), None, float(np.copysign(size, after))
+    )
+    return replace(drift, located=located, drift=False, log_p=log_p)
+
+
+TURNED = math.log(1e-4)
+"""Log of the chance up to which a series has turned."""
+WITHIN = NormalDist().inv_cdf(0.95) ** 2
+"""Squares by which the places of a 90 % interval may explain less than the best."""
 
 
 def is_needed(drift: Moved, others: Sequence[Moved]) -> bool:

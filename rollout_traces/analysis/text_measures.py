@@ -125,11 +125,11 @@ def text_shares(texts: KeptTexts, at: np.ndarray) -> dict[SeriesName, np.ndarray
 
 
 def given_shares(texts: KeptTexts) -> dict[SeriesName, np.ndarray]:
-    """The share of each system prompt and tool schema, where there are few; as `text_shares`."""
+    """The share of each system prompt and tool schema, and of conversations without one, where there are few; as `text_shares`."""
     found: dict[SeriesName, np.ndarray] = {}
     for column in ("system", "tools"):
-        given = texts.texts[column]
-        known = np.asarray([text is not None for text in given.tolist()])
+        given = np.where(texts.texts[column] == None, NO_TEXT, texts.texts[column])  # noqa: E711
+        known = np.asarray([text is not None for text in texts.texts["written"].tolist()])
         values, counts = np.unique(given[known].astype(str), return_counts=True)
         if not 2 <= len(values) <= MOST_PARTS:
             continue
@@ -138,6 +138,10 @@ def given_shares(texts: KeptTexts) -> dict[SeriesName, np.ndarray]:
                 held = (given == value).astype(float)
                 found[SeriesName(column, value, "text")] = np.where(known, held, np.nan)
     return found
+
+
+NO_TEXT = "none"
+"""Stands for the system prompt or tools of a conversation that has none."""
 
 
 def _is_literal(phrase: str, texts: Sequence[str]) -> bool:
