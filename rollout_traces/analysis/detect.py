@@ -48,7 +48,7 @@ from rollout_traces.analysis.slow_change import (
     is_needed,
     learning_is_likelier,
     may_be_slow,
-    turned,
+    since_it_bent,
     with_curve,
 )
 from rollout_traces.analysis.templates import SPIKE, Located, Template, locate
@@ -123,7 +123,7 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
     found_all = [from_its_end(each) for each in there_and_back(others)]
     if learning is None or not is_needed(learning, others):
         return found_all
-    return [turned(learning) or learning, *found_all]
+    return [since_it_bent(learning, others), *found_all]
 
 
 def _set(panel: Panel, noise: Noise, located: Located, sure: float) -> Moved:

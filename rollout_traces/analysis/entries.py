@@ -17,7 +17,7 @@ from rollout_traces.analysis.compete import (
     starts,
 )
 from rollout_traces.analysis.curves import HEAVIEST_COLUMN, HEAVIEST_SQL
-from rollout_traces.analysis.detected_movement import NEAR_EDGE, Moved
+from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved
 from rollout_traces.analysis.diagnosis import OTHER, Carrier, Diagnosis, Movement, Severity, Shape
 from rollout_traces.analysis.in_words import (
     TAGS,
@@ -169,8 +169,8 @@ def levels_of(found: Moved) -> tuple[float | None, float | None, float | None]:
     if not outside.any():
         ends = max(n // ENDS, 1)
         outside, inside = t < ends, t >= n - ends
-    if template.kind == "ramp" and template.stop < n:
-        inside = t >= template.stop - 1
+    if template.kind == "ramp" and template.start:
+        inside = t >= min(template.stop - 1, n - NEAR_EDGE)
     members = list(found.chosen.members)
     others = list(found.chosen.outside)
     before = _mean(panel.levels, panel.rows, members, outside)
@@ -326,14 +326,15 @@ def _together(named: str, others: Sequence[Movement]) -> str:
 
 
 def named(moved: Sequence[Movement], part: Part | None, is_learned: bool) -> tuple[Signature | None, int]:
-    """The first row of the table that fits one of an entry's series, and which; the surest series without one.
+    """The first row of the table that fits one of an entry's plainest series, and which; the surest series without one.
 
     What happened is named by its cause, what a policy learns by how rollouts came out, which the table has last.
     """
     by_tier = sorted(SIGNATURES, key=lambda signature: signature.tier)
+    plain = [i for i, m in enumerate(moved) if abs(m.z) >= RESIDUE * abs(moved[0].z)]
     for signature in reversed(by_tier) if is_learned else SIGNATURES:
-        for i, m in enumerate(moved):
-            if _fits(signature, m, part):
+        for i in plain:
+            if _fits(signature, moved[i], part):
                 return signature, i
     return None, 0
 

@@ -53,12 +53,21 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
             continue
         seen = [each for i in _that_jump(panel) if (each := _far_off(panel, i)) and each.log_p <= limit]
         best = min(seen, key=lambda each: each.log_p, default=None)
-        if best is not None:
+        if best is not None and not _is_mix(panel, best.at):
             whose = _levels(panel, _whose(panel, best.at), best.at, best.log_p)
             found.setdefault((whose.part, panel.steps[whose.at].tobytes()), []).append(whose)
     return [
         _entry(sorted(without_children(each), key=lambda one: one.log_p), n_rows) for each in found.values()
     ]
+
+
+def _is_mix(panel: Panel, at: np.ndarray) -> bool:
+    """Tells whether the steps are those of other rollouts: some part is more than half of them there, or at the others, beside what it is otherwise."""
+    share_S_T = panel.rows / np.maximum(panel.rows[0], 1.0)
+    there = np.isin(np.arange(len(panel.steps)), at)
+    return bool(
+        (np.abs(share_S_T[:, there].mean(axis=1) - share_S_T[:, ~there].mean(axis=1)) > REMAINS).any()
+    )
 
 
 def _that_jump(panel: Panel) -> list[int]:

@@ -258,7 +258,7 @@ def _points(values: np.ndarray) -> list[float]:
         else []
     )
     often = [i for i in kept if n[i] >= AT_POINT * n.sum()]
-    return [point for point in found[often].tolist() if float(f"{point:g}") == point]
+    return [point + 0.0 for point in found[often].tolist() if float(f"{point:g}") == point]  # -0 is 0
 
 
 def _adds_up_to_nothing(values: np.ndarray, at: np.ndarray) -> bool:

@@ -78,44 +78,43 @@ def drift_of_run(panel: Panel, noise: Noise, basis: np.ndarray, at: int) -> Move
     )
 
 
-def turned(drift: Moved) -> Moved | None:
-    """What a series did since it turned: it went one way over the first part of the run, and back by more than half of that since; None where it did not.
+def since_it_bent(drift: Moved, others: Sequence[Moved]) -> Moved:
+    """What a series did since a kink in its slow change, where that is most of it: it turned, which nothing that saturates does, or got faster by far.
 
-    A kink in a line, at the step where it explains most; policies that learn saturate, and do not turn.
+    The kink is at the step where one in a line explains most, beside what else the series did.
 
     Args:
         drift: slow change over the run, of one series.
+        others: what else the series did.
     """
     at, n = np.asarray([drift.chosen.at]), len(drift.panel.steps)
-    line = beside(drift.basis[at], polynomials(n, 1)[1:])
+    line = beside(drift.basis[at], np.concatenate([*map(rows_of_basis, others), polynomials(n, 1)[1:]]))
     w = whitened(drift.noise.clipped[at], drift.noise.at(at), line)
     kinks = np.maximum(np.arange(n) - np.arange(n)[:, None], 0.0)
     explained = w.explained(0, kinks)
     start = int(explained.argmax())
-    size = float(np.sqrt(explained[start]))
-    log_p = float(np.log(n_tests(n)) + log_chance(np.asarray(size), freedom_of(drift.panel)[at[0]]))
-    rows = np.concatenate([line[0], kinks[start : start + 1]])
-    slopes = np.linalg.lstsq(
-        w.apply(rows[None])[0].T, w.apply(np.nan_to_num(drift.noise.clipped[at]))[0], rcond=None
-    )[0]
-    first = float(slopes[-2]) * 2 / (n - 1)
-    before, after = first * start, (first + float(slopes[-1])) * (n - 1 - start)
-    if (
-        before * after >= 0
-        or abs(after) < RESIDUE * abs(before)
-        or min(start, n - start) < SLOW * n
-        or log_p > TURNED
-    ):
-        return None
+    z = float(np.sqrt(explained[start]))
+    log_p = float(np.log(n_tests(n)) + log_chance(np.asarray(z), freedom_of(drift.panel)[at[0]]))
+    white = w.apply(np.concatenate([line[0], kinks[start : start + 1]])[None])[0]
+    size = np.linalg.lstsq(white.T, w.apply(np.nan_to_num(drift.noise.clipped[at]))[0], rcond=None)[0]
+    slope = float(size[-2]) * 2 / (n - 1)
+    slopes = slope, slope + float(size[-1])
+    before, after = slopes[0] * start, slopes[1] * (n - 1 - start)
+    is_turn = before * after < 0 and abs(after) > RESIDUE * abs(before)
+    is_faster = abs(slopes[1]) > FASTER * abs(slopes[0]) and abs(after) > abs(before) / RESIDUE
+    if not (is_turn or is_faster) or min(start, n - start) < SLOW * n or log_p > BENT:
+        return drift
     near = np.flatnonzero(explained >= explained[start] - WITHIN)
     located = Located(
-        Template("ramp", start, n), (int(near[0]), int(near[-1])), None, float(np.copysign(size, after))
+        Template("ramp", start, n), (int(near[0]), int(near[-1])), None, float(np.copysign(z, after))
     )
-    return replace(drift, located=located, drift=False, log_p=log_p)
+    return replace(drift, located=located, drift=not is_turn, log_p=log_p)
 
 
-TURNED = math.log(1e-4)
-"""Log of the chance up to which a series has turned."""
+BENT = math.log(1e-4)
+"""Log of the chance up to which slow change has a kink ..."""
+FASTER = 3.0
+"""... behind which it goes so many times as fast."""
 WITHIN = NormalDist().inv_cdf(0.95) ** 2
 """Squares by which the places of a 90 % interval may explain less than the best."""
 
@@ -238,6 +237,8 @@ def came_or_went(panel: Panel, members: Sequence[int], template: Template) -> bo
     if template.kind == "ramp":
         return bool(start >= SLOW * n and before < SCARCE * after)
     few, many, near = (before, after, near_after) if before < after else (after, before, near_before)
+    if panel.names[0].statistic == "text" and after < before:  # phrases are given up while others are learned
+        return False
     return bool(few < SCARCE * many and near >= RESIDUE * many)
 
 

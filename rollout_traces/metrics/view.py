@@ -102,13 +102,20 @@ class StepView:
     @cached_property
     def inputs(self) -> frozenset[str]:
         """The names for which `has` is true."""
-        found = {*self.ledger.columns, *self.settings.declared_names}
-        found |= {prefix for name in self.ledger.columns if "/" in name for prefix in _prefixes(name)}
+        columns = (self.whole or self).known_columns
+        found = {*columns, *self.settings.declared_names}
+        found |= {prefix for name in columns if "/" in name for prefix in _prefixes(name)}
         found |= {name for name in ("tool_use", "group_scalars") if getattr(self, name)}
         if self.batch is not None:
             found |= {*self.batch.tracks, *self.batch.row_floats, *self.batch.row_lists} - {"group_ids"}
             found |= set() if self.batch.train_version is None else {"train_version"}
         return frozenset(found | ({"group_ids"} if (self.groups.sizes >= 2).any() else set()))
+
+    @cached_property
+    def known_columns(self) -> list[str]:
+        """The ledger's columns of which some row has a value that is none of NaN and infinity."""
+        columns = self.ledger.columns.items()
+        return [name for name, values in columns if values.dtype != np.float64 or np.isfinite(values).any()]
 
     def floats(self, name: str) -> np.ndarray:
         """float64 [B] of a numeric column, NaN where unknown."""

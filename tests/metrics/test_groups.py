@@ -29,6 +29,11 @@ class TestTies:
         assert found["group/tie_share"] == 1.0
         assert found["group/single_share"] == 0.5 and found["group/size_mean"] == 1.5
 
+    def test_without_a_finite_reward_nothing_is_said_of_groups(self):
+        """Seen once: a step whose one reward was infinite had a mean size of groups, which takes rewards."""
+        found = of_ledger(make_ledger(reward=[math.inf, math.nan], group=[0, 1]))
+        assert not any(key.startswith("group/") for key in found)
+
     @pytest.mark.parametrize(
         ("cause", "columns"),
         [
