@@ -57,9 +57,10 @@ MOST_MOVEMENTS = 6
 """Movements of one measure that are looked for, one after the other."""
 MOST_ASIDE = 4
 """Times that what looks like one and is none, or is the rest of one, is passed over."""
-LASTING = -9.0
-"""Log of the chance below which something that lasts is sure: one in a hundred series reaches it whose noise alone lasts
-(120 each of 40 to 60 steps with correlations of 0.5 to 0.95)."""
+LASTING = -7.0
+"""Log of the chance below which something that lasts is sure, of rollouts, whose groups say how sure a step is ..."""
+LASTING_LOGGED = -12.5
+"""... and of a logged number, whose noise may last: one in a hundred series of a correlation of 0.5 to 0.95 reaches -9."""
 
 
 def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -> list[Moved]:
@@ -109,7 +110,8 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
         found = next((behind(found, other) for other in kept if outlasts(found, other)), found)
         is_new = came_or_went(panel, list(found.chosen.members), found.template)
         slow = not is_new and may_be_slow(found, w, best, at)
-        plain = slow or is_new or _beyond_noise(found) <= min(sure[at], LASTING)
+        lasting = LASTING_LOGGED if panel.source is None else LASTING
+        plain = slow or is_new or _beyond_noise(found) <= min(sure[at], lasting)
         is_sure = plain and bool(found.log_p <= sure[at])
         found = replace(found, drift=slow, is_sure=is_sure)
         rows = rows_of_basis(found)
@@ -197,13 +199,9 @@ def _found(
     log_p = float(best.log_p[at])
     if panel.is_share:
         exact = share_sizes(panel, at, located.template, basis[at])
-        log_p = max(
-            log_p,
-            min(
-                np.log(n_tests(len(panel.steps))) + float(log_chance(np.asarray(exact), np.asarray(np.inf))),
-                0.0,
-            ),
-        )
+        chance = np.log(n_tests(len(panel.steps))) + float(log_chance(np.asarray(exact), np.asarray(np.inf)))
+        is_new = came_or_went(panel, list(chosen.members), located.template)
+        log_p = min(chance, 0.0) if is_new else max(log_p, min(chance, 0.0))
     if chosen.values is not None and chosen.members != (at,):
         joined = joined_series(panel, noise, chosen.members)
         pooled = whitened(joined[0] if is_spike else joined[1].clipped, joined[1], basis[chosen.at][None])

@@ -33,8 +33,10 @@ TEN_TO_NINETY = math.log(9)
 """... and rises from 10 to 90 % over twice this in its own unit."""
 LEARNED_WITHIN = 2.0 ** np.arange(1, 6)
 """A policy that learns fast at first and ever less is an exponential; parts of the run that its rate may be."""
-AMBIGUOUS = 4.0
-"""Log likelihood by which one account of a series has to be better than another, for it to be said without the other."""
+AMBIGUOUS = 3.0
+"""Log likelihood by which one account of a series has to be better than another, for it to be said without the other ..."""
+AMBIGUOUS_PART = 0.02
+"""... or this part of what it gains: nothing is an exact curve, and a step in the middle of a run gains 0.07 over a curve of a fifth of it."""
 SCARCE = 0.1
 """A share that is less than this part of what it is on the other side of a step is hardly there."""
 
@@ -196,7 +198,8 @@ def may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
         explained.append((both, explained[0][1] + DRIFT_DEGREE * float(np.log(n)) / 2))
     own = float(best.z[at] ** 2), _cost(best, at, panel)
     tails = freedom_of(panel)[at]
-    return any(_gain(own[0] - slow[0], tails) + slow[1] - own[1] < AMBIGUOUS for slow in explained)
+    least = max(AMBIGUOUS, AMBIGUOUS_PART * _gain(own[0], tails))
+    return any(_gain(own[0] - slow[0], tails) + slow[1] - own[1] < least for slow in explained)
 
 
 def _learned(n_steps: int) -> np.ndarray:
