@@ -21,6 +21,8 @@ ALIKE_PART = 0.1
 """... or this part of what its own steps explain: a movement is no exact step or ramp, and a large one has exact edges."""
 PLAINLY = np.log(1e-4)
 """Log of the chance up to which an evaluation and training plainly go different ways."""
+PURPOSES = ("reward", "success")
+"""What training is for, as each component of the reward: an evaluation of it that goes another way is no learning."""
 ENDS = 10
 """Part of the run at each end at which a change over the whole run is read."""
 SHOWS = 3.0
@@ -109,6 +111,7 @@ def _goes_against(found: Moved, other: Moved) -> bool:
     """Tells whether a figure of an evaluation goes another way over the run than the same figure does in training."""
     name, training = found.panel.names[0], other.panel.names[0]
     is_same = name.column.endswith(f"/{training.column}") and name[1:] == training[1:]
+    is_same &= training.column in PURPOSES or training.column.startswith("component/")
     return is_same and _way(found) * _way(other) < 0 and max(found.log_p, other.log_p) <= PLAINLY
 
 

@@ -109,7 +109,7 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
             continue
         found = next((behind(found, other) for other in kept if outlasts(found, other)), found)
         is_new = came_or_went(panel, list(found.chosen.members), found.template)
-        slow = not is_new and may_be_slow(found, w, best, at)
+        slow = not is_new and (is_of_phrase(panel) or may_be_slow(found, w, best, at))
         lasting = LASTING_LOGGED if panel.source is None else LASTING
         plain = slow or is_new or _beyond_noise(found) <= min(sure[at], lasting)
         is_sure = plain and bool(found.log_p <= sure[at])
@@ -126,6 +126,11 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
     if learning is None or not is_needed(learning, others):
         return found_all
     return [since_it_bent(learning, others), *found_all]
+
+
+def is_of_phrase(panel: Panel) -> bool:
+    """Tells whether a series is of what many texts hold: longer answers hold more of everything, and one that is learned takes the place of others."""
+    return panel.names[0].column == "written"
 
 
 def _set(panel: Panel, noise: Noise, located: Located, sure: float) -> Moved:

@@ -253,11 +253,10 @@ class Parting:
         """Of each part by a column, or of everything: the part, its values, variances, rows, groups, levels, tail and control."""
         cells = self.cells(column)
         sums = cells.sums(read.values if column else read.of_all, read.weight, read.within, read.between)
-        value, variance, control = (
-            cells.beside_the_rest(sums, read.between)
-            if column
-            else (sums.mean, sums.variance, np.zeros(len(sums.mean)))
-        )
+        value, variance, control = sums.mean, sums.variance, np.zeros(len(sums.mean))
+        if column:
+            inside = None if read.is_centred else cells.inside_groups(read.values, read.weight, read.within)
+            value, variance, control = inside or cells.beside_the_rest(sums, read.between)
         n, n_groups = sums.n, sums.n_groups.reshape(sums.n.shape)
         level = sums.mean if read.plain is read.values else cells.means(read.plain, read.weight)
         variance = np.maximum(variance, read.rounding + LEAST_ERROR**2 * read.between / np.maximum(n, 1.0))

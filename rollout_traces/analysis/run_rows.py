@@ -30,6 +30,8 @@ NOTHING = 0.05
 """Part of the sum of its sizes up to which the sum of a number is about 0."""
 MOST_POINTS = 8
 """Values of a number up to which the share of each is a series."""
+NO_MEASURES = ("trained", "equal_to")
+"""Numbers whose mean says nothing: `equal_to` is a place in a group."""
 FEWEST_HITS = 3
 """Rollouts that have a value in the whole run, below which its share is no series."""
 NULL_BY_DEFINITION = ("update_share", "advantage")
@@ -198,7 +200,7 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
 
 def _numbers(run: RunScope) -> list[str]:
     """The numeric columns that some rollout knows."""
-    names = [name for name in run.columns.numbers if name != "trained"]
+    names = [name for name in run.columns.numbers if name not in NO_MEASURES]
     if not names:
         return []
     counts = ", ".join(f"count({quoted(name)}) as c{i}" for i, name in enumerate(names))

@@ -18,6 +18,8 @@ LEAST_SPREAD = 0.3
 """Spread between groups around a step, of that of the run, at least: where a rare value was never seen it is not impossible."""
 FEW_GROUPS = 4.0
 """Groups for which the variance of all rows stands, beside those that a value has."""
+FEWEST_INSIDE, NEARLY_ALL = 3, 0.9
+"""Values that are compared inside groups, at least, and the part of the rows that has others in its group."""
 HALF_A_ROW = 0.5
 """Rows that are added to those that have a value, so that a share that never occurred is not impossible."""
 NORMAL_KURTOSIS = 3.0
@@ -174,6 +176,41 @@ class StepCells:
         variance = self._variance(squares, own.n_groups, own.mass, n.ravel(), between).reshape(n.shape)
         variance = np.where(used[:, None], np.nan_to_num(variance) + own.fewer, own.variance)
         return values, variance, control
+
+    def inside_groups(
+        self, values: np.ndarray, weight: np.ndarray | None, within: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Means less those of the other rows of the same groups, so that no prompt and nothing that is learned is in them; None where values hardly share groups.
+
+        Of two values only their difference would be left, which does not say whose it is.
+
+        Args:
+            values, weight: as for `sums`.
+            within: variance of the rows of a group.
+
+        Returns:
+            As `beside_the_rest`.
+        """
+        n_u, s_u = self._of_units(values, weight)
+        rest_n, rest_s = (np.bincount(self.whole, each)[self.whole] - each for each in (n_u, s_u))
+        both = (n_u > 0) & (rest_n > 0)
+        if self.n_values < FEWEST_INSIDE or n_u[both].sum() < NEARLY_ALL * n_u.sum():
+            return None
+        with np.errstate(invalid="ignore", divide="ignore"):
+            counts = np.where(both, n_u * rest_n / (n_u + rest_n), 0.0)
+            apart = np.where(both, counts * (s_u / n_u - rest_s / rest_n), 0.0)
+            n, total = (
+                np.bincount(self.cell, each, self.n_values * self.n_steps) for each in (counts, apart)
+            )
+            mean = total / n
+        apart -= np.nan_to_num(mean)[self.cell] * counts
+        squares, mass, n_groups = (
+            np.bincount(self.cell, each, len(n)) for each in (apart**2, counts**2, both)
+        )
+        expected = within * float(both.sum()) / max(float(counts.sum()), TINY)
+        shape = self.n_values, self.n_steps
+        variance = self._variance(squares, n_groups, mass, n, expected).reshape(shape)
+        return mean.reshape(shape), np.nan_to_num(variance), np.ones(self.n_values)
 
     def means(self, values: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
         """float [V, T]: means alone; arguments as for `sums`."""
