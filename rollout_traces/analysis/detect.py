@@ -57,10 +57,13 @@ MOST_MOVEMENTS = 6
 """Movements of one measure that are looked for, one after the other."""
 MOST_ASIDE = 4
 """Times that what looks like one and is none, or is the rest of one, is passed over."""
-LASTING = -7.0
-"""Log of the chance below which something that lasts is sure, of rollouts, whose groups say how sure a step is ..."""
+LASTING = -9.0
+"""Log of the chance below which something that lasts is sure: one in a hundred series reaches it whose noise alone lasts
+(120 each of 40 to 60 steps with correlations of 0.5 to 0.95) ..."""
 LASTING_LOGGED = -12.5
-"""... and of a logged number, whose noise may last: one in a hundred series of a correlation of 0.5 to 0.95 reaches -9."""
+"""... of a logged number, of which a run has dozens ..."""
+LASTING_BESIDE = -5.0
+"""... and of a part beside the rest of its groups or steps, in which what lasts for all is not."""
 
 
 def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -> list[Moved]:
@@ -110,8 +113,7 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
         found = next((behind(found, other) for other in kept if outlasts(found, other)), found)
         is_new = came_or_went(panel, list(found.chosen.members), found.template)
         slow = not is_new and (is_of_phrase(panel) or may_be_slow(found, w, best, at))
-        lasting = LASTING_LOGGED if panel.source is None else LASTING
-        plain = slow or is_new or _beyond_noise(found) <= min(sure[at], lasting)
+        plain = slow or is_new or _beyond_noise(found) <= _lasting(found, float(sure[at]))
         is_sure = plain and bool(found.log_p <= sure[at])
         found = replace(found, drift=slow, is_sure=is_sure)
         rows = rows_of_basis(found)
@@ -122,10 +124,10 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
             kept.append(found)
         basis = beside(basis, rows)
     others = [each for each in kept if stands(each, basis, rests)]
-    found_all = [from_its_end(each) for each in there_and_back(others)]
-    if learning is None or not is_needed(learning, others):
-        return found_all
-    return [since_it_bent(learning, others), *found_all]
+    learned = [] if learning is None or not is_needed(learning, others) else [since_it_bent(learning, others)]
+    for bent in learned:
+        others = [each for each in others if stands(each, beside(basis, rows_of_basis(bent)), rests)]
+    return learned + [from_its_end(each) for each in there_and_back(others)]
 
 
 def is_of_phrase(panel: Panel) -> bool:
@@ -150,6 +152,13 @@ def _set(panel: Panel, noise: Noise, located: Located, sure: float) -> Moved:
         is_sure=log_p <= sure,
         is_set=is_logged(panel),
     )
+
+
+def _lasting(found: Moved, sure: float) -> float:
+    """Log of the chance below which a movement is no noise that lasts."""
+    if found.panel.control[found.chosen.at] == 1:
+        return LASTING_BESIDE
+    return min(sure, LASTING if found.panel.source is not None else LASTING_LOGGED)
 
 
 def _beyond_noise(found: Moved) -> float:

@@ -331,7 +331,7 @@ def named(moved: Sequence[Movement], part: Part | None, is_learned: bool) -> tup
     What happened is named by its cause, what a policy learns by how rollouts came out, which the table has last.
     """
     by_tier = sorted(SIGNATURES, key=lambda signature: signature.tier)
-    plain = [i for i, m in enumerate(moved) if abs(m.z) >= RESIDUE * abs(moved[0].z)]
+    plain = [i for i, m in enumerate(moved) if is_learned or abs(m.z) >= RESIDUE * abs(moved[0].z)]
     for signature in reversed(by_tier) if is_learned else SIGNATURES:
         for i in plain:
             if _fits(signature, moved[i], part):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.analysis.carriers import carried_by
+from rollout_traces.analysis.noise import OUTERMOST
 from rollout_traces.analysis.run_rows import BY_OUTCOME, RowMeasure, RunRows
 from rollout_traces.analysis.step_cells import StepCells, binomial, crowded
 from rollout_traces.analysis.step_series import Part, Series, SeriesName
@@ -24,8 +25,9 @@ FLOAT32 = np.finfo(np.float32).eps
 """Part of a number that its logged form need not carry: no mean is surer than this part of the largest value."""
 ROUNDING = 1e-9
 """Part of the largest value below which two values are one."""
-WIDE = 10.0
-"""A logged scalar that is positive and differs by more than this factor is looked at as its logarithm."""
+WIDE, FAR_LIKELIER, FEWEST_FACTORS = 10.0, 3.0, 12
+"""A logged scalar that is positive and differs by more than this factor is looked at as its logarithm, and one whose noise is by so much log
+likelihood one of factors, where it has so many steps."""
 AGAIN = 1 / 2
 """Part of the groups whose prompt is asked more than once, from which on prompts are told apart."""
 ROUNDS = 3
@@ -255,7 +257,9 @@ class Parting:
         sums = cells.sums(read.values if column else read.of_all, read.weight, read.within, read.between)
         value, variance, control = sums.mean, sums.variance, np.zeros(len(sums.mean))
         if column:
-            inside = None if read.is_centred else cells.inside_groups(read.values, read.weight, read.within)
+            inside = (
+                None if read.is_centred else cells.inside_groups(sums, read.values, read.weight, read.within)
+            )
             value, variance, control = inside or cells.beside_the_rest(sums, read.between)
         n, n_groups = sums.n, sums.n_groups.reshape(sums.n.shape)
         level = sums.mean if read.plain is read.values else cells.means(read.plain, read.weight)
@@ -423,8 +427,8 @@ def _panel_of(same: Sequence[Series]) -> Panel:
     values = np.stack([each.values for each in same]).astype(float)
     values = levels = np.where(np.isfinite(values), values, np.nan)
     low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
-    wide = (low > 0) & (high > WIDE * low)
-    values = np.where(wide[:, None], np.log(np.where(wide[:, None], values, 1.0)), values)
+    by_factors = (low > 0) & ((high > WIDE * low) | _has_factors(values))
+    values = np.where(by_factors[:, None], np.log(np.where(by_factors[:, None], values, 1.0)), values)
     errors = np.stack(
         [np.nan_to_num(each.errors) ** 2 if len(each.errors) else np.zeros(len(each.steps)) for each in same]
     )
@@ -443,6 +447,24 @@ def _panel_of(same: Sequence[Series]) -> Panel:
         control=np.zeros(len(same)),
         is_share=same[0].name.statistic == "share",
     )
+
+
+def _has_factors(values_S_T: np.ndarray) -> np.ndarray:
+    """bool [S]: whether what the steps of positive series lie from their neighbours is far likelier normal in their logarithms (Box and Cox 1964)."""
+    found = np.zeros(len(values_S_T), bool)
+    for i, values in enumerate(values_S_T):
+        known = values[np.isfinite(values)]
+        if len(known) < FEWEST_FACTORS or known.min() <= 0:
+            continue
+        logs = np.log(known)
+        plain, by_factors = (
+            float(np.sort((each[1:-1] - (each[:-2] + each[2:]) / 2) ** 2)[:-OUTERMOST].mean())
+            for each in (known, logs)
+        )
+        if by_factors > 0:
+            gained = (np.log(plain) - 2 * logs.mean() - np.log(by_factors)) * len(known) / 2
+            found[i] = gained > FAR_LIKELIER
+    return found
 
 
 NAMED = ("names", "parts", "parents")

@@ -20,6 +20,8 @@ FEW_GROUPS = 4.0
 """Groups for which the variance of all rows stands, beside those that a value has."""
 FEWEST_INSIDE, NEARLY_ALL = 3, 0.9
 """Values that are compared inside groups, at least, and the part of the rows that has others in its group."""
+ALIKE = 1.25
+"""Rollouts of a group are alike where a mean over groups has so many times the variance that it had if each row were a group of its own."""
 HALF_A_ROW = 0.5
 """Rows that are added to those that have a value, so that a share that never occurred is not impossible."""
 NORMAL_KURTOSIS = 3.0
@@ -178,13 +180,14 @@ class StepCells:
         return values, variance, control
 
     def inside_groups(
-        self, values: np.ndarray, weight: np.ndarray | None, within: float
+        self, own: CellSums, values: np.ndarray, weight: np.ndarray | None, within: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Means less those of the other rows of the same groups, so that no prompt and nothing that is learned is in them; None where values hardly share groups.
+        """Means less those of the other rows of the same groups, so that no prompt and nothing that is learned is in them; None where values hardly share groups, or groups are hardly alike.
 
         Of two values only their difference would be left, which does not say whose it is.
 
         Args:
+            own: the measure.
             values, weight: as for `sums`.
             within: variance of the rows of a group.
 
@@ -194,7 +197,13 @@ class StepCells:
         n_u, s_u = self._of_units(values, weight)
         rest_n, rest_s = (np.bincount(self.whole, each)[self.whole] - each for each in (n_u, s_u))
         both = (n_u > 0) & (rest_n > 0)
-        if self.n_values < FEWEST_INSIDE or n_u[both].sum() < NEARLY_ALL * n_u.sum():
+        there = own.n > 0
+        alike = float(np.median((own.variance * own.n)[there])) if there.any() else 0.0
+        if (
+            self.n_values < FEWEST_INSIDE
+            or n_u[both].sum() < NEARLY_ALL * n_u.sum()
+            or alike < ALIKE * within
+        ):
             return None
         with np.errstate(invalid="ignore", divide="ignore"):
             counts = np.where(both, n_u * rest_n / (n_u + rest_n), 0.0)

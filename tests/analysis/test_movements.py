@@ -525,9 +525,7 @@ class TestNames:
 
         [entry] = told(table(steps(N, discard_reason=reason)))
         assert entry.severity == "error" and abs(entry.step - 30) <= 1
-        assert entry.sentence.startswith(
-            "rollouts are discarded otherwise: discard_reason “stale” rose from 0 %"
-        )
+        assert entry.sentence.startswith("more rollouts are discarded: discard_reason “stale” rose from 0 %")
 
 
 class TestContained:
