@@ -19,7 +19,9 @@ from rollout_traces.analysis.compare import (
     step_p,
     young_change,
 )
+from rollout_traces.analysis.detect import counts
 from rollout_traces.analysis.finding import Finding, PartOfRows
+from rollout_traces.analysis.panel import ROUNDING
 from rollout_traces.analysis.relations import Relations, as_arrays, sql_text
 from rollout_traces.analysis.selections import Selection
 from rollout_traces.analysis.two_sides import LEFT_OUT, A, B, EarlierVisits, SideRows, needs_texts
@@ -109,6 +111,8 @@ class ColumnsCompared:
         if not n_a or not n_b or n_a + n_b < FEWEST_KNOWN:
             return
         level_a, level_b = float(total[self.in_a].sum() / n_a), float(total[self.in_b].sum() / n_b)
+        if abs(level_a - level_b) <= ROUNDING * float(np.abs(total).max()):
+            return
         effect = self._effect(name, _mean(known, total), name)
         yield Finding(name, None, level_a, level_b, n_a, n_b, n_a, n_b, effect)
 
@@ -125,7 +129,7 @@ class ColumnsCompared:
                 continue
             n_a, n_b = (int(known[side].sum()) for side in (self.in_a, self.in_b))
             levels = float(total[self.in_a].sum() / n_a), float(total[self.in_b].sum() / n_b)
-            effect = self._effect(name, _mean(known, total), f"{name} {column} {value}")
+            effect = self._effect(name, _mean(known, total), f"{name} on {column} {value}")
             part = PartOfRows(column, (value,))
             found.append(Finding(name, None, *levels, n_a, n_b, n_a, n_b, effect, part=part))
         return found
@@ -272,7 +276,7 @@ def compare_logged(
     earlier = _read(relations, a.run, before) if before is not None else {}
     for key, (steps, values) in _read(relations, a.run, a.steps).items():
         others = series_b.get(key)
-        if others is None:
+        if others is None or _goes_on((steps, values), others):
             continue
         if before is not None and len(values) == 1:
             effect = _at_a_step(values, others[1], earlier[key][1] if key in earlier else np.empty(0))
@@ -306,11 +310,23 @@ def _between_ranges(a: np.ndarray, b: np.ndarray) -> Effect | None:
 
 
 def _independent(values: np.ndarray) -> float:
-    """The part of some values in a row that counts as independent."""
-    spread = values - values.mean()
+    """The part of some values in a row that counts as independent: what they rise or fall by all along is none of their noise."""
+    spread = values - np.polynomial.Polynomial.fit(
+        np.arange(len(values)), values, min(len(values) // FEWEST, TREND)
+    )(np.arange(len(values)))
     total = float((spread**2).sum())
     r = float((spread[1:] * spread[:-1]).sum()) / total if total > 0 else 0.0
     return (1 - r) / (1 + r) if r > 0 else 1.0
+
+
+TREND = 2
+
+
+def _goes_on(*sides: tuple[np.ndarray, np.ndarray]) -> bool:
+    """Tells whether a number counts steps, samples or epochs from one side to the other."""
+    steps, values = (np.concatenate(each) for each in zip(*sides, strict=True))
+    in_order = values[np.argsort(steps, kind="stable")]
+    return len(in_order) > FEWEST and counts(in_order - in_order[0])
 
 
 def _read(

@@ -12,6 +12,7 @@ from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import REMAINS
 from rollout_traces.analysis.scan import Whitened, coefficients, whitened
+from rollout_traces.analysis.slow_change import PURPOSES
 from rollout_traces.analysis.step_series import Part, SeriesName
 from rollout_traces.analysis.templates import SPIKE
 
@@ -21,8 +22,6 @@ ALIKE_PART = 0.1
 """... or this part of what its own steps explain: a movement is no exact step or ramp, and a large one has exact edges."""
 PLAINLY = np.log(1e-4)
 """Log of the chance up to which an evaluation and training plainly go different ways."""
-PURPOSES = ("reward", "success")
-"""What training is for, as each component of the reward: an evaluation of it that goes another way is no learning."""
 ENDS = 10
 """Part of the run at each end at which a change over the whole run is read."""
 SHOWS = 3.0

@@ -16,6 +16,8 @@ from rollout_traces.analysis.templates import SPIKE, Located, Template
 
 STILL = 3.5
 """Size that a movement keeps when all others of its series are known; else it was their shadow."""
+MOST_OF_RUN = 3
+"""A window of more than one in so many steps is how the run is, and what is around it moved."""
 UNEVEN = 0.5
 """A part whose share of the steps of a movement differs by more than this is not in each of them alike."""
 
@@ -121,6 +123,8 @@ def there_and_back(found: list[Moved]) -> list[Moved]:
     for one, two in pairwise(lasting):
         n = len(one.panel.steps)
         if one.located.z * two.located.z >= 0 or one.chosen.values != two.chosen.values:
+            continue
+        if two.template.start - one.template.start > n // MOST_OF_RUN:
             continue
         window = Template("window", one.template.start, two.template.start)
         t = np.arange(n)

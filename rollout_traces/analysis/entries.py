@@ -341,7 +341,10 @@ def named(moved: Sequence[Movement], part: Part | None, is_learned: bool) -> tup
 
 def _fits(signature: Signature, m: Movement, part: Part | None) -> bool:
     is_named = m.name.statistic != "covariance"
-    known = is_named and any(fnmatchcase(str(m.name), pattern) for pattern in signature.columns)
+    known = is_named and any(
+        fnmatchcase(str(m.name), pattern) and (" " in pattern) == (m.name.value is not None)
+        for pattern in signature.columns
+    )
     rises = m.before is not None and m.after is not None and m.after > m.before
     direction = "up" if rises else "down"
     column = part[0][0] if part else ""

@@ -69,6 +69,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(("entropy", "*entropy"), "up", "", "", SAMPLER, "the policy became less certain", "Look at temperature, clipping and the KL term."),
     Signature(("mean_logprob",), "up", "", "", SAMPLER, "the policy became more certain", "Look at temperature, clipping and the KL term."),
     Signature(("mean_logprob",), "down", "", "", SAMPLER, "the policy became less certain", "Look at temperature, clipping and the KL term."),
+    Signature(("flags empty_completion",), "up", "", "", SAMPLER, "answers are empty", "Open some of them: what did the engine return?"),
     Signature(("flags repetition",), "up", "", "", SAMPLER, "answers repeat themselves", "Read how these rollouts end, and compare temperature and penalties."),
     Signature(("stop_reason length", "flags truncated"), "up", "", "", SAMPLER, "answers are cut off", "Compare the limit, and read how these rollouts end."),
     Signature(("component/*",), "", "", "", ENVIRONMENT, "a component of the reward changed", "Open rollouts of before and after and compare what this component gave."),

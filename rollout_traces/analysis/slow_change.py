@@ -33,6 +33,8 @@ TEN_TO_NINETY = math.log(9)
 """... and rises from 10 to 90 % over twice this in its own unit."""
 LEARNED_WITHIN = 2.0 ** np.arange(1, 6)
 """A policy that learns fast at first and ever less is an exponential; parts of the run that its rate may be."""
+PURPOSES = ("reward", "success")
+"""What training is for."""
 AMBIGUOUS = 3.0
 """Log likelihood by which one account of a series has to be better than another, for it to be said without the other ..."""
 AMBIGUOUS_PART = 0.02
@@ -187,6 +189,10 @@ def may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
     panel, template, n = found.panel, found.template, len(found.panel.steps)
     is_spike = template.kind == "window" and template.stop - template.start <= SPIKE
     if is_spike or is_given(panel) or not may_be_learned(panel, found.chosen.values):
+        return False
+    if (
+        found.located.z < 0 and panel.names[0].column.rsplit("/", 1)[-1] in PURPOSES
+    ):  # nobody learns to get less
         return False
     curves = _learned(n)
     explained = [(float(w.explained(at, curves).max()), float(np.log(len(curves))))]

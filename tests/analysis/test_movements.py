@@ -336,7 +336,47 @@ class TestWhatMoved:
         assert not any(e.consequences for e in found)
 
 
+class TestInsideGroups:
+    def test_an_engine_that_gets_worse_while_all_learn_is_named(self):
+        """Seen once: 0.45 of one engine's rollouts were solved and 0.66 of the others', in the same groups; the others had moved, perhaps by chance."""
+
+        def reward(s: int, g: int, i: int) -> float:
+            easy = 0.3 + 0.25 * s / 69 + 0.25 * drawn(s, g, 0, 3)
+            return float(happens(easy - (0.2 if s >= 30 and i % 3 == 2 else 0.0), s, g, i))
+
+        rows = steps(70, groups=12, size=9, engine=lambda s, g, i: f"vllm-{i % 3}", reward=reward)
+        [entry] = told(table(rows))
+        assert (entry.part, str(entry.series[0])) == ((("engine", "vllm-2"),), "reward")
+        assert abs(entry.step - 30) <= 4 and entry.after < entry.elsewhere
+
+    def test_what_all_rollouts_of_a_group_share_is_not_parted_by_who_sampled_them(self):
+        """Seen once: an engine was named for groups whose rewards were all equal, of which it had sampled some."""
+
+        def flags(s: int, g: int, i: int) -> list[str]:
+            return ["tied_group"] if happens(0.6 if s >= 30 else 0.05, s, g, 0) else []
+
+        entries = diagnose(
+            table(steps(N, size=8, engine=lambda s, g, i: f"vllm-{(g + i) % 3}", flags=flags)), "run"
+        ).diagnoses
+        assert entries and {each.part for each in entries} <= {(), None}
+
+
 class TestWhatIsNotSaid:
+    @pytest.mark.parametrize("seed", range(3))
+    def test_noise_by_factors_has_no_window(self, seed):
+        """Seen once: a clip fraction whose noise is log-normal was a warning for two steps of a hundred."""
+        rng = np.random.default_rng(seed)
+        wander = [0.0]
+        for _ in range(99):
+            wander.append(0.4 * wander[-1] + rng.normal(0, 0.35))
+        relations = logged(steps(100), (0.004 * np.exp(wander)).tolist(), "actor/pg_clipfrac")
+        assert told(relations) == []
+
+    def test_prompts_that_are_one_token_longer_are_no_alarm(self):
+        """Seen once: prompts with a running number had one digit more from step 19 on, an error before all others."""
+        rows = steps(N, n_prompt=lambda s, g, i: 72 + (s >= 19) + g)
+        assert told(table(rows)) == []
+
     def test_parts_that_move_against_each_other_are_no_movement_of_all(self):
         def share(s: int, g: int, i: int) -> float:
             moved = 0.02 if 20 <= s < 30 else 0.0
@@ -507,6 +547,27 @@ class TestNames:
         assert first.part == (("extra/host", "h1"),) and first.sentence.startswith(
             "a component of the reward changed: component/“judge” fell from 0.6"
         )
+
+    def test_a_share_of_one_reward_that_falls_is_no_fall_of_the_reward(self):
+        """Seen once: “the reward falls: reward “0” fell from 19 % to 4 %”, of a run that learned."""
+
+        def reward(s: int, g: int, i: int) -> float:
+            return 0.0 if happens(0.4 - 0.3 * (s >= 30), s, g, i) else 0.1 if happens(0.5, g, s, i) else 1.0
+
+        entries = diagnose(table(steps(N, reward=reward)), "run").diagnoses
+        assert not [each.sentence for each in entries if each.sentence.startswith("the reward falls")]
+
+    def test_the_plainest_series_gives_an_entry_its_name_and_its_time(self):
+        """Seen once: a length penalty that hardly moved gave its name to a reward that was halved."""
+
+        def reward(s: int, g: int, i: int) -> float:
+            return 1.0 + 0.1 * drawn(s, g, i) - (0.5 if s >= 30 else 0.0)
+
+        def penalty(s: int, g: int, i: int) -> float:
+            return -0.5 + 0.3 * drawn(s, g, i, 1) - (0.12 if s >= 30 else 0.0)
+
+        [entry] = told(table(steps(N, reward=reward, **{"component/length": penalty})))
+        assert entry.sentence.startswith("the reward falls: reward fell from 1") and entry.step == 30
 
     def test_what_is_learned_is_named_by_how_rollouts_come_out(self):
         rows = steps(

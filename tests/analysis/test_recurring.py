@@ -68,3 +68,14 @@ class TestRecurring:
 def test_the_period_is_the_distance_that_all_share():
     assert period_of(np.asarray([6, 16, 26, 36])) == 10
     assert period_of(np.asarray([6, 16, 27, 36])) == 0 and period_of(np.asarray([1, 2, 3, 4])) == 0
+
+
+def test_sources_that_take_turns_are_no_fault_of_every_third_step():
+    """Seen once: “flags truncated is 12 % on source “code” every 5 steps, 0 % at the others”, at which no rollout was of it."""
+
+    def cut(s: int, g: int, i: int) -> list[str]:
+        return ["truncated"] if s % 5 == 1 and happens(0.5, s, g, i) else []
+
+    rows = steps(60, source=lambda s, g, i: f"part-{s % 5}", flags=cut)
+    report = diagnose(table(rows), "run")
+    assert not [each.sentence for each in report.diagnoses if each.shape == "recurring"]

@@ -8,7 +8,7 @@ import pytest
 from rollout_traces.analysis import diagnose
 from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.text_measures import answer_of, language_of, script_of, text_rows
-from tests.analysis.builders import table
+from tests.analysis.builders import steps, table
 from tests.stories.relations import TableRelations
 
 N_STEPS, AT = 40, 20
@@ -106,3 +106,17 @@ class TestKinds:
 
     def test_refusals(self):
         assert "written/refusal refusal" in names_of(run_that_writes("I'm sorry, I can't help with that"))
+
+
+def test_a_system_prompt_that_is_gone_is_none():
+    """Seen once: after a resume no conversation had its system prompt, and nothing said so."""
+    rows = steps(20, traced=True, selected_by="random", selected_probability=1.0)
+    for at, row in enumerate(rows):
+        row |= {"uid": f"u{at}", "id": f"u{at}"}
+    texts = [
+        {"uid": str(row["uid"]), "written": "so it is four"}
+        | ({"system": "Be exact."} if row["step"] < 10 else {})
+        for row in rows
+    ]
+    [entry] = [each for each in diagnose(table(rows, texts), "run").diagnoses if each.severity == "error"]
+    assert entry.step == 10 and "system “none” rose from 0 % to 100 %" in entry.sentence
