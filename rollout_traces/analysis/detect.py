@@ -49,6 +49,7 @@ from rollout_traces.analysis.slow_change import (
     learning_is_likelier,
     may_be_slow,
     since_it_bent,
+    turns,
     with_curve,
 )
 from rollout_traces.analysis.templates import SPIKE, Located, Template, locate
@@ -112,7 +113,7 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
             continue
         found = next((behind(found, other) for other in kept if outlasts(found, other)), found)
         is_new = came_or_went(panel, list(found.chosen.members), found.template)
-        slow = not is_new and (is_of_phrase(panel) or may_be_slow(found, w, best, at))
+        slow = not is_new and (is_of_phrase(panel) or (may_be_slow(found, w, best, at) and not turns(found)))
         plain = slow or is_new or _beyond_noise(found) <= _lasting(found, float(sure[at]))
         is_sure = plain and bool(found.log_p <= sure[at])
         found = replace(found, drift=slow, is_sure=is_sure)
@@ -211,10 +212,11 @@ def _found(
     if panel.source is not None and not _is_of_several(panel, chosen, located.template):
         return None
     log_p = float(best.log_p[at])
-    if panel.is_share:
+    if panel.is_share and panel.control[at] < 1:
         exact = share_sizes(panel, at, located.template, basis[at])
         chance = np.log(n_tests(len(panel.steps))) + float(log_chance(np.asarray(exact), np.asarray(np.inf)))
-        is_new = came_or_went(panel, list(chosen.members), located.template)
+        lasts = located.template.inside(len(panel.steps)).sum() > SPIKE
+        is_new = lasts and came_or_went(panel, list(chosen.members), located.template)
         log_p = min(chance, 0.0) if is_new else max(log_p, min(chance, 0.0))
     if chosen.values is not None and chosen.members != (at,):
         joined = joined_series(panel, noise, chosen.members)

@@ -461,7 +461,7 @@ def _has_factors(values_S_T: np.ndarray) -> np.ndarray:
             float(np.sort((each[1:-1] - (each[:-2] + each[2:]) / 2) ** 2)[:-OUTERMOST].mean())
             for each in (known, logs)
         )
-        if by_factors > 0:
+        if min(plain, by_factors) > 0:
             gained = (np.log(plain) - 2 * logs.mean() - np.log(by_factors)) * len(known) / 2
             found[i] = gained > FAR_LIKELIER
     return found

@@ -12,6 +12,7 @@ import numpy as np
 from rollout_traces.analysis.detected_movement import (
     NEAR_EDGE,
     RESIDUE,
+    STILL,
     Moved,
     beside,
     constant_basis,
@@ -80,6 +81,22 @@ def drift_of_run(panel: Panel, noise: Noise, basis: np.ndarray, at: int) -> Move
     return Moved(
         panel, basis, noise, located, Chosen(place, panel.parts[place], (place,)), chance, drift=True
     )
+
+
+def turns(found: Moved) -> bool:
+    """Tells whether a series goes back, since a movement began, by more than half of what it had gone before: what is learned saturates."""
+    at, n, start = found.chosen.at, len(found.panel.steps), found.template.start
+    if found.template.kind == "window" or min(start, n - start) < SLOW * n:
+        return False
+    values = found.noise.clipped[at]
+    known = np.isfinite(values)
+    stretches = slice(NEAR_EDGE), slice(start - NEAR_EDGE, start), slice(n - NEAR_EDGE, n)
+    if not all(known[each].any() for each in stretches):
+        return False
+    first, edge, last = (float(values[each][known[each]].mean()) for each in stretches)
+    error = np.sqrt(2 * np.median(found.noise.variance[at][known]) / NEAR_EDGE)
+    before, after = edge - first, last - edge
+    return before * after < 0 and abs(after) > RESIDUE * abs(before) and abs(before) > STILL * error
 
 
 def since_it_bent(drift: Moved, others: Sequence[Moved]) -> Moved:
