@@ -98,7 +98,7 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
                 not came_or_went(panel, [at], best.template(at, n))
                 and learning_is_likelier(panel, noise, basis, best, at)
                 if moves
-                else bool((scan(*smooth)[0].log_p <= limit).any())
+                else _moves_beside(*smooth, limit)
             )
             if is_slow:
                 learning = drift_of_run(panel, noise, basis, at)
@@ -129,6 +129,13 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
     for bent in learned:
         others = [each for each in others if stands(each, beside(basis, rows_of_basis(bent)), rests)]
     return learned + [from_its_end(each) for each in there_and_back(others)]
+
+
+def _moves_beside(panel: Panel, noise: Noise, basis: np.ndarray, limit: np.ndarray) -> bool:
+    """Tells whether a series moves beside slow change, for several steps, so that neither shows without the other."""
+    best, _ = scan(panel, noise, basis)
+    lasts = (best.kind != "window") | (best.length > SPIKE)
+    return bool((lasts & (best.log_p + np.log(2.0) <= limit)).any())
 
 
 def is_of_phrase(panel: Panel) -> bool:

@@ -567,7 +567,7 @@ class TestNames:
             return -0.5 + 0.3 * drawn(s, g, i, 1) - (0.12 if s >= 30 else 0.0)
 
         [entry] = told(table(steps(N, reward=reward, **{"component/length": penalty})))
-        assert entry.sentence.startswith("the reward falls: reward fell from 1") and entry.step == 30
+        assert entry.sentence.startswith("the reward falls: reward fell from 0.99") and entry.step == 30
 
     def test_what_is_learned_is_named_by_how_rollouts_come_out(self):
         rows = steps(
