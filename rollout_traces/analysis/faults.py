@@ -1,32 +1,24 @@
-"""What needs no statistics: flags of severity error, logged numbers that are NaN or end, rewards that are all equal, parts of which nothing is solved."""
+"""What needs no statistics: flags of severity error, logged numbers that are NaN or end."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rollout_traces.analysis.columns_compared import KEPT_IN_LEDGER
 from rollout_traces.analysis.curves import FEWEST_BESIDE, ended_numbers, logged_numbers
-from rollout_traces.analysis.diagnosis import DATA, ENVIRONMENT, Diagnosis, Severity
-from rollout_traces.analysis.entries import SURE
+from rollout_traces.analysis.diagnosis import DATA, Diagnosis, Severity
 from rollout_traces.analysis.in_words import (
-    number,
-    part_filter,
-    part_text,
     percent,
     since,
     steps_filter,
     value_filter,
 )
-from rollout_traces.analysis.relations import known_number, known_reward, unit_over_steps
-from rollout_traces.analysis.relations import quoted as quoted_name
 from rollout_traces.analysis.run_rows import UNKNOWN
 from rollout_traces.analysis.scope import RunScope
-from rollout_traces.analysis.screen import FEWEST_EVALUATIONS
-from rollout_traces.analysis.step_series import Part, SeriesName
+from rollout_traces.analysis.step_series import SeriesName
 from rollout_traces.flags import REGISTRY
 from rollout_traces.model.text import quoted
 
@@ -101,109 +93,6 @@ def _of_numbers(severity: Severity, what: str, keys: Sequence[str], step: int, l
         after=1.0,
         cost=1.0,
         where=steps_filter(step, last),
-    )
-
-
-def equal_entries(scope: RunScope, found: Sequence[Diagnosis]) -> list[Diagnosis]:
-    """Entries where all rewards are equal, of the run or of a part, or no rollout of a part succeeds: nothing can be learned from them.
-
-    Args:
-        scope: the run and split.
-        found: the other entries; what they say of a part is not said again.
-    """
-    told = {each.part for each in found if any(name.column in ("reward", "success") for name in each.series)}
-    whole = _Outcomes(**_outcomes(scope, "")[0])
-    if whole.is_equal:
-        return [_equal((), whole)]
-    parts = [
-        (((column, str(row.pop("value"))),), _Outcomes(**row))
-        for column in (*scope.segments, *scope.further)
-        for row in _outcomes(scope, column)
-    ]
-    return [
-        _equal(part, each) if each.is_equal else _unsolved(part, each, whole)
-        for part, each in parts
-        if part not in told and (each.is_equal or each.is_unsolved(whole))
-    ]
-
-
-@dataclass(frozen=True)
-class _Outcomes:
-    """Rewards and successes of the rollouts of a part: how many there are, in how many steps and groups, and between which values."""
-
-    first: int
-    steps: int
-    n: int
-    groups: int
-    known: int
-    low: float | None
-    high: float | None
-    solved: float | None
-    ever: float | None
-
-    @property
-    def is_equal(self) -> bool:
-        """Whether all rewards are one number, of most rollouts and several steps."""
-        return (
-            self.low is not None
-            and self.low == self.high
-            and self.steps >= FEWEST_EVALUATIONS
-            and 2 * self.known > self.n
-        )
-
-    def is_unsolved(self, whole: _Outcomes) -> bool:
-        """Whether nothing is solved, which is no chance if it were solved as often as everywhere."""
-        if self.ever != 0 or not whole.solved or self.steps < FEWEST_EVALUATIONS:
-            return False
-        return self.groups * np.log1p(-min(whole.solved, 1 - SURE)) < np.log(SURE)
-
-
-def _outcomes(scope: RunScope, column: str) -> list[dict[str, Any]]:
-    """The fields of `_Outcomes` of a run, or of each value of a column."""
-    c = scope.columns
-    success = known_number("success") if c.has("success") else "cast(null as double)"
-    value, by = (
-        (f"{quoted_name(column)} as value,", f" and {quoted_name(column)} is not null group by 1")
-        if column
-        else ("", "")
-    )
-    query = f"""
-        select {value} min(step) as first, count(distinct step) as steps, count(*) as n, count(distinct {unit_over_steps(c, one_run=True)}) as groups,
-            count({known_reward(c)}) as known, min({known_reward(c)}) as low, max({known_reward(c)}) as high, avg({success}) as solved, max({success}) as ever
-        from rollouts where {scope.scope}{by}"""
-    return scope.relations.sql(query, scope.params).to_pylist()
-
-
-def _equal(part: Part, of: _Outcomes) -> Diagnosis:
-    whose = f" of {part_text(part)}" if part else ""
-    sentence = f"all {of.n:,} rewards{whose} are {number(of.low or 0.0)}: nothing can be learned from them."
-    return _without_signal("reward", part, of, sentence, "warn" if part else "error", "all rewards are equal")
-
-
-def _unsolved(part: Part, of: _Outcomes, whole: _Outcomes) -> Diagnosis:
-    sentence = (
-        f"none of {of.n:,} rollouts of {part_text(part)} succeeds, {percent(whole.solved or 0.0)} of all do."
-    )
-    return _without_signal("success", part, of, sentence, "warn", "nothing is solved")
-
-
-def _without_signal(
-    column: str, part: Part, of: _Outcomes, sentence: str, severity: Severity, name: str
-) -> Diagnosis:
-    return Diagnosis(
-        severity=severity,
-        sentence=sentence,
-        advice="Read some of these rollouts, and what the reward function says of them.",
-        tier=ENVIRONMENT,
-        series=(SeriesName(column),),
-        part=part,
-        shape="standing",
-        onset=(of.first, of.first),
-        step=of.first,
-        after=of.low,
-        cost=1.0,
-        where=part_filter(part),
-        name=name,
     )
 
 

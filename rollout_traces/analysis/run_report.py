@@ -16,9 +16,10 @@ from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import diagnosis_of, level_queries
 from rollout_traces.analysis.evaluations import with_flips
-from rollout_traces.analysis.faults import equal_entries, fault_entries, number_entries
+from rollout_traces.analysis.faults import fault_entries, number_entries
 from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS, group_rows
 from rollout_traces.analysis.in_words import series_text
+from rollout_traces.analysis.no_signal import no_signal_entries
 from rollout_traces.analysis.panel import Panel, Parting, logged_panels, one_of, stacked
 from rollout_traces.analysis.prompt_changes import prompt_entries
 from rollout_traces.analysis.recurring import recurring_entries
@@ -131,7 +132,7 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
     found = _with_prompts(found, contained("prompts that changed", prompt_entries, scope) or [])
     found += contained("faults", fault_entries, scope, found) or []
     found += contained("logged numbers", number_entries, scope) or [] if split == "rollout" else []
-    found += contained("equal rewards", equal_entries, scope, found) or []
+    found += contained("rewards", no_signal_entries, scope, found) or []
     found = [
         each
         if each.queries
