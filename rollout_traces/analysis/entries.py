@@ -145,7 +145,7 @@ def shape_of(found: Moved, before: float | None, after: float | None) -> Shape:
         return "spike" if template.stop - template.start <= SPIKE else "window"
     if template.kind == "ramp":
         return "ramp"
-    if found.panel.names[0].statistic == "share" and before is not None and after is not None:
+    if found.panel.names[0].statistic in ("share", "text") and before is not None and after is not None:
         if before < ABSENT < after:
             return "came"
         if after < ABSENT < before:
@@ -331,7 +331,8 @@ def named(moved: Sequence[Movement], part: Part | None, is_learned: bool) -> tup
     What happened is named by its cause, what a policy learns by how rollouts came out, which the table has last.
     """
     by_tier = sorted(SIGNATURES, key=lambda signature: signature.tier)
-    plain = [i for i, m in enumerate(moved) if is_learned or abs(m.z) >= RESIDUE * abs(moved[0].z)]
+    least = 0.0 if is_learned else RESIDUE * abs(moved[0].z)
+    plain = [i for i, m in enumerate(moved) if abs(m.z) >= least or m.shape in ("came", "went")]
     for signature in reversed(by_tier) if is_learned else SIGNATURES:
         for i in plain:
             if _fits(signature, moved[i], part):

@@ -343,7 +343,7 @@ def in_a_row(values: np.ndarray) -> np.ndarray:
 def clipped(values: np.ndarray, variance: np.ndarray) -> np.ndarray:
     """float [S, T]: values at most `REACH` errors from the median of their neighbours; the newest from that of those before it.
 
-    How a run starts is no outlier, but for a first step that the second one is unlike, as one that compiles.
+    How a run starts is no outlier, but for a first step that the second one is unlike, as one that compiles: that is as those after it.
 
     Args:
         values: float [S, T], NaN where there is none.
@@ -370,9 +370,11 @@ def clipped(values: np.ndarray, variance: np.ndarray) -> np.ndarray:
     reach = REACH * np.sqrt(np.where(np.isfinite(variance), variance, 0.0))
     opening = np.median(mirrored_end[:, :NEIGHBOURS], axis=1)
     rows, (first, second) = np.arange(len(values)), order[:, :2].T
+    found = np.where(there, np.clip(values, middle - reach, middle + reach), np.nan)
     alone = np.abs(values[rows, second] - opening) <= reach[rows, second]
-    middle[rows[alone], first[alone]] = opening[alone]
-    return np.where(there, np.clip(values, middle - reach, middle + reach), np.nan)
+    alone &= np.abs(values[rows, first] - opening) > reach[rows, first]
+    found[rows[alone], first[alone]] = opening[alone]
+    return found
 
 
 def median(values: np.ndarray) -> np.ndarray:
