@@ -13,6 +13,7 @@ from rollout_traces.analysis.detected_movement import (
     NEAR_EDGE,
     RESIDUE,
     STILL,
+    WARM_UP,
     Moved,
     beside,
     constant_basis,
@@ -36,8 +37,8 @@ LEARNED_WITHIN = 2.0 ** np.arange(1, 6)
 """A policy that learns fast at first and ever less is an exponential; parts of the run that its rate may be."""
 PURPOSES = ("reward", "success")
 """What training is for."""
-AMBIGUOUS = 3.0
-"""Log likelihood by which one account of a series has to be better than another, for it to be said without the other ..."""
+AMBIGUOUS, AMBIGUOUS_LOGGED = 3.0, 8.0
+"""Log likelihood by which one account of a series of rollouts, and of a logged number, of whose noise less is known, has to be better than another, for it to be said without the other ..."""
 AMBIGUOUS_PART = 0.02
 """... or this part of what it gains: nothing is an exact curve, and a step in the middle of a run gains 0.07 over a curve of a fifth of it."""
 SCARCE = 0.1
@@ -124,7 +125,7 @@ def since_it_bent(drift: Moved, others: Sequence[Moved]) -> Moved:
     is_turn = before * after < 0 and abs(after) > RESIDUE * abs(before)
     is_faster = abs(slopes[1]) > FASTER * abs(slopes[0]) and abs(after) > abs(before) / RESIDUE
     if not (is_turn or is_faster) or min(start, n - start) < SLOW * n or log_p > BENT:
-        return drift
+        return _since_it_ran_away(drift)
     near = np.flatnonzero(explained >= explained[start] - WITHIN)
     located = Located(
         Template("ramp", start, n), (int(near[0]), int(near[-1])), None, float(np.copysign(z, after))
@@ -132,6 +133,36 @@ def since_it_bent(drift: Moved, others: Sequence[Moved]) -> Moved:
     return replace(drift, located=located, drift=not is_turn, log_p=log_p)
 
 
+def _since_it_ran_away(drift: Moved) -> Moved:
+    """A logged number that is looked at as its logarithm, since it began to go ever faster beyond all that it had been."""
+    panel, at = drift.panel, drift.chosen.at
+    levels, values, n = panel.levels[at], panel.values[at], len(panel.steps)
+    if panel.source is not None or np.array_equal(levels, values) or not np.isfinite(levels).all():
+        return drift
+    end = float(levels[n - NEAR_EDGE :].mean())
+    beyond = [
+        each
+        for each in range(max(int(SLOW * n), WARM_UP + NEAR_EDGE), n - int(SLOW * n) + 1)
+        if abs(end - float(np.median(levels[each - NEAR_EDGE : each])))
+        > FASTER * float(np.ptp(levels[WARM_UP:each]))
+    ]
+    if not beyond:
+        return drift
+    line, t = polynomials(n, 1)[:, WARM_UP:], np.arange(WARM_UP, n)
+    bent = [np.vstack([line, np.maximum(t - each, 0)]).T for each in beyond]
+    start = beyond[
+        int(np.argmin([np.linalg.lstsq(each, values[WARM_UP:], rcond=None)[1][0] for each in bent]))
+    ]
+    first, middle, last = (float(each.mean()) for each in np.array_split(levels[start:], 3))
+    if (last - middle) * (middle - first) <= 0 or abs(last - middle) < ACCELERATES * abs(middle - first):
+        return drift
+    z = float(np.copysign(drift.located.z, last - first))
+    onset = max(start - NEAR_EDGE, 0), min(start + NEAR_EDGE, n - 1)
+    return replace(drift, located=Located(Template("ramp", start, n), onset, None, z), drift=False)
+
+
+ACCELERATES = 1.25
+"""Times that a number moves further in its last third than in the one before, where it runs away."""
 BENT = math.log(1e-4)
 """Log of the chance up to which slow change has a kink ..."""
 FASTER = 3.0
@@ -221,7 +252,9 @@ def may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
         explained.append((both, explained[0][1] + DRIFT_DEGREE * float(np.log(n)) / 2))
     own = float(best.z[at] ** 2), _cost(best, at, panel)
     tails = freedom_of(panel)[at]
-    least = max(AMBIGUOUS, AMBIGUOUS_PART * _gain(own[0], tails))
+    least = max(
+        AMBIGUOUS if panel.source is not None else AMBIGUOUS_LOGGED, AMBIGUOUS_PART * _gain(own[0], tails)
+    )
     return any(_gain(own[0] - slow[0], tails) + slow[1] - own[1] < least for slow in explained)
 
 

@@ -78,3 +78,24 @@ def test_a_phrase_is_an_alarm_only_where_it_is_new():
     assert {each.severity for each in less if each.series[0].column == "written"} == {"info"}
     came = diagnose(table(rows, texts(rows, 0.0, 0.4)), "run").diagnoses
     assert "error" in {each.severity for each in came if each.series[0].column == "written"}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_divergence_is_said_from_where_it_ran_away_and_not_as_learning(seed):
+    """Seen once: a divergence from the reference twenty times as large was told as learning, or “perhaps by chance” since step 8."""
+    t = np.arange(60)
+    plain = 0.0005 + 0.008 * (1 - np.exp(-t / 15))
+    values = (plain + 0.008 * (np.exp(np.maximum(t - 35, 0) / 8) - 1)) * np.exp(
+        np.random.default_rng(seed).normal(0, 0.04, 60)
+    )
+    entry = of_logged(values, "train/kl")[0]
+    assert (entry.severity, entry.shape) == ("error", "ramp") and abs(entry.step - 35) <= 3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_number_that_grows_ever_less_does_not_run_away(seed):
+    t = np.arange(60)
+    values = 0.0005 + 0.03 / (1 + np.exp(-(t - 20) / 4)) * np.exp(
+        np.random.default_rng(seed).normal(0, 0.04, 60)
+    )
+    assert {each.severity for each in of_logged(values, "train/kl")} == {"info"}
