@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MOST_LINKS = 5
 """Rollouts named in a line."""
+MOST_SHOWN, MOST_DOUBTFUL = 10, 3
+"""Entries that are printed where there are no more warnings and errors, and of them those that may be chance."""
 Step = Annotated[int | None, typer.Option(help="This step against the ten before it.")]
 Against = Annotated[
     str | None,
@@ -147,10 +149,11 @@ def print_report(report: RunReport, settings: Sequence[str] = ()) -> None:
             typer.echo(f"  {missing}")
 
 
-def _print_diagnoses(diagnoses: Any, nothing: str) -> None:
+def _print_diagnoses(diagnoses: Sequence[Diagnosis], nothing: str) -> None:
     if all(d.severity == "info" for d in diagnoses):
         typer.echo(f"{nothing} What follows may be learning, settings or chance." if diagnoses else nothing)
-    for d in diagnoses:
+    shown = unfolded(diagnoses)
+    for d in shown:
         typer.echo(typer.style(f"{d.severity:>5} ", fg=SEVERITIES[d.severity]) + sentence(d.sentence))
         if d.advice:
             typer.echo(f"      {d.advice}")
@@ -161,6 +164,21 @@ def _print_diagnoses(diagnoses: Any, nothing: str) -> None:
             typer.echo(f"      rollouts: {sentence(d.where)}")
         for each in d.consequences:
             typer.echo(f"      with it: {sentence(each.sentence)}")
+
+    if len(shown) < len(diagnoses):
+        more = len(diagnoses) - len(shown)
+        typer.echo(f"      {more} more, which matter less or may be chance: --json lists them.")
+
+
+def unfolded(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """All warnings and errors, and of infos as many as make ten entries, of those that may be chance three at most."""
+    kept: list[Diagnosis] = []
+    doubtful = 0
+    for d in diagnoses:
+        doubtful += not d.is_sure
+        if d.severity != "info" or (len(kept) < MOST_SHOWN and (d.is_sure or doubtful <= MOST_DOUBTFUL)):
+            kept.append(d)
+    return kept
 
 
 def print_explanation(found: Explanation, in_force: list[Diagnosis], links: Mapping[str, str]) -> None:
