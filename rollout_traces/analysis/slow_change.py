@@ -37,9 +37,9 @@ LEARNED_WITHIN = 2.0 ** np.arange(1, 6)
 """A policy that learns fast at first and ever less is an exponential; parts of the run that its rate may be."""
 PURPOSES = ("reward", "success")
 """What training is for."""
-AMBIGUOUS, AMBIGUOUS_LOGGED = 3.0, 8.0
-"""Log likelihood by which one account of a series of rollouts, and of a logged number, of whose noise less is known, has to be better than another, for it to be said without the other ..."""
-AMBIGUOUS_PART = 0.02
+AMBIGUOUS = 4.0
+"""Log likelihood by which one account of a series has to be better than another, for it to be said without the other ..."""
+AMBIGUOUS_PART = 0.03
 """... or this part of what it gains: nothing is an exact curve, and a step in the middle of a run gains 0.07 over a curve of a fifth of it."""
 SCARCE = 0.1
 """A share that is less than this part of what it is on the other side of a step is hardly there."""
@@ -158,7 +158,7 @@ def _since_it_ran_away(drift: Moved) -> Moved:
         return drift
     z = float(np.copysign(drift.located.z, last - first))
     onset = max(start - NEAR_EDGE, 0), min(start + NEAR_EDGE, n - 1)
-    return replace(drift, located=Located(Template("ramp", start, n), onset, None, z), drift=False)
+    return replace(drift, located=Located(Template("ramp", start, n), onset, None, z))
 
 
 ACCELERATES = 1.25
@@ -252,9 +252,7 @@ def may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
         explained.append((both, explained[0][1] + DRIFT_DEGREE * float(np.log(n)) / 2))
     own = float(best.z[at] ** 2), _cost(best, at, panel)
     tails = freedom_of(panel)[at]
-    least = max(
-        AMBIGUOUS if panel.source is not None else AMBIGUOUS_LOGGED, AMBIGUOUS_PART * _gain(own[0], tails)
-    )
+    least = max(AMBIGUOUS, AMBIGUOUS_PART * own[0] / 2)
     return any(_gain(own[0] - slow[0], tails) + slow[1] - own[1] < least for slow in explained)
 
 
