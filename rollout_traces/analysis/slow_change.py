@@ -39,7 +39,7 @@ PURPOSES = ("reward", "success")
 """What training is for."""
 AMBIGUOUS = 4.0
 """Log likelihood by which one account of a series has to be better than another, for it to be said without the other ..."""
-AMBIGUOUS_PART = 0.03
+AMBIGUOUS_PART = 0.01
 """... or this part of what it gains: nothing is an exact curve, and a step in the middle of a run gains 0.07 over a curve of a fifth of it."""
 SCARCE = 0.1
 """A share that is less than this part of what it is on the other side of a step is hardly there."""
@@ -257,11 +257,13 @@ def may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
 
 
 def _learned(n_steps: int) -> np.ndarray:
-    """float [C, T]: curves of what is learned fast at first and ever less, and of what is learned late, at some step."""
+    """float [C, T]: curves of what is learned fast at first and ever less, and of what is learned late, at some step, by a logistic curve or a line."""
     t = np.arange(n_steps) / n_steps
     middles, rises = np.meshgrid(np.linspace(0, 1, MIDDLES), SLOW * 2.0 ** np.arange(3))
-    late = np.tanh((t - middles.reshape(-1, 1)) * TEN_TO_NINETY / rises.reshape(-1, 1))
-    return np.concatenate([np.exp(-np.outer(LEARNED_WITHIN, t)), late])
+    place = (t - middles.reshape(-1, 1)) / rises.reshape(-1, 1)
+    return np.concatenate(
+        [np.exp(-np.outer(LEARNED_WITHIN, t)), np.tanh(place * TEN_TO_NINETY), np.clip(place, 0, 1)]
+    )
 
 
 def came_or_went(panel: Panel, members: Sequence[int], template: Template) -> bool:
