@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rollout_traces.analysis.bends import since_it_bent, turns
 from rollout_traces.analysis.detected_movement import (
     Moved,
     behind,
@@ -48,8 +49,6 @@ from rollout_traces.analysis.slow_change import (
     is_needed,
     learning_is_likelier,
     may_be_slow,
-    since_it_bent,
-    turns,
     with_curve,
 )
 from rollout_traces.analysis.templates import SPIKE, Located, Template, locate

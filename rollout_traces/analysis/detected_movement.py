@@ -16,8 +16,6 @@ from rollout_traces.analysis.templates import SPIKE, Located, Template
 
 STILL = 3.5
 """Size that a movement keeps when all others of its series are known; else it was their shadow."""
-EIGHTHS = 8
-"""A window over most of a run that begins in this part of it is how the run began."""
 MOST_OF_RUN = 3
 """A window of more than one in so many steps is how the run is, and what is around it moved."""
 UNEVEN = 0.5
@@ -104,9 +102,8 @@ WARM_UP = 5
 def from_its_end(found: Moved) -> Moved:
     """A window that begins with the run is how the run was before a level: nobody knows what was before it."""
     window, n = found.template, len(found.panel.steps)
-    starts = window.start <= WARM_UP or (
-        window.start <= n // EIGHTHS and window.stop - window.start > n // MOST_OF_RUN
-    )
+    over_most = (window.stop - window.start) * MOST_OF_RUN > n and 2 * window.start * MOST_OF_RUN <= n
+    starts = window.start <= WARM_UP or over_most
     if window.kind != "window" or not starts or window.stop - window.start <= SPIKE:
         return found
     return replace(found, located=_level_behind(found, abs(found.located.z)))

@@ -33,6 +33,7 @@ from rollout_traces.analysis.in_words import (
 )
 from rollout_traces.analysis.learning import is_given
 from rollout_traces.analysis.names import SIGNATURES, Signature
+from rollout_traces.analysis.noise import OF_LEVEL
 from rollout_traces.analysis.relations import known_number, known_reward, quoted, sql_text
 from rollout_traces.analysis.run_rows import OF_TRACES, UNKNOWN
 from rollout_traces.analysis.scope import RunScope
@@ -44,8 +45,6 @@ SURE = 1e-6
 """Chance, over all series of the run, up to which an entry is an error; above it is a warning."""
 FEW_ROWS, FEW_GROUPS = 30, 10
 """A part of fewer rows or groups at the steps of a movement gives a warning at most: how sure a mean of them is, is hardly known."""
-SMALL = 0.02
-"""Part of the level of what rollouts are given, as their prompts' length, by which it changes and is nothing to warn of."""
 LARGEST = 5.0
 """Size of a step in units of its noise that counts for the order; what is larger is no more urgent."""
 ABSENT = 0.002
@@ -85,7 +84,7 @@ def _is_small(found: Moved) -> bool:
     before, after, _ = levels_of(found)
     if before is None or after is None or found.panel.is_share:
         return False
-    return abs(after - before) < SMALL * max(abs(before), abs(after))
+    return abs(after - before) < 2 * OF_LEVEL * max(abs(before), abs(after))
 
 
 def _severity_of_entry(found: Sequence[Moved], n_series: int) -> Severity:

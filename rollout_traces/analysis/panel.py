@@ -12,7 +12,7 @@ import numpy as np
 from rollout_traces.analysis.carriers import carried_by
 from rollout_traces.analysis.noise import OUTERMOST
 from rollout_traces.analysis.run_rows import BY_OUTCOME, RowMeasure, RunRows
-from rollout_traces.analysis.step_cells import StepCells, binomial, crowded
+from rollout_traces.analysis.step_cells import FEWEST_TOGETHER, StepCells, binomial, crowded
 from rollout_traces.analysis.step_series import Part, Series, SeriesName
 
 ALONE = 0.02
@@ -25,9 +25,9 @@ FLOAT32 = np.finfo(np.float32).eps
 """Part of a number that its logged form need not carry: no mean is surer than this part of the largest value."""
 ROUNDING = 1e-9
 """Part of the largest value below which two values are one."""
-WIDE, FAR_LIKELIER, FEWEST_FACTORS = 10.0, 3.0, 12
+WIDE, FAR_LIKELIER = 10.0, 3.0
 """A logged scalar that is positive and differs by more than this factor is looked at as its logarithm, and one whose noise is by so much log
-likelihood one of factors, where it has so many steps."""
+likelihood one of factors."""
 AGAIN = 1 / 2
 """Part of the groups whose prompt is asked more than once, from which on prompts are told apart."""
 ROUNDS = 3
@@ -454,7 +454,7 @@ def _has_factors(values_S_T: np.ndarray) -> np.ndarray:
     found = np.zeros(len(values_S_T), bool)
     for i, values in enumerate(values_S_T):
         known = values[np.isfinite(values)]
-        if len(known) < FEWEST_FACTORS or known.min() <= 0:
+        if len(known) < FEWEST_TOGETHER or known.min() <= 0:
             continue
         logs = np.log(known)
         plain, by_factors = (

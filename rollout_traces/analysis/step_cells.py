@@ -18,8 +18,8 @@ LEAST_SPREAD = 0.3
 """Spread between groups around a step, of that of the run, at least: where a rare value was never seen it is not impossible."""
 FEW_GROUPS = 4.0
 """Groups for which the variance of all rows stands, beside those that a value has."""
-FEWEST_INSIDE, NEARLY_ALL = 3, 0.9
-"""Values that are compared inside groups, at least, and the part of the rows that has others in its group."""
+NEARLY_ALL = 0.9
+"""Part of the rows that have others in their group, where values are compared inside groups."""
 ALIKE = 1.25
 """Rollouts of a group are alike where a mean over groups has so many times the variance that it had if each row were a group of its own."""
 HALF_A_ROW = 0.5
@@ -199,11 +199,7 @@ class StepCells:
         both = (n_u > 0) & (rest_n > 0)
         there = own.n > 0
         alike = float(np.median((own.variance * own.n)[there])) if there.any() else 0.0
-        if (
-            self.n_values < FEWEST_INSIDE
-            or n_u[both].sum() < NEARLY_ALL * n_u.sum()
-            or alike < ALIKE * within
-        ):
+        if self.n_values <= 2 or n_u[both].sum() < NEARLY_ALL * n_u.sum() or alike < ALIKE * within:
             return None
         with np.errstate(invalid="ignore", divide="ignore"):
             counts = np.where(both, n_u * rest_n / (n_u + rest_n), 0.0)
