@@ -20,7 +20,7 @@ from rollout_traces.analysis.detected_movement import (
 from rollout_traces.analysis.parts import THERE
 from rollout_traces.analysis.scan import n_tests, polynomials, whitened
 from rollout_traces.analysis.screen import freedom_of, log_chance
-from rollout_traces.analysis.slow_change import SLOW
+from rollout_traces.analysis.slow_change import SCARCE, SLOW
 from rollout_traces.analysis.templates import Located, Template
 
 FASTER = 3.0
@@ -28,19 +28,26 @@ FASTER = 3.0
 
 
 def turns(found: Moved) -> bool:
-    """Tells whether a series goes back, since a movement began, by more than half of what it had gone before: what is learned saturates."""
-    at, n, start = found.chosen.at, len(found.panel.steps), found.template.start
-    if found.template.kind == "window" or min(start, n - start) < SLOW * n:
+    """Tells whether a series went one way before a movement, and since it began back by more than half of that: what is learned saturates."""
+    template, n = found.template, len(found.panel.steps)
+    if template.kind == "window" or min(template.start, n - template.start) < SLOW * n:
         return False
+    before, after, error = _ways(found, template.start)
+    is_way = abs(before) > max(STILL * error, SCARCE / 2 * abs(after))
+    return is_way and before * after < 0 and abs(after) > RESIDUE * abs(before)
+
+
+def _ways(found: Moved, start: int) -> tuple[float, float, float]:
+    """By how much a series went before a step, and since, and the error of such a difference; 0 where that is not known."""
+    at, n = found.chosen.at, len(found.panel.steps)
     values = found.noise.clipped[at]
     known = np.isfinite(values)
-    stretches = slice(NEAR_EDGE), slice(start - NEAR_EDGE, start), slice(n - NEAR_EDGE, n)
+    stretches = slice(NEAR_EDGE), slice(max(start - NEAR_EDGE, 0), start), slice(n - NEAR_EDGE, n)
     if not all(known[each].any() for each in stretches):
-        return False
+        return 0.0, 0.0, 0.0
     first, edge, last = (float(values[each][known[each]].mean()) for each in stretches)
-    error = np.sqrt(2 * np.median(found.noise.variance[at][known]) / NEAR_EDGE)
-    before, after = edge - first, last - edge
-    return before * after < 0 and abs(after) > RESIDUE * abs(before) and abs(before) > STILL * error
+    error = float(np.sqrt(2 * np.median(found.noise.variance[at][known]) / NEAR_EDGE))
+    return edge - first, last - edge, error
 
 
 def since_it_bent(drift: Moved, others: Sequence[Moved]) -> Moved:
@@ -55,25 +62,26 @@ def since_it_bent(drift: Moved, others: Sequence[Moved]) -> Moved:
     at, n = np.asarray([drift.chosen.at]), len(drift.panel.steps)
     line = beside(drift.basis[at], np.concatenate([*map(rows_of_basis, others), polynomials(n, 1)[1:]]))
     w = whitened(drift.noise.clipped[at], drift.noise.at(at), line)
-    kinks = np.maximum(np.arange(n) - np.arange(n)[:, None], 0.0)
-    explained = w.explained(0, kinks)
+    explained = w.explained(0, np.maximum(np.arange(n) - np.arange(n)[:, None], 0.0))
     start = int(explained.argmax())
     z = float(np.sqrt(explained[start]))
     log_p = float(np.log(n_tests(n)) + log_chance(np.asarray(z), freedom_of(drift.panel)[at[0]]))
-    white = w.apply(np.concatenate([line[0], kinks[start : start + 1]])[None])[0]
-    size = np.linalg.lstsq(white.T, w.apply(np.nan_to_num(drift.noise.clipped[at]))[0], rcond=None)[0]
-    slope = float(size[-2]) * 2 / (n - 1)
-    slopes = slope, slope + float(size[-1])
-    before, after = slopes[0] * start, slopes[1] * (n - 1 - start)
-    is_turn = before * after < 0 and abs(after) > RESIDUE * abs(before)
-    is_faster = abs(slopes[1]) > FASTER * abs(slopes[0]) and abs(after) > abs(before) / RESIDUE
-    if not (is_turn or is_faster) or min(start, n - start) < SLOW * n or log_p > PLAINLY:
+    if any(map(turns, others)):
+        return drift
+    if log_p > PLAINLY or min(start, n - start) < SLOW * n:
         return _since_it_ran_away(drift)
+    before, after, _ = _ways(drift, start)
     near = np.flatnonzero(explained >= explained[start] - THERE**2)
-    located = Located(
-        Template("ramp", start, n), (int(near[0]), int(near[-1])), None, float(np.copysign(z, after))
+    onset = int(near[0]), int(near[-1])
+    bent = replace(
+        drift,
+        located=Located(Template("ramp", start, n), onset, None, float(np.copysign(z, after))),
+        log_p=log_p,
     )
-    return replace(drift, located=located, drift=not is_turn, log_p=log_p)
+    if turns(bent):
+        return replace(bent, drift=False)
+    is_faster = abs(after) * start > FASTER * abs(before) * (n - start) and abs(after) > abs(before) / RESIDUE
+    return bent if is_faster else _since_it_ran_away(drift)
 
 
 def _since_it_ran_away(drift: Moved) -> Moved:
