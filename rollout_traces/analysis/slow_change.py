@@ -37,7 +37,7 @@ PURPOSES = ("reward", "success")
 AMBIGUOUS = 4.0
 """Log likelihood by which one account of a series has to be better than another, for it to be said without the other ..."""
 AMBIGUOUS_PART = 0.01
-"""... or this part of what it gains: nothing is an exact curve, and a step in the middle of a run gains 0.07 over a curve of a fifth of it."""
+"""... or by this part of what it explains: nothing is an exact curve, and a step in the middle of a run gains 0.07 over a curve of a fifth of it."""
 SCARCE = 0.1
 """A share that is less than this part of what it is on the other side of a step is hardly there."""
 
@@ -162,8 +162,11 @@ def may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
         explained.append((both, explained[0][1] + DRIFT_DEGREE * float(np.log(n)) / 2))
     own = float(best.z[at] ** 2), _cost(best, at, panel)
     tails = freedom_of(panel)[at]
-    least = max(AMBIGUOUS, AMBIGUOUS_PART * own[0] / 2)
-    return any(_gain(own[0] - slow[0], tails) + slow[1] - own[1] < least for slow in explained)
+    return any(
+        _gain(own[0] - slow[0], tails) + slow[1] - own[1] < AMBIGUOUS
+        or own[0] - slow[0] < AMBIGUOUS_PART * own[0]
+        for slow in explained
+    )
 
 
 def _learned(n_steps: int) -> np.ndarray:
