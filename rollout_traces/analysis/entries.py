@@ -90,12 +90,13 @@ def _is_small(found: Moved) -> bool:
 def _severity_of_entry(found: Sequence[Moved], n_series: int) -> Severity:
     """That of its surest movement that is neither slow change nor how a run starts; such a head is all that is said.
 
-    Beside a setting, which somebody may mean so, only what rollouts did of themselves counts: a batch that is doubled takes longer.
+    Beside a setting, which somebody may mean so, only what rollouts did of themselves counts: a batch that is doubled takes longer, and each rollout has half of its update.
     """
     if _is_expected(found[0]):
         return "info"
     if any(each.is_set for each in found):
         own = [each for each in found if each.panel.source is not None and not is_given(each.panel)]
+        own = [each for each in own if each.panel.parents[0] != "advantage"]
         found = own + [each for each in found if each.is_set and _is_off(each)]
     severities = {severity_of(each, n_series) for each in found}
     return "error" if "error" in severities else "warn" if "warn" in severities else "info"
