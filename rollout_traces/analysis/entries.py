@@ -228,14 +228,18 @@ def diagnosis_of(
         carried: which of its movements a handful of rows carry.
         carriers: those rows.
     """
-    moved = [movement_of(found, carriers if found is carried else ()) for found in entry.found]
+    severity, all_found = _severity_of_entry(entry.found, n_series), list(entry.found)
+    if severity == "info":  # what somebody set says when, and what it was
+        all_found.sort(key=lambda found: not found.is_set)
+    moved = [movement_of(found, carriers if found is carried else ()) for found in all_found]
     head = moved[0]
-    signature, at = named(moved, entry.part, is_learning(entry.head))
+    is_set = severity == "info" and head.is_set
+    signature, at = named(moved[:1] if is_set else moved, entry.part, is_learning(entry.head))
     lead = moved[at]
     others = [*moved[:at], *moved[at + 1 :]]
     is_sure = any(found.is_sure for found in entry.found)
     return Diagnosis(
-        severity=_severity_of_entry(entry.found, n_series),
+        severity=severity,
         sentence=f"{sentence_of(lead, entry.part, others, signature)}{'' if is_sure else ', perhaps by chance'}.",
         advice=signature.advice if signature else "",
         tier=signature.tier if signature else OTHER,
@@ -253,7 +257,7 @@ def diagnosis_of(
         elsewhere=lead.elsewhere,
         p=head.p,
         cost=max(cost_of(found, n_rows) for found in entry.found),
-        where=rows_filter(carriers) or filter_of(lead, entry.part, entry.found[at]),
+        where=rows_filter(carriers) or filter_of(lead, entry.part, all_found[at]),
         name=signature.what if signature else "",
         movements=(lead, *others),
         consequences=tuple(diagnosis_of(each, n_series, n_rows) for each in entry.follows),

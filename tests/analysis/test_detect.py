@@ -8,7 +8,7 @@ import pytest
 from rollout_traces.analysis import diagnose
 from rollout_traces.analysis.detect import MOST_CHANGES, changes_of, is_scheduled
 from tests.analysis.builders import steps
-from tests.analysis.test_movements import drawn, logged
+from tests.analysis.test_movements import drawn, happens, logged
 
 RISE = [0.2, 0.4, 0.6, 0.8]
 
@@ -147,6 +147,17 @@ class TestWhatWasMeantSo:
         values = [0.3] * 30 + [0.7] * 30
         [entry] = diagnose(logged(steps(60), values, "data/share/math"), "run").diagnoses
         assert (entry.severity, entry.step, entry.is_sure) == ("info", 30, True)
+
+    def test_a_doubled_batch_halves_each_share_of_the_update_and_is_no_error(self):
+        """Seen once: fewer rollouts that dominate an update were an error where the batch was doubled."""
+
+        def flags(s: int, g: int, i: int) -> list[str]:
+            return ["dominates_update"] if s < 30 and happens(0.1, s, g, i) else []
+
+        rows = [row for row in steps(60, groups=16, flags=flags) if row["step"] >= 30 or row["group"] < 8]
+        report = diagnose(logged(rows, [32.0] * 30 + [64.0] * 30, "data/batch_size"), "run")
+        assert report.diagnoses[0].step == 30
+        assert {each.severity for each in report.diagnoses} == {"info"}
 
     def test_a_setting_comes_first_among_what_may_be_nothing(self):
         values = [0.3] * 50 + [0.7] * 10
