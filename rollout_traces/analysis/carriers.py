@@ -101,7 +101,8 @@ def _handful(size: np.ndarray) -> int:
     Args:
         size: float [K + 1], their distances and that of the next, the largest first.
     """
-    apart = size[:-1] / np.maximum(size[1:], np.finfo(float).tiny)
+    with np.errstate(over="ignore"):
+        apart = size[:-1] / np.maximum(size[1:], np.finfo(float).tiny)
     return int(apart.argmax()) + 1 if len(apart) and apart.max() >= APART else 0
 
 
