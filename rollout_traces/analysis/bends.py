@@ -59,6 +59,8 @@ def since_it_bent(drift: Moved, others: Sequence[Moved]) -> Moved:
         drift: slow change over the run, of one series.
         others: what else the series did.
     """
+    if any(map(turns, others)):
+        return drift
     at, n = np.asarray([drift.chosen.at]), len(drift.panel.steps)
     line = beside(drift.basis[at], np.concatenate([*map(rows_of_basis, others), polynomials(n, 1)[1:]]))
     w = whitened(drift.noise.clipped[at], drift.noise.at(at), line)
@@ -66,8 +68,6 @@ def since_it_bent(drift: Moved, others: Sequence[Moved]) -> Moved:
     start = int(explained.argmax())
     z = float(np.sqrt(explained[start]))
     log_p = float(np.log(n_tests(n)) + log_chance(np.asarray(z), freedom_of(drift.panel)[at[0]]))
-    if any(map(turns, others)):
-        return drift
     if log_p > PLAINLY or min(start, n - start) < SLOW * n:
         return _since_it_ran_away(drift)
     before, after, _ = _ways(drift, start)

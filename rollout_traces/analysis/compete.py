@@ -85,9 +85,7 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
             home.found[0] = each
         elif not _is_child(each, home):
             home.found.append(each)
-            if (
-                each.drift != home.head.drift
-            ):  # what begins with something sudden in the same part is not slow
+            if each.drift != home.head.drift:  # what begins with something sudden is not slow
                 home.found = [replace(found, drift=False) for found in home.found]
     return made
 

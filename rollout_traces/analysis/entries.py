@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -235,7 +236,8 @@ def diagnosis_of(
     head = moved[0]
     is_set = severity == "info" and head.is_set
     signature, at = named(moved[:1] if is_set else moved, entry.part, is_learning(entry.head))
-    lead = moved[at]
+    when = head if is_set else _first(moved)
+    lead = replace(moved[at], step=when.step, last=when.last)
     others = [*moved[:at], *moved[at + 1 :]]
     is_sure = any(found.is_sure for found in entry.found)
     return Diagnosis(
@@ -245,11 +247,11 @@ def diagnosis_of(
         tier=signature.tier if signature else OTHER,
         series=tuple(dict.fromkeys(m.name for m in (lead, *others))),
         part=entry.part,
-        shape=lead.shape,
-        onset=lead.onset,
-        step=lead.step,
-        end=lead.end,
-        last=lead.last,
+        shape=when.shape,
+        onset=when.onset,
+        step=when.step,
+        end=when.end,
+        last=when.last,
         also=head.also,
         carriers=tuple(carriers),
         before=lead.before,
@@ -259,10 +261,17 @@ def diagnosis_of(
         cost=max(cost_of(found, n_rows) for found in entry.found),
         where=rows_filter(carriers) or filter_of(lead, entry.part, all_found[at]),
         name=signature.what if signature else "",
-        movements=(lead, *others),
+        movements=(moved[at], *others),
         consequences=tuple(diagnosis_of(each, n_series, n_rows) for each in entry.follows),
         is_sure=is_sure,
     )
+
+
+def _first(moved: Sequence[Movement]) -> Movement:
+    """The one that says when an entry began: the surest, unless a plain one began before it for sure."""
+    head = moved[0]
+    earlier = [m for m in moved if abs(m.z) >= RESIDUE * abs(head.z) and m.onset[1] < head.onset[0]]
+    return min(earlier, key=lambda m: m.step, default=head)
 
 
 def rows_filter(carriers: Sequence[Carrier]) -> str:
