@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollout_traces.analysis.bends import since_it_bent, turns
+from rollout_traces.analysis.bends import goes_along, since_it_bent, turns
 from rollout_traces.analysis.detected_movement import (
     Moved,
     behind,
@@ -127,6 +127,7 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
     learned = [] if learning is None or not is_needed(learning, others) else [since_it_bent(learning, others)]
     for bent in learned:
         others = [each for each in others if stands(each, beside(basis, rows_of_basis(bent)), rests)]
+        others = [replace(each, drift=each.drift or goes_along(each, bent)) for each in others]
     return learned + [from_its_end(each) for each in there_and_back(others)]
 
 

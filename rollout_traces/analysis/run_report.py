@@ -291,8 +291,9 @@ def _resized(rows: RunRows) -> np.ndarray:
 
 
 def _is_of_size(found: Moved, resized: np.ndarray) -> bool:
-    """Tells whether a logged number moved where steps got another size, as their time does."""
-    return found.panel.source is None and not is_spike(found) and span(found)[0] in resized
+    """Tells whether a logged number, or a share of the update, moved where steps got another size, as their time does."""
+    is_of_steps = found.panel.source is None or found.panel.parents[0] == "advantage"
+    return is_of_steps and not is_spike(found) and span(found)[0] in resized
 
 
 def _with_prompts(found: Sequence[Diagnosis], changed: Sequence[Diagnosis]) -> list[Diagnosis]:
