@@ -53,21 +53,23 @@ def _ways(found: Moved, start: int) -> tuple[float, float, float]:
 def since_it_bent(drift: Moved, others: Sequence[Moved]) -> Moved:
     """What a series did since a kink in its slow change, where that is most of it: it turned, which nothing that saturates does, or got faster by far.
 
-    The kink is at the step where one in a line explains most, beside what else the series did.
+    The kink is at the step where one in a line explains most, beside what else the series did but turns.
 
     Args:
         drift: slow change over the run, of one series.
         others: what else the series did.
     """
-    if any(map(turns, others)):
-        return drift
     at, n = np.asarray([drift.chosen.at]), len(drift.panel.steps)
-    line = beside(drift.basis[at], np.concatenate([*map(rows_of_basis, others), polynomials(n, 1)[1:]]))
+    back = [each for each in others if turns(each)]
+    rest = [rows_of_basis(each) for each in others if each not in back]
+    line = beside(drift.basis[at], np.concatenate([*rest, polynomials(n, 1)[1:]]))
     w = whitened(drift.noise.clipped[at], drift.noise.at(at), line)
     explained = w.explained(0, np.maximum(np.arange(n) - np.arange(n)[:, None], 0.0))
     start = int(explained.argmax())
     z = float(np.sqrt(explained[start]))
     log_p = float(np.log(n_tests(n)) + log_chance(np.asarray(z), freedom_of(drift.panel)[at[0]]))
+    if z < max((abs(each.located.z) for each in back), default=0.0):
+        return drift  # the turn is one of them
     if log_p > PLAINLY or min(start, n - start) < SLOW * n:
         return _since_it_ran_away(drift)
     before, after, _ = _ways(drift, start)

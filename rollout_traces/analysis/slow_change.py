@@ -34,7 +34,7 @@ LEARNED_WITHIN = 2.0 ** np.arange(1, 6)
 """A policy that learns fast at first and ever less is an exponential; parts of the run that its rate may be."""
 PURPOSES = ("reward", "success")
 """What training is for."""
-AMBIGUOUS = 4.0
+AMBIGUOUS = 3.0
 """Log likelihood by which one account of a series has to be better than another, for it to be said without the other ..."""
 AMBIGUOUS_PART = 0.01
 """... or by this part of what it explains: nothing is an exact curve, and a step in the middle of a run gains 0.07 over a curve of a fifth of it."""
