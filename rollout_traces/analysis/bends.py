@@ -18,7 +18,7 @@ from rollout_traces.analysis.detected_movement import (
     rows_of_basis,
 )
 from rollout_traces.analysis.parts import THERE
-from rollout_traces.analysis.scan import n_tests, polynomials, whitened
+from rollout_traces.analysis.scan import Whitened, n_tests, polynomials, whitened
 from rollout_traces.analysis.screen import freedom_of, log_chance
 from rollout_traces.analysis.slow_change import SCARCE, SLOW
 from rollout_traces.analysis.templates import SPIKE, Located, Template
@@ -60,16 +60,19 @@ def since_it_bent(drift: Moved, others: Sequence[Moved]) -> Moved:
         others: what else the series did.
     """
     at, n = np.asarray([drift.chosen.at]), len(drift.panel.steps)
+
+    def beside_all(rows: Sequence[np.ndarray], degree: int) -> Whitened:
+        basis = beside(drift.basis[at], np.concatenate([*rows, polynomials(n, degree)[1:]]))
+        return whitened(drift.noise.clipped[at], drift.noise.at(at), basis)
+
     back = [each for each in others if turns(each)]
-    rest = [rows_of_basis(each) for each in others if each not in back]
-    line = beside(drift.basis[at], np.concatenate([*rest, polynomials(n, 1)[1:]]))
-    w = whitened(drift.noise.clipped[at], drift.noise.at(at), line)
+    w = beside_all([rows_of_basis(each) for each in others if each not in back], 1)
     explained = w.explained(0, np.maximum(np.arange(n) - np.arange(n)[:, None], 0.0))
     start = int(explained.argmax())
+    if back and beside_all([*map(rows_of_basis, others)], 2).loss[0] < w.loss[0] - explained[start]:
+        return drift  # a turn among them tells more
     z = float(np.sqrt(explained[start]))
     log_p = float(np.log(n_tests(n)) + log_chance(np.asarray(z), freedom_of(drift.panel)[at[0]]))
-    if z < max((abs(each.located.z) for each in back), default=0.0):
-        return drift  # the turn is one of them
     if log_p > PLAINLY or min(start, n - start) < SLOW * n:
         return _since_it_ran_away(drift)
     before, after, _ = _ways(drift, start)

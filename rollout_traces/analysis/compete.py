@@ -245,8 +245,9 @@ def _same_time(each: Moved, head: Moved) -> bool:
     other, _ = coefficients(one, template)
     if own[0] * other[0] <= 0 or abs(other[0]) < SHOWS:
         return False
-    lost, most = (own[0] ** 2 - other[0] ** 2) / 2, max(ALIKE, ALIKE_PART * own[0] ** 2 / 2)
-    return bool(lost < most)
+    lost = (own[0] ** 2 - other[0] ** 2) / 2
+    # what may be chance is found near anything
+    return bool(lost < (max(ALIKE, ALIKE_PART * own[0] ** 2 / 2) if each.is_sure else 1.0))
 
 
 def _begin_together(one: Moved, other: Moved) -> bool:
