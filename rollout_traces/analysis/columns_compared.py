@@ -310,16 +310,11 @@ def _between_ranges(a: np.ndarray, b: np.ndarray) -> Effect | None:
 
 
 def _independent(values: np.ndarray) -> float:
-    """The part of some values in a row that counts as independent: what they rise or fall by all along is none of their noise."""
-    spread = values - np.polynomial.Polynomial.fit(
-        np.arange(len(values)), values, min(len(values) // FEWEST, TREND)
-    )(np.arange(len(values)))
+    """The part of some values in a row that counts as independent."""
+    spread = values - values.mean()
     total = float((spread**2).sum())
     r = float((spread[1:] * spread[:-1]).sum()) / total if total > 0 else 0.0
     return (1 - r) / (1 + r) if r > 0 else 1.0
-
-
-TREND = 2
 
 
 def _goes_on(*sides: tuple[np.ndarray, np.ndarray]) -> bool:

@@ -196,6 +196,28 @@ class TestLoggedNumbers:
         )
         assert [f.column for f in found.findings if f.logged] == ["train/kl"], "the ledger's own are columns"
 
+    def test_what_counts_steps_is_no_finding(self, rollouts):
+        """Seen once: the epoch was the first thing that differed at a step."""
+        epochs = [0.2 + 0.01 * step for step in range(60)]
+        relations = TableRelations(rollouts, logged({"training/epoch": epochs}))
+        for against in (None, Selection("run", "rollout", (10, 29))):
+            found = explain(relations, Selection("run", "rollout", (50, 50)), against)
+            assert not [f for f in found.findings if f.logged]
+
+
+def test_rounding_is_no_finding():
+    """Seen once: advantages of -8.5e-17 against -2.8e-17 differed."""
+
+    def advantage(step: int, group: int, sample: int) -> float:
+        return (1.0 if sample % 2 else -1.0) + (1e-16 if step >= 20 else 0.0)
+
+    found = explain(
+        table(steps(40, advantage=advantage)),
+        Selection("run", "rollout", (20, 39)),
+        Selection("run", "rollout", (0, 19)),
+    )
+    assert not [f for f in found.findings if f.column == "advantage"]
+
 
 class TestWhoCarried:
     def run_with(self, share: float) -> TableRelations:
