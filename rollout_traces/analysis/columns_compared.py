@@ -104,14 +104,15 @@ class ColumnsCompared:
 
     def number(self, name: str) -> Iterator[Finding | str]:
         """One number compared; the side that alone knows it; nothing where there is too little."""
-        known, total = self.group_sums(self.rows.number(name))
+        values = self.rows.number(name)
+        known, total = self.group_sums(values)
         n_a, n_b = int(known[self.in_a].sum()), int(known[self.in_b].sum())
         if (n_a == 0) != (n_b == 0):
             yield "A" if n_a else "B"
         if not n_a or not n_b or n_a + n_b < FEWEST_KNOWN:
             return
         level_a, level_b = float(total[self.in_a].sum() / n_a), float(total[self.in_b].sum() / n_b)
-        if abs(level_a - level_b) <= ROUNDING * float(np.abs(total).max()):
+        if abs(level_a - level_b) <= ROUNDING * float(np.nanmax(np.abs(values))):
             return
         effect = self._effect(name, _mean(known, total), name)
         yield Finding(name, None, level_a, level_b, n_a, n_b, n_a, n_b, effect)
