@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from statistics import NormalDist
@@ -341,9 +343,7 @@ def in_a_row(values: np.ndarray) -> np.ndarray:
 
 
 def clipped(values: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """float [S, T]: values at most `REACH` errors from the median of their neighbours; the newest from that of those before it.
-
-    How a run starts is no outlier, but for a first step that the second one is unlike, as one that compiles: that is as those after it.
+    """float [S, T]: values at most `REACH` errors from the median of their neighbours; the newest from that of those before it. A first step that the second one is unlike, as one that compiles, is as those after it.
 
     Args:
         values: float [S, T], NaN where there is none.
@@ -358,15 +358,12 @@ def clipped(values: np.ndarray, variance: np.ndarray) -> np.ndarray:
     at = np.arange(values.shape[1])
     mirrored = np.maximum(np.where(at <= last, at, 2 * last - at), 0)
     half = NEIGHBOURS // 2
-    mirrored_end = np.pad(
-        np.nan_to_num(np.take_along_axis(packed, mirrored, axis=1)), ((0, 0), (0, half)), mode="reflect"
-    )
+    known = np.nan_to_num(np.take_along_axis(packed, mirrored, axis=1))
+    mirrored_end = np.pad(known, ((0, 0), (0, half)), mode="reflect")
     padded = np.pad(mirrored_end, ((0, 0), (half, 0)), mode="edge")
     around = np.lib.stride_tricks.sliding_window_view(padded, NEIGHBOURS, axis=1)
     middle = np.empty_like(values)
-    np.put_along_axis(
-        middle, order, np.partition(around, NEIGHBOURS // 2, axis=-1)[..., NEIGHBOURS // 2], axis=1
-    )
+    np.put_along_axis(middle, order, np.partition(around, half, axis=-1)[..., half], axis=1)
     reach = REACH * np.sqrt(np.where(np.isfinite(variance), variance, 0.0))
     opening = np.median(mirrored_end[:, :NEIGHBOURS], axis=1)
     rows, (first, second) = np.arange(len(values)), order[:, :2].T
@@ -379,13 +376,16 @@ def clipped(values: np.ndarray, variance: np.ndarray) -> np.ndarray:
 
 def median(values: np.ndarray) -> np.ndarray:
     """float [S]: of the values that there are in each series, float [S, T]; 0 where there are none."""
-    import warnings
-
     if values.size and np.isfinite(values).all():
         return np.median(values, axis=1)
+    return np.nan_to_num(_of_known(np.nanmedian, values))
+
+
+def _of_known(figure: Callable[..., np.ndarray], values: np.ndarray) -> np.ndarray:
+    """float [S]: a figure of the values that there are in each series, NaN where there are none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        return np.nan_to_num(np.nanmedian(values, axis=1))
+        return figure(values, axis=1)
 
 
 def _spread(y: np.ndarray, own: np.ndarray, of_groups: np.ndarray) -> np.ndarray:
@@ -399,22 +399,16 @@ def _spread(y: np.ndarray, own: np.ndarray, of_groups: np.ndarray) -> np.ndarray
         return np.full(len(y), np.nan)
     size = np.abs(np.diff(y, axis=1))
     robust = DEVIATION * median(size)
-    plain = np.sqrt(np.nan_to_num(_mean(size**2)))
+    plain = np.sqrt(np.nan_to_num(_of_known(np.nanmean, size**2)))
     scale = np.where(robust > 0, robust, np.minimum(plain, CLIPPED * np.sqrt(own)))
     far = size > CLIPPED * np.where(robust > 0, FAR, 1.0)[:, None] * scale[:, None]
     plainly = far.sum(axis=1, keepdims=True) > OFTEN
-    usual = CLIPPED_LOSS * _mean(np.minimum(size, np.where(plainly, np.inf, CLIPPED * scale[:, None])) ** 2)
+    usual = CLIPPED_LOSS * _of_known(
+        np.nanmean, np.minimum(size, np.where(plainly, np.inf, CLIPPED * scale[:, None])) ** 2
+    )
     at_times = [i for i in np.flatnonzero((robust == 0) & ~of_groups) if is_occasional(y[i])]
-    usual[at_times] = _mean(np.where(size[at_times] > 0, size[at_times], np.nan) ** 2)
+    usual[at_times] = _of_known(np.nanmean, np.where(size[at_times] > 0, size[at_times], np.nan) ** 2)
     return usual / 2
-
-
-def _mean(values: np.ndarray) -> np.ndarray:
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return np.nanmean(values, axis=1)
 
 
 def tails_of(
