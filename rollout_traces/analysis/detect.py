@@ -222,8 +222,10 @@ def _found(
     if panel.is_share and panel.control[at] < 1:
         exact = share_sizes(panel, at, located.template, basis[at])
         chance = np.log(n_tests(len(panel.steps))) + float(log_chance(np.asarray(exact), np.asarray(np.inf)))
-        lasts = located.template.inside(len(panel.steps)).sum() > SPIKE
-        is_new = lasts and came_or_went(panel, list(chosen.members), located.template)
+        inside = located.template.inside(len(panel.steps))
+        is_new = (
+            inside.sum() > SPIKE and not np.nan_to_num(panel.levels[list(chosen.members)][:, ~inside]).any()
+        )
         log_p = min(chance, 0.0) if is_new else max(log_p, min(chance, 0.0))
     if chosen.values is not None and chosen.members != (at,):
         joined = joined_series(panel, noise, chosen.members)
