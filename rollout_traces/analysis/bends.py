@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rollout_traces.analysis.compete import PLAINLY
+from rollout_traces.analysis.compete import PLAINLY, is_spike
 from rollout_traces.analysis.detected_movement import (
     NEAR_EDGE,
     RESIDUE,
@@ -21,7 +21,7 @@ from rollout_traces.analysis.parts import THERE
 from rollout_traces.analysis.scan import Whitened, n_tests, polynomials, whitened
 from rollout_traces.analysis.screen import freedom_of, log_chance
 from rollout_traces.analysis.slow_change import SCARCE, SLOW
-from rollout_traces.analysis.templates import SPIKE, Located, Template
+from rollout_traces.analysis.templates import Located, Template
 
 FASTER = 3.0
 """Times as fast as before that a number goes behind a kink, or of what it had been that it goes beyond."""
@@ -91,8 +91,8 @@ def since_it_bent(drift: Moved, others: Sequence[Moved]) -> Moved:
 
 def goes_along(found: Moved, bent: Moved) -> bool:
     """Tells whether a movement of several steps goes the way that slow change does since it got faster: no curve of that is known, and it is the rest of one."""
-    is_spike = found.template.kind == "window" and found.template.stop - found.template.start <= SPIKE
-    return bent.drift and bent.template.start > 0 and not is_spike and found.located.z * bent.located.z > 0
+    goes_its_way = found.located.z * bent.located.z > 0
+    return bent.drift and bent.template.start > 0 and not is_spike(found) and goes_its_way
 
 
 def _since_it_ran_away(drift: Moved) -> Moved:

@@ -248,10 +248,8 @@ def screened(panel: Panel, noise: Noise, learned: np.ndarray) -> tuple[np.ndarra
             continue
         smooth = np.broadcast_to(polynomials(n, DRIFT_DEGREE), (len(here), DRIFT_DEGREE + 1, n))
         drift = drift_evidence(w, whitened(own.clipped, own, smooth), n, freedom_of(part))
-        may = (
-            learned[here] & np.asarray([part == () for part in part.parts])
-            | (drift > plain.evidence) & learned[here]
-        )
+        of_all = np.asarray([each == () for each in part.parts])
+        may = learned[here] & (of_all | (drift > plain.evidence))
         if not may.any():
             continue
         beside, _ = scan(
