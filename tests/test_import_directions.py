@@ -75,11 +75,11 @@ READS_MORE = {
     ("store.reading", "sources.trackio_traces"): "a trace of a trainer is known as an import knows it",
     ("store.logged_tables", "sources.formats.trl_parquet"): "a table of TRL is known as an import knows it",
     (
-        "store.recorded_batch",
+        "store.store",
         "sources.state",
     ): "the file that a rollout was imported from is read as an import reads it",
     (
-        "store.recorded_batch",
+        "store.store",
         "sources.formats.own_export",
     ): "a batch is handed back as an import of its rows hands it over",
     ("inspector.payload", "decode.grammars"): "thinking that was not closed is said as in ours",

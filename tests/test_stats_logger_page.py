@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from pathlib import Path
 
-from rollout_traces.settings.environment import variable_of
-from rollout_traces.settings.logger_options import SLIM_DENIES
+from rollout_traces.settings.logger_options import SLIM_DENIES, variable_of
 from rollout_traces.stats.config import (
     StatsLoggerConfig,
     SwanlabConfig,

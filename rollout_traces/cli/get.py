@@ -40,9 +40,7 @@ def get(
 
     store = source.open()
     if raw_record:
-        from rollout_traces.store.recorded_batch import raw_record_of
-
-        typer.echo(harmless(raw_record_of(store, trace)))
+        typer.echo(harmless(store.raw_record(trace)))
         return
     trace_id = store.find(trace)
     record = store.record(trace_id)

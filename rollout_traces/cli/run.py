@@ -48,7 +48,7 @@ def run(
     Example: rollout-traces run --max-traces 32 train.py --config grpo.yaml
     """
     from rollout_traces.integrations import run_report
-    from rollout_traces.settings.environment import as_environment
+    from rollout_traces.settings.logger_options import as_environment
 
     script = ["-m", module] if module else []
     if not script and not context.args:

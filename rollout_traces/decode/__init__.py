@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rollout_traces.decode.decoder import TranscriptDecoder
-    from rollout_traces.decode.template_markers import Closer, Opener, TemplateMarkers
+    from rollout_traces.decode.markers import Closer, Opener, TemplateMarkers
 
 __all__ = ["Closer", "Opener", "TemplateMarkers", "TranscriptDecoder"]
 

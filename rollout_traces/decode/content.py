@@ -21,8 +21,8 @@ from rollout_traces.decode.grammars import (
     parse_assistant,
     parse_tool_definitions,
 )
+from rollout_traces.decode.markers import TemplateMarkers
 from rollout_traces.decode.spans import Span
-from rollout_traces.decode.template_markers import TemplateMarkers
 from rollout_traces.model.text import encodable
 from rollout_traces.model.transcript import ToolCall
 

@@ -16,7 +16,7 @@ import orjson
 from rollout_traces.decode.content import Reader, pair_results
 from rollout_traces.decode.detokenizer import Detokenized, Detokenizer, char_ends
 from rollout_traces.decode.grammars import grammars_for, parameters_by_tool
-from rollout_traces.decode.markers import Markers, Row
+from rollout_traces.decode.markers import Markers, Row, TemplateMarkers
 from rollout_traces.decode.messages import align, row_from_messages, rows_with_messages
 from rollout_traces.decode.probe import learn
 from rollout_traces.decode.segment import segment
@@ -29,7 +29,6 @@ from rollout_traces.decode.spans import (
     skip_generation_prompt,
     split_by_provenance,
 )
-from rollout_traces.decode.template_markers import TemplateMarkers
 from rollout_traces.decode.vocabulary import TemplatedTokenizer
 from rollout_traces.errors import ConfigError, DecodeError
 from rollout_traces.model.packed_batch import PackedBatch

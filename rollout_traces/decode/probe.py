@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any
 
 from rollout_traces.decode import probe as say
-from rollout_traces.decode.template_markers import (
+from rollout_traces.decode.markers import (
     ID_SLOT,
     NAME_SLOT,
     Closer,

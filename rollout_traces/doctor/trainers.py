@@ -87,8 +87,12 @@ def _use_v1(config: Path) -> bool | None:
 @check("Config")
 def config(examination: Examination) -> Iterator[CheckFinding]:
     """Says what a trainer's YAML config and the environment would log."""
-    from rollout_traces.settings.environment import read_environment, variable_of
-    from rollout_traces.settings.logger_options import HookOptions, secret_names
+    from rollout_traces.settings.logger_options import (
+        HookOptions,
+        read_environment,
+        secret_names,
+        variable_of,
+    )
 
     given = read_environment(HookOptions)
     for name, value in given.items():

@@ -25,15 +25,20 @@ from starlette.status import WS_1008_POLICY_VIOLATION
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.inspector.access import ANYBODY, DASHBOARD_CLOSED, Access, Visitor, asking, equal
-from rollout_traces.inspector.assets import VIEWER, bundle, policy_hash
-from rollout_traces.inspector.origins import (
+from rollout_traces.inspector.access import (
+    ANYBODY,
+    DASHBOARD_CLOSED,
+    Access,
     HostPolicy,
     Proxies,
+    Visitor,
+    asking,
+    equal,
     fetch_refusal,
     origin_refusal,
     printable,
 )
+from rollout_traces.inspector.assets import VIEWER, bundle, policy_hash
 from rollout_traces.inspector.registry import Kind, Rule, rule_of
 
 WRITE_TOKEN_HEADER = "x-trackio-write-token"

@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 from rollout_traces.errors import ConfigError, RolloutTracesError
-from rollout_traces.inspector.access import NAMED, SHORTEST, VARIABLE, named_tokens
+from rollout_traces.inspector.access import LARGEST_PORT, NAMED, SHORTEST, VARIABLE, named_tokens, printable
 from rollout_traces.inspector.guard import ServerOptions
-from rollout_traces.inspector.origins import LARGEST_PORT, printable
 from rollout_traces.model.units import MINUTE
 from rollout_traces.store.http_source import give_the_hub_up_after
 

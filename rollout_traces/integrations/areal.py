@@ -34,8 +34,7 @@ from rollout_traces.integrations.hook_logger import HookLogger, attach_once
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import ListElement, RolloutBatch
 from rollout_traces.model.text import fresh_name
-from rollout_traces.settings.environment import kind_of, read_environment
-from rollout_traces.settings.logger_options import LoggerOptions, default_of
+from rollout_traces.settings.logger_options import LoggerOptions, default_of, kind_of, read_environment
 from rollout_traces.stats.trajectories import JOINED_KEYS, batch_of, batches_from, only, resolve
 
 __all__ = ["attach", "batches_from", "extend_config", "install", "resolve", "template_of"]

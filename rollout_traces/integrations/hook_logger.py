@@ -16,8 +16,7 @@ from rollout_traces.integrations.base import binds, contained, integration_named
 from rollout_traces.logger.live import NOT_LIVE, LiveRollout
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
-from rollout_traces.settings.environment import read_environment
-from rollout_traces.settings.logger_options import HookOptions
+from rollout_traces.settings.logger_options import HookOptions, read_environment
 from rollout_traces.steps.preflight import check
 
 log = logging.getLogger("rollout_traces")

@@ -6,8 +6,7 @@ verl imports this through the entry point group `verl.plugins`, or by name throu
 
 from __future__ import annotations
 
-from rollout_traces.settings.environment import read_environment
-from rollout_traces.settings.logger_options import HookOptions
+from rollout_traces.settings.logger_options import HookOptions, read_environment
 
 if read_environment(HookOptions).get("max_rollout_traces_per_step", 0) > 0:
     from rollout_traces.integrations.followed import prepare

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from rollout_traces.errors import StoreError
 from rollout_traces.model.text import encodable, table, titled
+from rollout_traces.model.transcript import columns_of
 from rollout_traces.store import questions, search, steps
 from rollout_traces.store.asking import EVERYTHING, Scope, Steps, Which, within_64_bits
 from rollout_traces.store.index import Index, Progress
+from rollout_traces.store.query.nodes import literal
 from rollout_traces.store.reading import conversation_text
 from rollout_traces.store.rows import (
     RUN_TABLE,
@@ -21,10 +25,11 @@ from rollout_traces.store.rows import (
     RunInfo,
     StepGroups,
     StepInfo,
+    every_row,
     run_cells,
 )
 from rollout_traces.store.scalars import Scalars, draw_curves
-from rollout_traces.store.source import Source
+from rollout_traces.store.source import LocalSource, Source
 from rollout_traces.store.tables import StoreTables
 
 if TYPE_CHECKING:
@@ -36,6 +41,10 @@ if TYPE_CHECKING:
     from rollout_traces.store.labels import Entry, LabelBook
     from rollout_traces.store.live import LiveRuns
     from rollout_traces.store.questions import Measure
+
+log = logging.getLogger(__name__)
+NEWEST = "superseded = 0"
+"""A filter: what no later attempt logged anew."""
 
 
 class Filter(TypedDict, total=False):
@@ -365,9 +374,72 @@ class Store(StoreTables):
         Raises:
             StoreError: no rollout of the step was kept, or not all were where `complete` asks for them.
         """
-        from rollout_traces.store.recorded_batch import recorded_batch
+        from rollout_traces.sources.formats.own_export import batch_of_records
 
-        return recorded_batch(self, run, step, split, complete)
+        rows = list(self._kept_records(run, step, split))
+        n = self.count(run, split=split, where=NEWEST, steps=(step, step), rows="all")
+        if not n:
+            raise StoreError(f"step {step} of {split}: the run has no rollouts there.")
+        without = sum(row.get("input_ids") is None for row in rows)
+        said = f"step {step} of {split}: {len(rows):,} of {n:,} rollouts were kept, {without:,} of these without token ids"
+        if not rows or (complete and (len(rows) < n or without)):
+            raise StoreError(
+                f"{said}. Log with a tokenizer, selection='all' and a cap of as many rollouts as a step has, to have a "
+                "whole batch; import with --tokenizer."
+            )
+        if len(rows) < n or without:
+            log.warning("%s.", said)
+        return batch_of_records(rows)
+
+    def _kept_records(self, run: str, step: int, split: str) -> Iterator[dict[str, Any]]:
+        """The kept rollouts of a step as an export writes them."""
+        steps = (step, step)
+        found = every_row(
+            self,
+            questions.MAX_LIMIT,
+            run=run,
+            split=split,
+            where=NEWEST,
+            steps=steps,
+            order_by="group, sample",
+        )
+        for row in found:
+            if row.id is None:
+                continue
+            known = {k: v for k, v in row.as_dict().items() if v is not None}
+            record = {**self.record(row.id).metadata, **known, "messages": self.messages(row.id)}
+            transcript = self.transcript(row.id)
+            if transcript is not None and len(transcript.tokens):
+                record |= columns_of(transcript.tokens)
+            yield {**record, "step": step, "split": split, "run": row.run}
+
+    def raw_record(self, rollout: str) -> str:
+        """The text of the record that an imported rollout was read from.
+
+        Args:
+            rollout: its trace's id or uid, or the beginning of one; of a rollout without a trace its uid.
+
+        Raises:
+            StoreError: it was not imported, not on this machine, or the record cannot be read any more.
+        """
+        from rollout_traces.sources.state import raw_record
+
+        origin = self._origin_of(rollout)
+        if not isinstance(origin, str):
+            raise StoreError(f"{rollout!r} was not imported from a file: it has no raw record.")
+        if not isinstance(self.source, LocalSource):
+            raise StoreError(f"{origin}: read on the machine that imported it, from its own project.")
+        return raw_record(self.source.path.parent, self.project, origin).decode("utf-8", "replace")
+
+    def _origin_of(self, rollout: str) -> Any:
+        """Looks up the place a rollout was read from: its trace says it, and its row, also where it has no trace."""
+        try:
+            return self.record(rollout).metadata.get("origin")
+        except StoreError:
+            found = self.query(where=f"uid = {literal(rollout)}", rows="all", limit=1).rows
+            if not found:
+                raise
+            return found[0].get("origin")
 
 
 def _index_of(source: Source, folder: Path | None) -> Index:

@@ -1,11 +1,12 @@
-"""How tokens are chosen."""
+"""How tokens are chosen, and which addresses, hosts and proxies are told apart."""
 
 from __future__ import annotations
 
 import pytest
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.inspector.access import NAMED, VARIABLE, chosen_token, named_tokens
+from rollout_traces.inspector.access import NAMED, VARIABLE, Proxies, chosen_token, is_loopback, named_tokens
+from rollout_traces.inspector.guard import checked_ancestors
 
 
 class TestChosenToken:
@@ -62,3 +63,23 @@ class TestNamedTokens:
     def test_that_are_odd_are_refused(self, given, said):
         with pytest.raises(ConfigError, match=said):
             named_tokens({NAMED: given}, "ann")
+
+
+class TestLoopback:
+    def test_knows_names_and_addresses(self):
+        assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.8.8.8", "::1", "[::1]")))
+        assert not any(map(is_loopback, ("0.0.0.0", "192.168.1.1", "example.org", "")))
+
+
+class TestOptions:
+    @pytest.mark.parametrize("address", ["", "proxy.example", "*", "10.0.0.0/99"])
+    def test_a_proxy_that_is_no_address_is_refused(self, address):
+        with pytest.raises(ConfigError, match="--trusted-proxy: seen"):
+            Proxies.of([address])
+
+    @pytest.mark.parametrize(
+        "site", ["http://hub.example", "https://", "*", "https://a b", "https://a.example/path", "'self'"]
+    )
+    def test_a_frame_ancestor_that_is_no_https_origin_is_refused(self, site):
+        with pytest.raises(ConfigError, match="--frame-ancestor: seen"):
+            checked_ancestors([site])

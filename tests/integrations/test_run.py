@@ -14,8 +14,7 @@ from rollout_traces.errors import ConfigError
 from rollout_traces.integrations.base import INTEGRATIONS, contained, failures
 from rollout_traces.integrations.hook_logger import attach_once
 from rollout_traces.integrations.import_hook import TRIGGERS
-from rollout_traces.settings.environment import read_environment
-from rollout_traces.settings.logger_options import HookOptions
+from rollout_traces.settings.logger_options import HookOptions, read_environment
 
 
 def run(folder: Path, script: str, *args: str, options: tuple[str, ...] = (), **environment: str):
@@ -63,7 +62,7 @@ class TestTheScript:
 
     def test_the_options_reach_the_script_as_settings(self, tmp_path):
         script = (
-            "from rollout_traces.settings.environment import read_environment\n"
+            "from rollout_traces.settings.logger_options import read_environment\n"
             "from rollout_traces.settings.logger_options import HookOptions\n"
             "print(read_environment(HookOptions))"
         )

@@ -16,7 +16,6 @@ import rollout_traces as rt
 from rollout_traces.errors import ConfigError
 from rollout_traces.integrations.areal import CONFIG_FIELDS, THEIRS
 from rollout_traces.logger.arguments import checked_options
-from rollout_traces.settings.environment import as_environment, read_environment, variable_of
 from rollout_traces.settings.logger_options import (
     FULL,
     NAMED,
@@ -24,9 +23,12 @@ from rollout_traces.settings.logger_options import (
     HookOptions,
     KeyFilter,
     LoggerOptions,
+    as_environment,
     for_worker,
     option_names,
+    read_environment,
     secret_names,
+    variable_of,
 )
 from rollout_traces.spool.run_folder import RunManifest
 from rollout_traces.stats.config import StatsLoggerConfig, TrackioConfig
@@ -271,3 +273,69 @@ def test_a_name_stands_for_its_patterns():
 def test_what_is_no_pattern_is_refused_with_the_settings_name(keys):
     with pytest.raises(ConfigError, match=r"metric_keys: seen .* Expected .*, or patterns such as 'loss/\*'"):
         KeyFilter(keys, setting="metric_keys")
+
+
+ENVIRONMENT = {
+    "ROLLOUT_TRACES_MAX_ROLLOUT_TRACES_PER_STEP": "8",
+    "ROLLOUT_TRACES_PROJECT": "p",
+    "ROLLOUT_TRACES_PRIVATE": "no",
+    "ROLLOUT_TRACES_LEDGER": "false",
+    "ROLLOUT_TRACES_MAX_DISK_GB": "2.5",
+    "ROLLOUT_TRACES_CHAT_TEMPLATE_KWARGS": '{"enable_thinking": false}',
+    "ROLLOUT_TRACES_SELECTION": "",
+    "ROLLOUT_TRACES_KILLS": "3",
+}
+
+
+def test_a_field_of_any_type_reads_a_list_as_json():
+    variable = {"ROLLOUT_TRACES_METRIC_KEYS": '["reward/mean", "!entropy/*"]'}
+    assert StatsLoggerConfig.create(None, variable).trackio.metric_keys == ["reward/mean", "!entropy/*"]
+    assert (
+        StatsLoggerConfig.create(None, {"ROLLOUT_TRACES_METRIC_KEYS": "full"}).trackio.metric_keys == "full"
+    )
+
+
+def test_hooks_and_the_config_section_read_the_same():
+    hook = read_environment(HookOptions, ENVIRONMENT)
+    config = vars(StatsLoggerConfig.create(None, ENVIRONMENT).trackio)
+    assert hook == {
+        "max_rollout_traces_per_step": 8,
+        "project": "p",
+        "private": False,
+        "ledger": False,
+        "max_disk_gb": 2.5,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    assert {name: config[name] for name in hook} == hook
+    assert config["selection"] == "portfolio"
+
+
+def test_a_list_or_a_dict_is_json():
+    read = StatsLoggerConfig.create(None, {"ROLLOUT_TRACES_REWARD_RANGE": "[0, 1]"}).trackio
+    assert read.reward_range == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("max_rollout_traces_per_step", "many", "int"),
+        ("private", "perhaps", "bool"),
+        ("max_disk_gb", "much", "float"),
+        ("chat_template_kwargs", "{'a': 1}", "dict as JSON"),
+        ("chat_template_kwargs", "[1]", "dict"),
+    ],
+)
+@pytest.mark.parametrize("settings", [HookOptions, TrackioConfig])
+def test_what_cannot_be_understood_is_named_with_its_variable(settings, name, value, expected):
+    with pytest.raises(ConfigError, match=rf"{variable_of(name)}: seen .*Expected (a )?{expected}"):
+        read_environment(settings, {variable_of(name): value})
+
+
+def test_what_is_written_for_a_child_process_is_read_again():
+    given = {
+        "max_rollout_traces_per_step": 4,
+        "name": "run 1",
+        "private": True,
+        "chat_template_kwargs": {"a": [1, None]},
+    }
+    assert read_environment(HookOptions, as_environment({**given, "selection": None})) == given

@@ -19,7 +19,6 @@ from rollout_traces.inspector.pages.around import raw_record as page_record
 from rollout_traces.inspector.workspace import ProjectView, Workspace
 from rollout_traces.sources.importing import import_rollouts
 from rollout_traces.sources.state import raw_record
-from rollout_traces.store.recorded_batch import raw_record_of
 from tests.sources.reading import SAMPLES
 
 pytestmark = pytest.mark.usefixtures("trackio_dir")
@@ -56,10 +55,10 @@ def test_a_file_that_its_writer_sealed_in_between_is_read_where_it_is_now(tmp_pa
         sealed.write(path.read_bytes())
     path.unlink()
     with pytest.raises(StoreError, match="cannot be read"):
-        raw_record_of(store, rows[0].id)
+        store.raw_record(rows[0].id)
     import_rollouts(tmp_path, "raw", name="r", worker="thread")
     for row in rows:
-        assert json.loads(raw_record_of(store, row.id))["response"] == store.messages(row.id)[-1]["content"]
+        assert json.loads(store.raw_record(row.id))["response"] == store.messages(row.id)[-1]["content"]
 
 
 @pytest.mark.parametrize("form", ["lines", "one line", "spread", "gz"])
@@ -71,7 +70,7 @@ def test_it_is_the_record_that_the_rollout_came_from(tmp_path, form):
     store, rows = imported(path)
     assert len(rows) == 5
     for row in rows:
-        assert json.loads(raw_record_of(store, row.id))["response"] == store.messages(row.id)[-1]["content"]
+        assert json.loads(store.raw_record(row.id))["response"] == store.messages(row.id)[-1]["content"]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +116,7 @@ class TestOfOthers:
         assert logger.finish()
         store = rt.open_store(project="raw")
         with pytest.raises(StoreError, match="was not imported from a file"):
-            raw_record_of(store, store.query(limit=1).rows[0].id)
+            store.raw_record(store.query(limit=1).rows[0].id)
 
     def test_a_made_up_place_is_not_read(self, tmp_path, trackio_dir):
         secret = tmp_path / "secret.jsonl"
@@ -140,7 +139,7 @@ class TestOfOthers:
         store, [row] = imported(path)
         path.unlink()
         with pytest.raises(StoreError, match=r"1\.jsonl:1: cannot be read"):
-            raw_record_of(store, row.id)
+            store.raw_record(row.id)
 
     def test_a_packed_file_that_is_damaged_is_named(self, tmp_path):
         path = tmp_path / "1.jsonl.gz"
@@ -148,7 +147,7 @@ class TestOfOthers:
         store, [row] = imported(path)
         path.write_bytes(path.read_bytes()[:10] + b"\xff" * 50)
         with pytest.raises(StoreError, match=r"1\.jsonl\.gz:1: cannot be read"):
-            raw_record_of(store, row.id)
+            store.raw_record(row.id)
 
     def test_a_record_that_unpacks_without_measure_is_refused(self, tmp_path, trackio_dir):
         path = tmp_path / "bomb.eval"
@@ -165,7 +164,7 @@ class TestOfOthers:
         path.write_text(json.dumps(ROWS[0]) + "\n")
         store, [row] = imported(path)
         (trackio_dir / "rollout-imports" / "begun.sqlite3").touch()
-        assert json.loads(raw_record_of(store, row.id))["prompt"] == "q0"
+        assert json.loads(store.raw_record(row.id))["prompt"] == "q0"
 
 
 def test_command_and_page_show_it(tmp_path):

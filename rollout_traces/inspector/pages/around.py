@@ -15,7 +15,6 @@ from rollout_traces.inspector.viewers import LARGEST, Viewed, Viewer, installed_
 from rollout_traces.inspector.workspace import ProjectView, SplitView
 from rollout_traces.ledger.columns import NULL_INT
 from rollout_traces.model.text import encodable
-from rollout_traces.store.recorded_batch import raw_record_of
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
 from rollout_traces.trace.images import MEDIA_TYPES, image_suffix
 
@@ -147,7 +146,7 @@ class RawRecordAnswer:
 
 def raw_record(view: ProjectView, id: str) -> RawRecordAnswer:
     """The record that a rollout was imported from."""
-    text = raw_record_of(view.store, id)
+    text = view.store.raw_record(id)
     return RawRecordAnswer(text[:SHOWN], max(len(text) - SHOWN, 0))
 
 
