@@ -14,7 +14,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rollout_traces.store.exports import METRICS
+from rollout_traces.store.export_source import METRICS
 
 FOLDER = Path(__file__).resolve().parents[1] / "rollout_traces" / "example_run"
 TRAINING = Path(__file__).resolve().with_name("tiny_grpo.py")

@@ -1,6 +1,6 @@
 """Every rollout as a hive-partitioned parquet data set, which DuckDB, Ray Data, Spark and polars read.
 
-`open_store(folder)` reads it again, see `store.exports` for what lies where.
+`open_store(folder)` reads it again, see `store.export_source` for what lies where.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import orjson
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.export.rows import decoded, empty_folder
-from rollout_traces.store.exports import ABOUT, METRICS, SCHEMA_VERSION, TEXTS
+from rollout_traces.store.export_source import ABOUT, METRICS, SCHEMA_VERSION, TEXTS
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store

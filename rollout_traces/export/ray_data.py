@@ -60,7 +60,7 @@ def ray_dataset(
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with extra("ray", "ray_dataset"):
         import ray.data
-    from rollout_traces.store.exports.source import ExportSource
+    from rollout_traces.store.export_source import ExportSource
 
     names = None if columns is None else list(dict.fromkeys(["id", *columns]))
     condition = f"({where}) and traced" if where else "traced"
@@ -173,7 +173,7 @@ def write_side_table(
     import pyarrow.parquet as pq
 
     from rollout_traces.model.private_files import make_folder
-    from rollout_traces.store.exports.source import Folder
+    from rollout_traces.store.export_source import Folder
 
     check_name("side table", name)
     if file_stem(name) != name:

@@ -89,7 +89,7 @@ def _source_of(project: str, folder: Path | None, options: Mapping[str, Any] | N
 
     if is_address(project) or (not database_path(project, folder).is_file() and holds_export(Path(project))):
         __getattr__("Store")
-        from rollout_traces.store.exports.source import ExportSource
+        from rollout_traces.store.export_source import ExportSource
 
         return ExportSource(project, options)
     return LocalSource(project, folder)

@@ -443,7 +443,7 @@ class Store(StoreTables):
 
 
 def _index_of(source: Source, folder: Path | None) -> Index:
-    from rollout_traces.store.exports.index import ExportIndex
-    from rollout_traces.store.exports.source import ExportSource
+    from rollout_traces.store.export_index import ExportIndex
+    from rollout_traces.store.export_source import ExportSource
 
     return ExportIndex(source, folder) if isinstance(source, ExportSource) else Index(source, folder)

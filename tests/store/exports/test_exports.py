@@ -12,7 +12,7 @@ import pytest
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.export import export_partitioned
 from rollout_traces.store import Store, open_store
-from rollout_traces.store.exports import METRICS
+from rollout_traces.store.export_source import METRICS
 from tests.store.projects import PROJECT, RUN
 
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store.exports.index import MESSAGES, read_file
+from rollout_traces.store.export_index import MESSAGES, read_file
 
 
 def parquet(**columns: object) -> bytes:

@@ -25,8 +25,7 @@ from rollout_traces.store.columns.schema import (
     stacked,
     type_of,
 )
-from rollout_traces.store.exports import MESSAGES, NO_VALUE, SIDE, TEXTS
-from rollout_traces.store.exports.source import ExportSource, FoundFile
+from rollout_traces.store.export_source import MESSAGES, NO_VALUE, SIDE, TEXTS, ExportSource, FoundFile
 from rollout_traces.store.index import Index, Progress, logger
 from rollout_traces.store.indexing import IndexWriter
 from rollout_traces.store.reading import conversation_text, spaced

@@ -1,5 +1,14 @@
-"""An export as a source, on this machine or reached through fsspec: texts are read where they lie, rows are indexed by
-`exports.index`.
+"""A partitioned export as a source, on this machine or reached through fsspec, without Trackio: texts are read where they
+lie, rows are indexed by `export_index`.
+
+`export.export_partitioned` writes it:
+
+    run=run-001/step=12/part-0.parquet     a row a rollout
+    _rollout_traces/about.json             project, runs, their configurations and attempts
+    _rollout_traces/metrics.arrow          the logged scalars as they were stored
+    _columns/<name>/*.parquet              further columns by trace id, see `store.columns.side`
+
+Names that begin with `_` are no data to readers of hive folders.
 """
 
 from __future__ import annotations
@@ -24,11 +33,19 @@ from rollout_traces.model.bounded_reading import on_disk, read
 from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.model.text import SAID
 from rollout_traces.store.columns.schema import ROW_BITS
-from rollout_traces.store.exports import ABOUT, MESSAGES, METADATA, METRICS, SIDE, SPANS, TEXTS
 from rollout_traces.store.places import cached_index_path
 from rollout_traces.store.rows import StoredTrace
 from rollout_traces.store.source import SCALARS, Source, SourceRun, SqlValue
 
+ABOUT = "_rollout_traces/about.json"
+METRICS = "_rollout_traces/metrics.arrow"
+SIDE = "_columns"
+SCHEMA_VERSION = 1
+MESSAGES, METADATA, SPANS = "messages", "metadata", "spans"
+TEXTS = (MESSAGES, METADATA, SPANS)
+"""Columns of traced rollouts that hold JSON text as Trackio stored it; `spans` hold the packed token track."""
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""In place of an unknown value in a folder's name."""
 PROTOCOLS = ("file", "s3", "gs", "gcs", "az", "abfs", "abfss", "hf")
 """Beginnings that an address may have; fsspec knows more, among them some that run or unpack what they find."""
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}
