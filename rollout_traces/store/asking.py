@@ -23,8 +23,17 @@ from rollout_traces.store import search
 from rollout_traces.store.columns.engine import Engine
 from rollout_traces.store.columns.rollout_table import State
 from rollout_traces.store.columns.schema import COMPUTED, INTERNAL, LABELLED, MEANINGS, Kind, quoted
-from rollout_traces.store.query.compiler import EVERY, Compiler, Sql, check_pattern, joined
-from rollout_traces.store.query.names import GROUP, Names, QueryColumn, group_column
+from rollout_traces.store.query.compiler import (
+    EVERY,
+    GROUP,
+    Compiler,
+    Names,
+    QueryColumn,
+    Sql,
+    check_pattern,
+    group_column,
+    joined,
+)
 from rollout_traces.store.query.nodes import All, Node, Not, Query, QuerySpan, Text
 from rollout_traces.store.query.nodes import Any as AnyOf
 from rollout_traces.store.query.parser import parse_query, parse_search, parse_sort

@@ -17,8 +17,7 @@ from rollout_traces.model.plain_values import INT64_MAX, INT64_MIN
 from rollout_traces.model.text import BRIEF
 from rollout_traces.store.asking import Asked, Asking, Scope
 from rollout_traces.store.columns.schema import INTERNAL, quoted
-from rollout_traces.store.query.compiler import EVERY, Sql, composed
-from rollout_traces.store.query.names import GROUP, QueryColumn
+from rollout_traces.store.query.compiler import EVERY, GROUP, QueryColumn, Sql, composed
 from rollout_traces.store.rows import Histogram, RowPage
 
 DEFAULT_ORDER = "-step, group, sample"

@@ -1,15 +1,19 @@
-"""Nodes -> SQL with parameters. No text of a query ever becomes part of a statement."""
+"""Nodes -> SQL with parameters, and the names that a query can use: columns, flags, figures of a rollout's group.
+
+No text of a query ever becomes part of a statement.
+"""
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, NoReturn
 
 from rollout_traces.errors import QueryError
-from rollout_traces.store.columns.schema import literal
-from rollout_traces.store.query.names import Names, QueryColumn
+from rollout_traces.store.columns.schema import INTERNAL, Kind, literal, quoted
 from rollout_traces.store.query.nodes import (
     All,
     Any,
@@ -35,10 +39,113 @@ from rollout_traces.store.query.nodes import (
     Value,
 )
 
-TermKind = Literal["number", "text", "tags", "mixed", "any"]
+ColumnKind = Literal["number", "text", "tags", "mixed"]
+ALIASES = {
+    "tool": "tool_names",
+    "tools": "tool_names",
+    "error": "error_signatures",
+    "label": "labels",
+    "note": "notes",
+}
+"""Shorter names that people type."""
+GROUP = {
+    "group.mean": ("group_mean", "mean reward of the rollout's group"),
+    "group.std": ("group_std", "population standard deviation of the group's rewards"),
+    "group.size": ("group_rows", "rollouts in the group"),
+    "group.tied": ("group_tied", "1 where all rewards of the group are known and equal, with two or more"),
+    "group.min": ("group_min", "lowest reward of the group"),
+    "group.max": ("group_max", "highest reward of the group"),
+}
+"""Name in a query -> column of the group's figures, and what it means."""
+ANSWER = ("answer", "parsed_answer")
+"""Columns that hold the answer; the first that is known counts."""
+
+
+def group_column(name: str) -> str:
+    """The column of `rollouts` that holds a figure of the group; a name that no column of a run has."""
+    return f"__{GROUP[name][0]}"
+
+
+@dataclass(frozen=True)
+class QueryColumn:
+    """A column that a query can name.
+
+    Attributes:
+        kind: what its values are.
+        sql: the SQL that reads it.
+        reads: columns of the table that it needs; a figure of the group by its name in a query.
+    """
+
+    name: str
+    kind: ColumnKind
+    sql: str
+    reads: tuple[str, ...]
+
+    @property
+    def uncast(self) -> str:
+        """The SQL that leaves booleans as they are."""
+        return self.sql.removeprefix("CAST(").removesuffix(" AS TINYINT)")
+
+    @property
+    def number(self) -> str:
+        """The SQL that reads it as a number, null where it is none."""
+        return f"TRY_CAST({self.sql} AS DOUBLE)" if self.kind != "tags" else "CAST(NULL AS DOUBLE)"
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of one state of the table.
+
+    Attributes:
+        kinds: the kind of every column.
+        all_flags: gives the names of the flags that this version raises or that rows have; asked only where a name is
+            no column.
+    """
+
+    kinds: Mapping[str, Kind]
+    all_flags: Callable[[], frozenset[str]] = frozenset
+
+    def column(self, name: str) -> QueryColumn | None:
+        """The column of a name, None where there is none."""
+        if name in GROUP:
+            return QueryColumn(name, "number", group_column(name), (name,))
+        if name == "answer":
+            both = ", ".join(quoted(each) for each in ANSWER)
+            return QueryColumn(name, "text", f"coalesce({both})", ANSWER)
+        name = name if name in self.kinds else ALIASES.get(name, name)
+        kind = self.kinds.get(name)
+        if kind is None or name in INTERNAL:
+            return None
+        sql = quoted(name)
+        held: ColumnKind = kind if kind == "text" or kind == "tags" or kind == "mixed" else "number"
+        return QueryColumn(name, held, f"CAST({sql} AS TINYINT)" if kind == "bool" else sql, (name,))
+
+    @cached_property
+    def flags(self) -> frozenset[str]:
+        """The names of all flags."""
+        return self.all_flags()
+
+    @cached_property
+    def all(self) -> tuple[str, ...]:
+        """Every column's name."""
+        return (*(name for name in self.kinds if name not in INTERNAL), *GROUP, *ALIASES)
+
+    def hint(self, name: str) -> str:
+        """Guesses what was meant by a name that is none, as a sentence behind a blank; else nothing."""
+        near = difflib.get_close_matches(name, [*self.all, *self.flags], n=1) or [
+            known for known in self.all if known.endswith("/" + name)
+        ]
+        return f" Did you mean {near[0]}?" if near else ""
+
+    def flag_hint(self, name: str) -> str:
+        """The same for a flag."""
+        near = difflib.get_close_matches(name, list(self.flags), n=1)
+        return f" Did you mean {near[0]}?" if near else f" Flags: {', '.join(sorted(self.flags))}."
+
+
+TermKind = ColumnKind | Literal["any"]
 MOST_PATTERN = 1000
 """Characters of a regular expression."""
-
 _HYPHENATED = re.compile(r"[^\W\d][\w.]*(?:-[\w.]+)+")
 """`vllm-1`: a word as engines and runs are called, which is a difference beside numbers."""
 MOST_ARGUMENTS = 32
@@ -166,7 +273,7 @@ class Compiler:
 
     def _bare(self, node: Bare) -> Sql:
         term = node.term
-        if isinstance(term, Name) and not self._names_a_value(term) and self.names.is_flag(term.name):
+        if isinstance(term, Name) and self._names_a_flag(term):
             return self._has_name("flags", term.name, term.span)
         value = self._value(term)
         if isinstance(term, Constant) and not isinstance(term.value, int):
@@ -203,7 +310,7 @@ class Compiler:
         column = self.column(column_name, of or span)
         if column.kind != "tags":
             self._refuse(of or span, f"{column_name} is no list of names; use {column_name} = '{name}'.")
-        if column_name == "flags" and not self.names.is_flag(name):
+        if column_name == "flags" and name not in self.names.flags:
             self._refuse(span, f"no flag {name!r}.{self.names.flag_hint(name)}")
         return Sql(f"list_contains({column.sql}, ?)", (name,))
 
@@ -266,8 +373,8 @@ class Compiler:
 
     def _arithmetic(self, term: Arithmetic) -> Valued:
         divisor = "nullif({}, 0)" if term.sign in ("/", "%") else "{}"
-        sides = self._number(term.left), self._number(term.right)
-        return Valued(composed(f"({{}} {term.sign} {divisor})", *sides), "number", term.span)
+        sql = composed(f"({{}} {term.sign} {divisor})", self._number(term.left), self._number(term.right))
+        return Valued(sql, "number", term.span)
 
     def _call(self, term: Call) -> Valued:
         if term.function not in _FUNCTIONS:
@@ -308,13 +415,12 @@ class Compiler:
             return Valued(Sql("?", (word,)), "text", term.span)
         if isinstance(term, Name) and beside.kind in ("text", "mixed") and not self._names_a_value(term):
             return Valued(Sql("?", (term.name,)), "text", term.span)
-        if isinstance(term, Name) and not self._names_a_value(term) and self.names.is_flag(term.name):
+        if isinstance(term, Name) and self._names_a_flag(term):
             self._refuse(term.span, f"{term.name} is a flag; use flags has {term.name}.")
         value = self._value(term)
         if value.kind == "any":
             self._refuse(term.span, "null has no order; use 'is null' or 'is not null'.")
-        fits = beside.kind == value.kind or "mixed" in (beside.kind, value.kind)
-        if not fits:
+        if beside.kind != value.kind and "mixed" not in (beside.kind, value.kind):
             holds = "numbers" if beside.kind == "number" else "texts, which stand in quotes"
             shown = repr(term.value) if isinstance(term, Constant) else self._said(value.span)
             self._refuse(beside.span, f"{self._said(beside.span)} holds {holds}; found {shown}.")
@@ -327,6 +433,9 @@ class Compiler:
 
     def _names_a_value(self, term: Name) -> bool:
         return self.names.column(term.name) is not None or _as_arithmetic(term, self.names) is not None
+
+    def _names_a_flag(self, term: Name) -> bool:
+        return not self._names_a_value(term) and term.name in self.names.flags
 
     def _said(self, span: QuerySpan) -> str:
         return self.source[span.start : span.stop].strip("`") or "this"
@@ -368,13 +477,10 @@ def _comparable(left: Valued, right: Valued) -> Sql:
 
 def _as_arithmetic(term: Name, names: Names) -> Arithmetic | None:
     """`a/b` and `component/x-component/y` are one word to the lexer; here they become sums of columns."""
-    text = term.name
+    text, start = term.name, term.span.start
     for at in range(len(text) - 2, 0, -1):
-        if text[at] not in "+-/":
-            continue
         left, right = text[:at], text[at + 1 :]
-        start = term.span.start
-        if names.column(right) is None:
+        if text[at] not in "+-/" or names.column(right) is None:
             continue
         below: Term = Name(left, QuerySpan(start, start + at))
         if names.column(left) is None:
