@@ -19,11 +19,11 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from rollout_traces.errors import FileRefused
-from rollout_traces.model.lean_process import leave_pandas_out
 from rollout_traces.model.text import SAID
 from rollout_traces.model.units import GB, MB
 
@@ -331,6 +331,17 @@ def _hand_over(data: Any, out: IO[bytes]) -> None:
     out.write(_LENGTH.pack(len(data)))
     out.write(data)
     out.flush()
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("pandas is left out of this process", name=fullname)
+
+
+def leave_pandas_out() -> None:
+    """Keeps this process without pandas, which pyarrow would import, as on a machine that has none."""
+    sys.meta_path.insert(0, _NoPandas())
 
 
 def bound_memory(more: int) -> None:

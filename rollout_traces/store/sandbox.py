@@ -18,8 +18,7 @@ import orjson
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
-from rollout_traces.model.bounded_reading import bound_memory
-from rollout_traces.model.lean_process import leave_pandas_out
+from rollout_traces.model.bounded_reading import bound_memory, leave_pandas_out
 from rollout_traces.model.text import SAID
 from rollout_traces.model.units import GB, MB
 from rollout_traces.store.columns.engine import Engine

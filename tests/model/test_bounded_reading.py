@@ -259,3 +259,11 @@ class TestJsonOfMany:
 
     def test_a_small_text_is_not_counted(self) -> None:
         check_values(b"{" * bounded_reading.SMALL)
+
+
+def test_pandas_left_out_is_as_if_not_installed() -> None:
+    code = (
+        "from rollout_traces.model.bounded_reading import leave_pandas_out\nleave_pandas_out()\nimport pandas"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError: pandas is left out")
