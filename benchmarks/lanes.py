@@ -70,7 +70,7 @@ def measure_funnel(folder: Path, n_rows: int, repeats: int) -> None:
     if not (folder / f"{PROJECT}.db").exists():
         for first in range(0, n_steps, 100):
             write_steps(range(first, min(first + 100, n_steps)))
-    from rollout_traces.inspector.pages.funnel import funnel
+    from rollout_traces.inspector.pages.lane_tables import funnel
     from rollout_traces.inspector.workspace import SplitView, Workspace
 
     workspace = Workspace(folder=folder)
