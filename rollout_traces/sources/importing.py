@@ -6,20 +6,23 @@ Rows go through a `RolloutLogger`, so ledger, metrics, flags, selection and trac
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.errors import ConfigError
+from rollout_traces.errors import BatchError, ConfigError
+from rollout_traces.logger.arguments import check_split
 from rollout_traces.logger.attempts import attempts_of, now
 from rollout_traces.logger.rollout_logger import RolloutLogger
+from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.units import HOUR, MINUTE
+from rollout_traces.sources.base import TRAIN, Fields
+from rollout_traces.sources.formats.chat_jsonl import rows_of
 from rollout_traces.sources.problems import Problems
-from rollout_traces.sources.re_encode import ReEncoder
 from rollout_traces.sources.rows import RolloutRow
-from rollout_traces.sources.run_import import FileImport, ImportedRun, RunImport, rollouts_given
+from rollout_traces.sources.run_import import FileImport, ImportedRun, ReEncoder, RunImport
 from rollout_traces.sources.scan import FoundRun, scan
 from rollout_traces.sources.state import FileState, ImportState, only_import_of
 from rollout_traces.sources.trackio_traces import PREFIX, project_path, rows_of_project
@@ -221,16 +224,43 @@ def _import_given(
     importer = loggers.import_of(name)
     try:
         for n, item in enumerate(source, 1):
-            for found in rollouts_given(item, n, report.problems):
-                if isinstance(found, RolloutRow):
-                    importer.add(found)
-                else:
-                    importer.add_batch(*found)
+            _add_given(importer, item, n, report.problems)
             if progress is not None:
                 progress(n, n)
     finally:
-        importer.close_all()
+        importer.queue.close_all()
         loggers.finish()
+
+
+def _add_given(importer: RunImport, item: Any, n: int, problems: Problems) -> None:
+    """Takes one item of an iterator.
+
+    Args:
+        importer: takes its rows or batches.
+        item: a `RolloutRow`; a mapping with `messages`; `(step, batch)` or `(step, split, batch)` with a
+            `RolloutBatch` or a mapping of its arrays.
+        n: its number in the iterator.
+        problems: where values that cannot be understood are noted.
+
+    Raises:
+        BatchError: it is something else; the text says what was seen.
+    """
+    if isinstance(item, RolloutRow):
+        importer.add(item)
+    elif isinstance(item, Mapping):
+        for row in rows_of(Fields(item, Path("given"), n, problems), None, TRAIN):
+            importer.add(row)
+    elif isinstance(item, tuple) and len(item) in (2, 3) and isinstance(item[0], int):
+        step, *between, batch = item
+        split = between[0] if between else TRAIN
+        check_split(split)
+        for part in RolloutBatch.from_any(batch):
+            importer.add_batch(step, split, part)
+    else:
+        raise BatchError(
+            f"rollouts: seen {type(item).__name__}. Expected (step, batch), (step, split, batch), a mapping with "
+            "messages, or a RolloutRow."
+        )
 
 
 def _import_project(
@@ -312,7 +342,7 @@ class _Loggers:
     def close_steps(self) -> None:
         """Closes every open step."""
         if self._import is not None:
-            self._import.close_all()
+            self._import.queue.close_all()
 
     def finish(self) -> None:
         """Closes every open step, and waits until everything is stored."""
