@@ -163,8 +163,8 @@ def _carry_out(store: Store, plan: RemovalPlan, spooled: list[Left]) -> None:
     from pathlib import Path
 
     from rollout_traces.errors import StoreError
-    from rollout_traces.sink import removal
-    from rollout_traces.store.columns.side import remove_rows
+    from rollout_traces.sink import folder as trackio_folder
+    from rollout_traces.store.columns import remove_rows
 
     for left in spooled:
         if left.in_use:
@@ -177,12 +177,12 @@ def _carry_out(store: Store, plan: RemovalPlan, spooled: list[Left]) -> None:
     for left in spooled:
         if left.manifest.run_id in plan.runs:
             left.folder.remove()
-    removal.remove_traces(plan.project, plan.traces, plan.ledger_rows)
-    removal.remove_runs(plan.project, plan.runs)
-    failed = removal.remove_media(plan.media)
+    trackio_folder.remove_traces(plan.project, plan.traces, plan.ledger_rows)
+    trackio_folder.remove_runs(plan.project, plan.runs)
+    failed = trackio_folder.remove_media(plan.media)
     if failed:
         typer.echo(f"{failed} media files could not be deleted.", err=True)
-    if not removal.shrink(plan.project):
+    if not trackio_folder.shrink(plan.project):
         typer.echo("Somebody is writing: the file shrinks at the next deletion.", err=True)
     remove_rows(Path(store.side_folder), plan.traces)
     store.live.forget(plan.runs)

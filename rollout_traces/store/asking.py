@@ -20,9 +20,8 @@ from rollout_traces.errors import StoreError
 from rollout_traces.ledger.groups import TIED_SQL
 from rollout_traces.model.plain_values import INT64_MAX, INT64_MIN
 from rollout_traces.store import search
-from rollout_traces.store.columns.engine import Engine
-from rollout_traces.store.columns.rollout_table import State
-from rollout_traces.store.columns.schema import COMPUTED, INTERNAL, LABELLED, MEANINGS, Kind, quoted
+from rollout_traces.store.columns import COMPUTED, INTERNAL, LABELLED, MEANINGS, Kind, quoted
+from rollout_traces.store.engine import Engine
 from rollout_traces.store.query.compiler import (
     EVERY,
     GROUP,
@@ -37,6 +36,7 @@ from rollout_traces.store.query.compiler import (
 from rollout_traces.store.query.nodes import All, Node, Not, Query, QuerySpan, Text
 from rollout_traces.store.query.nodes import Any as AnyOf
 from rollout_traces.store.query.parser import parse_query, parse_search, parse_sort
+from rollout_traces.store.rollout_table import State
 from rollout_traces.store.rows import PLACE, ColumnInfo, TraceRow
 from rollout_traces.store.source import Source
 from rollout_traces.store.time_limit import waiting_for_another

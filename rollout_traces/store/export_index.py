@@ -15,7 +15,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.model.bounded_reading import on_disk, read, schema_of
 from rollout_traces.model.private_files import make_folder
 from rollout_traces.store import manifest
-from rollout_traces.store.columns.schema import (
+from rollout_traces.store.columns import (
     ALWAYS,
     PLACE,
     ROW_BITS,

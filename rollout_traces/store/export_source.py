@@ -6,7 +6,7 @@ lie, rows are indexed by `export_index`.
     run=run-001/step=12/part-0.parquet     a row a rollout
     _rollout_traces/about.json             project, runs, their configurations and attempts
     _rollout_traces/metrics.arrow          the logged scalars as they were stored
-    _columns/<name>/*.parquet              further columns by trace id, see `store.columns.side`
+    _columns/<name>/*.parquet              further columns by trace id, see `store.columns`
 
 Names that begin with `_` are no data to readers of hive folders.
 """
@@ -32,7 +32,7 @@ from rollout_traces.errors import ConfigError, StoreError, extra
 from rollout_traces.model.bounded_reading import on_disk, read
 from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.model.text import SAID
-from rollout_traces.store.columns.schema import ROW_BITS
+from rollout_traces.store.columns import ROW_BITS
 from rollout_traces.store.places import cached_index_path
 from rollout_traces.store.rows import StoredTrace
 from rollout_traces.store.source import SCALARS, Source, SourceRun, SqlValue

@@ -22,8 +22,13 @@ from rollout_traces.errors import StoreError
 from rollout_traces.model.private_files import make_folder, open_file
 from rollout_traces.store import manifest
 from rollout_traces.store.asking import Asking, RememberedAnswers
-from rollout_traces.store.columns.engine import Engine
-from rollout_traces.store.columns.rollout_table import (
+from rollout_traces.store.columns import SideColumns, read_side_columns
+from rollout_traces.store.engine import Engine
+from rollout_traces.store.indexing import StepWriter, refresh_tables
+from rollout_traces.store.labels import LabelBook
+from rollout_traces.store.manifest import FEWEST_JOINED, compact, meta, set_meta
+from rollout_traces.store.reading import read_trace
+from rollout_traces.store.rollout_table import (
     DamagedSegment,
     RolloutTable,
     SegmentFile,
@@ -31,11 +36,6 @@ from rollout_traces.store.columns.rollout_table import (
     check_segment,
     remove_unknown,
 )
-from rollout_traces.store.columns.side import SideColumns, read_side_columns
-from rollout_traces.store.indexing import StepWriter, refresh_tables
-from rollout_traces.store.labels import LabelBook
-from rollout_traces.store.manifest import FEWEST_JOINED, compact, meta, set_meta
-from rollout_traces.store.reading import read_trace
 from rollout_traces.store.source import Connections, Source
 
 logger = logging.getLogger("rollout_traces")

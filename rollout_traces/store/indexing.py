@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store import manifest
-from rollout_traces.store.columns.rollout_table import write_segment
-from rollout_traces.store.columns.schema import ROW_BITS, assemble, read_ledger
+from rollout_traces.store.columns import ROW_BITS, assemble, read_ledger
 from rollout_traces.store.logged_tables import table_of
 from rollout_traces.store.reading import DIGEST, Reading, read_trace
+from rollout_traces.store.rollout_table import write_segment
 from rollout_traces.store.source import PAGE_BYTES, Source
 
 logger = logging.getLogger("rollout_traces")

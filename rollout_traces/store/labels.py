@@ -28,7 +28,7 @@ from rollout_traces.model.private_files import open_file, take_folder, why_not_b
 from rollout_traces.model.text import BRIEF, fresh_name
 from rollout_traces.model.transcript import Transcript
 from rollout_traces.model.units import MB
-from rollout_traces.store.columns.schema import LABELLED, type_of
+from rollout_traces.store.columns import LABELLED, type_of
 
 Kind = Literal["label", "note", "removed"]
 KINDS: tuple[Kind, ...] = ("label", "note", "removed")

@@ -18,15 +18,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollout_traces.model.packed_arrays import MADE_UP
-from rollout_traces.store.columns.rollout_table import (
+from rollout_traces.store.columns import ALWAYS, kind_of, stacked, stored_name, type_of
+from rollout_traces.store.reading import SIGNS
+from rollout_traces.store.rollout_table import (
     SegmentFile,
     State,
     check_segment,
     superseded_from,
     write_segment,
 )
-from rollout_traces.store.columns.schema import ALWAYS, kind_of, stacked, stored_name, type_of
-from rollout_traces.store.reading import SIGNS
 
 INDEX_VERSION = 1
 """Another version in a file means that the index is built anew."""

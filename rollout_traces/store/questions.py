@@ -16,7 +16,7 @@ from rollout_traces.ledger.columns import NULL_INT, Kind, Ledger, kind_of
 from rollout_traces.model.plain_values import INT64_MAX, INT64_MIN
 from rollout_traces.model.text import BRIEF
 from rollout_traces.store.asking import Asked, Asking, Scope
-from rollout_traces.store.columns.schema import INTERNAL, quoted
+from rollout_traces.store.columns import INTERNAL, quoted
 from rollout_traces.store.query.compiler import EVERY, GROUP, QueryColumn, Sql, composed
 from rollout_traces.store.rows import Histogram, RowPage
 

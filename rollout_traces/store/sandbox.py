@@ -21,8 +21,8 @@ from rollout_traces.errors import StoreError
 from rollout_traces.model.bounded_reading import bound_memory, leave_pandas_out
 from rollout_traces.model.text import SAID
 from rollout_traces.model.units import GB, MB
-from rollout_traces.store.columns.engine import Engine
-from rollout_traces.store.columns.rollout_table import State
+from rollout_traces.store.engine import Engine
+from rollout_traces.store.rollout_table import State
 
 MOST_MEMORY = 2 * GB
 """Bytes of address space that a statement may take beyond what its process has when it starts."""

@@ -13,7 +13,7 @@ import orjson
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store.columns.engine import Engine
+from rollout_traces.store.engine import Engine
 from rollout_traces.store.query.nodes import Text
 from rollout_traces.store.reading import SIGNS, message_texts, part_text, spaced
 from rollout_traces.store.source import Source

@@ -12,7 +12,7 @@ import numpy as np
 from rollout_traces.errors import StoreError
 from rollout_traces.ledger.groups import ZERO_ADVANTAGE, GroupIndex, tied_groups
 from rollout_traces.store.asking import Asking
-from rollout_traces.store.columns.rollout_table import TRAINING
+from rollout_traces.store.rollout_table import TRAINING
 from rollout_traces.store.rows import Group, RunInfo, StepGroups, StepInfo, TraceRow
 
 Place = tuple[str, str, int]

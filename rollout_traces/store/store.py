@@ -201,7 +201,7 @@ class Store(StoreTables):
 
     @property
     def side_folder(self) -> str:
-        """The place of this project's side tables, see `store.columns.side`: a folder, or an address."""
+        """The place of this project's side tables, see `store.columns`: a folder, or an address."""
         return self.source.side_folder()
 
     def forget_answers(self) -> None:

@@ -15,8 +15,8 @@ from rollout_traces.model.text import encodable
 from rollout_traces.model.units import MINUTE
 from rollout_traces.store import questions, steps
 from rollout_traces.store.asking import EVERYTHING, Asking, Scope, Steps, Which, groups_table
-from rollout_traces.store.columns.engine import check_select
-from rollout_traces.store.columns.schema import METRICS, type_of
+from rollout_traces.store.columns import METRICS, type_of
+from rollout_traces.store.engine import check_select
 from rollout_traces.store.index import Index
 from rollout_traces.store.rows import RunInfo, StoredTrace
 from rollout_traces.store.scalars import Scalars, Series

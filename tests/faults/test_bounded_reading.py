@@ -29,7 +29,7 @@ from rollout_traces.steps.preflight import load_batch
 from rollout_traces.sources.base import FileReading
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.scan import scan
-from rollout_traces.store.columns.side import SideColumns, read_side_columns
+from rollout_traces.store.columns import SideColumns, read_side_columns
 
 kind, path, n, more = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 pages = int(Path("/proc/self/statm").read_text().split()[0])

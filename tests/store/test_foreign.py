@@ -15,7 +15,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.ledger.columns import pack
 from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.store import Store, open_store
-from rollout_traces.store.columns.schema import read_ledger
+from rollout_traces.store.columns import read_ledger
 from rollout_traces.store.reading import group_number, read_trace
 from rollout_traces.store.rows import StoredTrace
 from rollout_traces.trace.conversion import TRACK_KEY, TraceRecord, read_transcript

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store import Store, manifest, open_store, source
+from rollout_traces.store import Store, manifest, open_store, rollout_table, source
 from rollout_traces.store.asking import Asking
-from rollout_traces.store.columns import rollout_table
 from rollout_traces.store.source import LocalSource
 from tests.store.projects import PROJECT, RUN, RUN_ID, conversation, make_ledger, store_values, write_step
 

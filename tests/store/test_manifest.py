@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_traces.store import manifest
-from rollout_traces.store.columns.engine import Engine
-from rollout_traces.store.columns.rollout_table import RolloutTable, write_segment
-from rollout_traces.store.columns.schema import column_of, quoted
+from rollout_traces.store.columns import column_of, quoted
+from rollout_traces.store.engine import Engine
 from rollout_traces.store.manifest import compact
+from rollout_traces.store.rollout_table import RolloutTable, write_segment
 
 COLUMNS = {
     "few": lambda at: float(at % 2),

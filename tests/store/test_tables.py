@@ -10,7 +10,7 @@ import pytest
 
 from rollout_traces.errors import StoreError
 from rollout_traces.store import QueryError, Store, index, open_store
-from rollout_traces.store.columns.engine import Engine
+from rollout_traces.store.engine import Engine
 from rollout_traces.store.questions import Measure
 from tests.store.projects import PROJECT, RUN, make_ledger, write_step
 

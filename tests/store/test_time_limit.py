@@ -14,7 +14,7 @@ from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.inspector.server import answered
 from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.store import Store
-from rollout_traces.store.columns.engine import Engine
+from rollout_traces.store.engine import Engine
 from rollout_traces.store.time_limit import check_time, stopping, time_limit
 
 ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range + b.range < 0"

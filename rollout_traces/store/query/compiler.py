@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Literal, NoReturn
 
 from rollout_traces.errors import QueryError
-from rollout_traces.store.columns.schema import INTERNAL, Kind, literal, quoted
+from rollout_traces.store.columns import INTERNAL, Kind, literal, quoted
 from rollout_traces.store.query.nodes import (
     All,
     Any,

@@ -13,7 +13,7 @@ import pytest
 import trackio.context_vars
 
 import rollout_traces as rt
-from rollout_traces.sink.home import DiskUse, make_trackio_folder
+from rollout_traces.sink.folder import DiskUse, make_trackio_folder
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.trackio_home import use_trackio_home
 

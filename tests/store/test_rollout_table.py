@@ -9,9 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rollout_traces.store.columns import rollout_table
-from rollout_traces.store.columns.engine import Engine
-from rollout_traces.store.columns.rollout_table import (
+from rollout_traces.store import rollout_table
+from rollout_traces.store.columns import column_of, kind_of, stacked, type_of
+from rollout_traces.store.engine import Engine
+from rollout_traces.store.labels import Labelled, new_entry
+from rollout_traces.store.rollout_table import (
     DamagedSegment,
     RolloutTable,
     SegmentFile,
@@ -21,8 +23,6 @@ from rollout_traces.store.columns.rollout_table import (
     superseded_sql,
     write_segment,
 )
-from rollout_traces.store.columns.schema import column_of, kind_of, stacked, type_of
-from rollout_traces.store.labels import Labelled, new_entry
 
 
 class TestSuperseded:

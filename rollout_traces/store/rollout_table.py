@@ -23,8 +23,7 @@ import pyarrow.parquet as pq
 from rollout_traces.errors import StoreError
 from rollout_traces.model.private_files import write_file
 from rollout_traces.model.text import fresh_name
-from rollout_traces.store.columns.engine import Engine
-from rollout_traces.store.columns.schema import (
+from rollout_traces.store.columns import (
     ALWAYS,
     COMPUTED,
     INTERNAL,
@@ -32,13 +31,14 @@ from rollout_traces.store.columns.schema import (
     PLACE,
     TRACE,
     Kind,
+    SideColumns,
     common_kind,
     literal,
     quoted,
     sql_cast,
     sql_type,
 )
-from rollout_traces.store.columns.side import SideColumns
+from rollout_traces.store.engine import Engine
 from rollout_traces.store.labels import Labelled
 
 SUFFIX = ".parquet"

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from rollout_traces.errors import StoreError
-from rollout_traces.store.columns.engine import Engine, check_select
+from rollout_traces.store.engine import Engine, check_select
 
 
 class TestNothingIsReached:
@@ -70,7 +70,7 @@ class TestOrder:
 
 LET_GO = """
 import time
-from rollout_traces.store.columns.engine import Engine
+from rollout_traces.store.engine import Engine
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
