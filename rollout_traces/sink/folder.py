@@ -212,7 +212,7 @@ def shrink(project: str) -> bool:
 
     path = SQLiteStorage.get_project_db_path(project)
     with SQLiteStorage._get_process_lock(project):
-        connection = sqlite3.connect(path, timeout=TIMEOUT, isolation_level=None)
+        connection = sqlite3.connect(path, timeout=5, isolation_level=None)
         try:
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
