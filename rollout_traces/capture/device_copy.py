@@ -24,10 +24,8 @@ from rollout_traces.model.batch import (
     RolloutBatch,
 )
 from rollout_traces.model.transcript import INT_TRACKS
+from rollout_traces.spool.record import ALIGN, GROWTH
 
-_ALIGN = 64
-GROWTH = 1.25
-"""Room that memory which is kept is made with, for a hand-over that is a little larger."""
 _ABOVE_ZERO = ("loss_mask", "response_mask")
 """Masks that hold where they are above 0, as on the host; the attention mask does where it is not 0."""
 MAX_IN_FLIGHT = 8
@@ -240,7 +238,7 @@ def _slots(batches: Sequence[RolloutBatch]) -> list[Slot]:
             if on_gpu(value):
                 slot = Slot(part, key, name, value, _carried_as(key, value), at)
                 slots.append(slot)
-                at += -(-slot.n_bytes // _ALIGN) * _ALIGN
+                at += -(-slot.n_bytes // ALIGN) * ALIGN
     return slots
 
 

@@ -32,6 +32,7 @@ from rollout_traces.model.text import fresh_name
 from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
 from rollout_traces.model.units import MB
 from rollout_traces.spool.record import (
+    ALIGN,
     ROLLOUTS,
     RecordBuffer,
     batch_from_record,
@@ -141,9 +142,9 @@ class Capture:
             "group_ids": group_ids,
             **_float_columns(parts),
         }
-        column_bytes = len(columns) * (len(lengths) * 8 + 64)
+        column_bytes = len(columns) * (lengths.nbytes + ALIGN)
         self._reserve_scratch(N)
-        self._buffer.clear(N * per_token + column_bytes + 64 * 16)
+        self._buffer.clear(N * per_token + column_bytes + 16 * ALIGN)
         for name, column in columns.items():
             self._buffer.reserve(name, column.dtype, len(column))[:] = column
         source = self._tokens(parts, N)
@@ -207,12 +208,16 @@ class Capture:
             else:
                 part.gather("response_mask" if source == "given" else "loss_mask", inside, False)
             at += part.n_kept
-        self._buffer.reserve("response_mask", np.uint8, -(-N // 8))[:] = np.packbits(bools)
+        self._put_mask("response_mask", bools)
 
     def _mask(self, parts: Sequence[CapturedPart], key: str, N: int) -> None:
         bools = self._bools[:N]
         _gather(parts, key, bools, fill=False)
-        self._buffer.reserve(key, np.uint8, -(-N // 8))[:] = np.packbits(bools)
+        self._put_mask(key, bools)
+
+    def _put_mask(self, key: str, bools: np.ndarray) -> None:
+        packed = np.packbits(bools)
+        self._buffer.reserve(key, packed.dtype, len(packed))[:] = packed
 
     def _int_track(self, parts: Sequence[CapturedPart], key: str, N: int) -> None:
         wide = self._ints[:N]

@@ -153,7 +153,7 @@ def char_ends(data: bytes, starts: np.ndarray, edges: Sequence[int]) -> tuple[li
         text = data.decode("ascii")
         return [text[a:b] for a, b in pairwise(edges)], starts
     values = np.frombuffer(data, np.uint8)
-    is_start = (values & 0xC0) != 0x80
+    is_start = _begins_character(values)
     inner = [edge for edge in edges if edge < len(data)]
     if is_start[inner].all():
         try:
@@ -175,8 +175,13 @@ def char_positions(data: bytes) -> np.ndarray:
     """
     values = np.frombuffer(data, np.uint8)
     is_end = np.zeros(len(data), bool)
-    _decode_piece(data, is_end, (values & 0xC0) != 0x80)
+    _decode_piece(data, is_end, _begins_character(values))
     return np.concatenate([np.zeros(1, np.int64), np.flatnonzero(is_end) + 1])
+
+
+def _begins_character(values: np.ndarray) -> np.ndarray:
+    """bool [bytes]: in UTF-8 every byte of a character but the first has the same two highest bits."""
+    return (values & 0xC0) != 0x80
 
 
 def _completed(is_start: np.ndarray) -> np.ndarray:

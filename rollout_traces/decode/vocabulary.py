@@ -188,10 +188,10 @@ def decode_text(tokenizer: Any, ids: list[int]) -> str:
 
 
 def _byte_characters() -> dict[str, int]:
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    table = {chr(b): b for b in printable}
-    table.update({chr(0x100 + i): b for i, b in enumerate(b for b in range(256) if b not in set(printable))})
-    return table
+    n_bytes = 0x100
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, n_bytes)]
+    others = sorted(set(range(n_bytes)) - set(printable))
+    return {chr(b): b for b in printable} | {chr(n_bytes + i): b for i, b in enumerate(others)}
 
 
 _TIKTOKEN_PATHS = (

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rollout_traces.errors import ConfigError
+from rollout_traces.model.text import MOST
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -402,7 +403,7 @@ def fetch_refusal(headers: Mapping[str, str], method: str, framed: bool) -> str 
 
 def printable(text: str) -> str:
     """A text of a request, short, in quotes and ASCII."""
-    return repr(text[:80].encode("ascii", "replace").decode())
+    return repr(text[:MOST].encode("ascii", "replace").decode())
 
 
 def _origin(text: str) -> tuple[str, str, int] | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -496,4 +497,4 @@ def _fits(value: float) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**1000)
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) <= sys.float_info.max)

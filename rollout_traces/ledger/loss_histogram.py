@@ -22,8 +22,8 @@ from rollout_traces.model.packed_batch import PackedBatch
 
 MAX_BYTES = 10_000
 """Bytes of a packed histogram at most."""
-MEDIUM_EDGES = tuple(math.log(r) for r in (0.2, 0.5, 0.8, 1.0, 1.2, 1.28, 2, 3, 5))
 COARSE_EDGES = tuple(math.log(r) for r in (0.5, 0.8, 1.2, 2))
+MEDIUM_EDGES = tuple(sorted([*COARSE_EDGES, *(math.log(r) for r in (0.2, 1.0, 1.28, 3, 5))]))
 _NEAR_ONE = tuple(sign * nats for nats in (0.02, 0.05) for sign in (-1, 1))
 EDGES = tuple(sorted([*MEDIUM_EDGES, *_NEAR_ONE, math.log(0.9), math.log(1.1)]))
 """Edges of the bins of a log ratio, nats; the first and the last bin are open, and -1 is unknown."""

@@ -48,6 +48,8 @@ MAX_MEMORY_BYTES = GB
 """Bytes that may wait in memory, where a redact hook keeps the spool off the disk."""
 LINGER = 20.0
 """Seconds that a rank which is finished waits for those that hand over through it, at most."""
+NOT_STORED = 0.1
+"""Seconds that the worker and alerts on their way are given where not all was stored in time."""
 PAUSE = 0.05
 """Seconds between two looks at the other ranks' spools, once finished."""
 
@@ -134,9 +136,9 @@ class LoggerPipeline(SpoolClient):
             self._receiver.close(deadline - time.monotonic())
         self._end_writing()
         self._wait_for_ranks(deadline)
-        self._worker.stop(min(timeout, 10.0) if stored else 0.1)
+        self._worker.stop(min(timeout, 10.0) if stored else NOT_STORED)
         if self._sink.webhook is not None:
-            self._sink.webhook.close(min(timeout, LAST_WAIT) if stored else 0.1)
+            self._sink.webhook.close(min(timeout, LAST_WAIT) if stored else NOT_STORED)
             self._last_counters = self._worker_counts()
         if isinstance(self._spool, MemorySpool):
             self._count_lost(self._spool.take_all())

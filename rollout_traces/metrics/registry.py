@@ -166,7 +166,7 @@ def describe(prefix: str, values: np.ndarray, stats: Sequence[str] = SPREAD) -> 
 
 def _statistic(values: np.ndarray, stat: str) -> float:
     if stat.startswith("p"):
-        return float(np.quantile(values, int(stat[1:]) / 100))
+        return float(np.percentile(values, int(stat[1:])))
     return float(getattr(values, stat)())
 
 

@@ -73,7 +73,7 @@ def shared_group() -> int | None:
 
 def allowed_mode() -> int:
     """The bits of a file's mode that may be set: those of the owner, with a group also its own for reading."""
-    return stat.S_IRWXU if shared_group() is None else 0o7750
+    return stat.S_IRWXU if shared_group() is None else GROUP_MODE | stat.S_ISUID | stat.S_ISVTX
 
 
 LOOK_EVERY = 10.0
@@ -212,7 +212,7 @@ def shrink(project: str) -> bool:
 
     path = SQLiteStorage.get_project_db_path(project)
     with SQLiteStorage._get_process_lock(project):
-        connection = sqlite3.connect(path, timeout=5, isolation_level=None)
+        connection = sqlite3.connect(path, isolation_level=None)
         try:
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

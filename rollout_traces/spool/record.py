@@ -34,9 +34,12 @@ _PREFIX = struct.Struct("<4sHHIIQQ")
 """magic, schema, rollouts, header length, header CRC, body length, body sum."""
 ROWS = "lengths"
 """The array of a hand-over that has an entry a rollout."""
-MOST_ROWS = 0xFFFF
+MOST_ROWS = int(np.iinfo(np.uint16).max)
 """Rollouts that a prefix can say; with more it says this."""
-_ALIGN = 64
+ALIGN = 64
+"""Arrays begin at multiples of so many bytes."""
+GROWTH = 1.25
+"""Room that memory which is kept is made with, for a hand-over that is a little larger."""
 
 
 class RecordError(StoreError):
@@ -84,7 +87,7 @@ class RecordBuffer:
         self._used = 0
         self._arrays = []
         if n_bytes + (1 << 16) > len(self._memory):
-            self._memory = np.zeros(int(n_bytes * 1.25) + MB, np.uint8)
+            self._memory = np.zeros(int(n_bytes * GROWTH) + MB, np.uint8)
 
     def reserve(self, name: str, dtype: Any, shape: int | Sequence[int]) -> np.ndarray:
         """An array of the record, its values not set.
@@ -95,7 +98,7 @@ class RecordBuffer:
         kind = np.dtype(dtype)
         shape = (shape,) if isinstance(shape, int) else tuple(int(side) for side in shape)
         size = math.prod(shape) * kind.itemsize
-        stop = self._used + -(-size // _ALIGN) * _ALIGN
+        stop = self._used + -(-size // ALIGN) * ALIGN
         if stop > len(self._memory):
             raise ValueError(
                 f"record: {stop} bytes needed, {len(self._memory)} taken. Clear with a larger size."
@@ -130,7 +133,7 @@ class RecordBuffer:
 def encode(record: Record) -> list[Any]:
     """A record's bytes as buffers to be written one after another."""
     buffer = RecordBuffer()
-    buffer.clear(sum(array.nbytes + _ALIGN for array in record.arrays.values()))
+    buffer.clear(sum(array.nbytes + ALIGN for array in record.arrays.values()))
     for name, array in record.arrays.items():
         buffer.reserve(name, array.dtype, array.shape)[...] = array
     return buffer.finish(record.kind, record.meta)
@@ -226,6 +229,9 @@ def _word_sum(body: np.ndarray) -> int:
 ROLLOUTS = "rollouts"
 """Kind of a record that carries a batch."""
 _INTS = (np.iinfo(np.int8), np.iinfo(np.int16))
+_INFINITE, _MINUS_INFINITE = np.array([np.inf, -np.inf], np.float16).view(np.uint16).tolist()
+_WITHOUT_SIGN = np.iinfo(np.int16).max
+"""Bits of float16."""
 _ROW_GROUPS = ("row_floats", "reward_components", "sample_metrics")
 _PLAIN_FIELDS = (
     "batch_id",
@@ -355,9 +361,9 @@ def float16_overflows(narrow: np.ndarray, wide: np.ndarray) -> bool:
         wide: float32 [N] that it was made from.
     """
     bits = narrow.view(np.uint16)
-    if not len(bits) or (bits.max() < 0xFC00 and narrow.view(np.int16).max() < 0x7C00):
+    if not len(bits) or (bits.max() < _MINUS_INFINITE and narrow.view(np.int16).max() < _INFINITE):
         return False
-    infinite = (bits & 0x7FFF) == 0x7C00
+    infinite = (bits & _WITHOUT_SIGN) == _INFINITE
     return bool(infinite.any()) and bool(np.isfinite(wide[infinite]).any())
 
 

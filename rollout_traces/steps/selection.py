@@ -12,6 +12,7 @@ import numpy as np
 from rollout_traces.errors import ConfigError
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.ledger.groups import GroupIndex, known_rewards, reward_failed, tie_decided, tied_groups
+from rollout_traces.model.text import HASH_BYTES
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,8 @@ def fixed_prompts(request: SelectionRequest) -> list[Selected]:
 
 
 def _place(prompt: str, seed: int) -> bytes:
-    salt = (seed & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "little")
-    return hashlib.blake2b(prompt.encode("utf-8", "replace"), digest_size=8, salt=salt).digest()
+    salt = (seed % 256**HASH_BYTES).to_bytes(HASH_BYTES, "little")
+    return hashlib.blake2b(prompt.encode("utf-8", "replace"), digest_size=HASH_BYTES, salt=salt).digest()
 
 
 def all_rows(request: SelectionRequest) -> list[Selected]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import blake2b
 from typing import Any, Literal, TypeVar
 
 import duckdb
@@ -19,6 +18,7 @@ import pyarrow as pa
 from rollout_traces.errors import StoreError
 from rollout_traces.ledger.groups import TIED_SQL
 from rollout_traces.model.plain_values import INT64_MAX, INT64_MIN
+from rollout_traces.model.text import IDENTITY_BYTES, short_hash
 from rollout_traces.store import search
 from rollout_traces.store.columns import COMPUTED, INTERNAL, LABELLED, MEANINGS, Kind, quoted
 from rollout_traces.store.engine import Engine
@@ -305,7 +305,7 @@ class Asking:
 
     def _hits(self, docs: np.ndarray) -> Sql:
         """The condition that a row has one of some conversations; its name says which, so that equals are equal."""
-        name = "found_" + blake2b(docs.tobytes(), digest_size=16).hexdigest()
+        name = "found_" + short_hash(docs.tobytes(), IDENTITY_BYTES).hex()
         column = pa.Array.from_buffers(pa.int64(), len(docs), [None, pa.py_buffer(docs.astype(np.int64))])
         self.cursor.register(name, pa.table([column], ["doc"]))
         return Sql(f"doc IN (SELECT doc FROM {name})")

@@ -22,7 +22,7 @@ _LOG = logging.getLogger("rollout_traces")
 _PREFIX = "table-"
 _FIRST = -(1 << 40)
 _ROW_BITS = 15
-_MOST_TABLES = 1 << (40 - _ROW_BITS)
+_MOST_TABLES = -_FIRST >> _ROW_BITS
 KEPT = 8
 """Tables kept in memory, so that the conversations of a page are not read one by one."""
 

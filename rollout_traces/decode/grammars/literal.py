@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.decode.grammars.grammar import Scan
+from rollout_traces.model.plain_values import INT64_MAX, INT64_MIN
 from rollout_traces.model.text import encodable_joined, quoted
 
 MAX_DEPTH = 64
@@ -263,7 +264,9 @@ def _types(schema: Any) -> tuple[str, ...]:
     return tuple(name for name in names if isinstance(name, str))
 
 
-_INT64_DIGITS = 18
+_UINT64_MAX = 2 * INT64_MAX + 1
+_ALWAYS_FITS, _MAY_FIT = len(str(INT64_MAX)) - 1, len(str(-_UINT64_MAX))
+"""Characters of whole numbers that fit 64 bits."""
 _NAME_WITHIN = 400
 _SLICE_COST = 64
 _VISIBLE_NAME = re.compile(r'"(?:tool_)?name"\s{0,8}:\s{0,8}"([^"\\\n]{1,200})"')
@@ -378,12 +381,12 @@ class _Reader:
 
 def integer_or_text(digits: str) -> int | str:
     """The integer, or its digits as text when it does not fit 64 bits."""
-    if len(digits) <= _INT64_DIGITS:
+    if len(digits) <= _ALWAYS_FITS:
         return int(digits)
-    if len(digits) > _INT64_DIGITS + 3:
+    if len(digits) > _MAY_FIT:
         return digits
     value = int(digits)
-    return value if -(2**63) <= value < 2**64 else digits
+    return value if INT64_MIN <= value <= _UINT64_MAX else digits
 
 
 def _float(digits: str) -> float | str:
