@@ -9,8 +9,9 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from rollout_traces.analysis.detected_movement import Moved
-from rollout_traces.analysis.panel import Panel
-from rollout_traces.analysis.parts import REMAINS
+from rollout_traces.analysis.panel import Panel, rows_of
+from rollout_traces.analysis.parts import BOUND, REMAINS, effects
+from rollout_traces.analysis.run_rows import BY_OUTCOME
 from rollout_traces.analysis.scan import Whitened, coefficients, whitened
 from rollout_traces.analysis.slow_change import PURPOSES
 from rollout_traces.analysis.step_series import Part, SeriesName
@@ -87,7 +88,57 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
             home.found.append(each)
             if each.drift != home.head.drift:  # what begins with something sudden is not slow
                 home.found = [replace(found, drift=False) for found in home.found]
-    return made
+    return _causes(made)
+
+
+def _causes(made: list[AlikeMovements]) -> list[AlikeMovements]:
+    """The entries that follow from no other; one that follows from what is learned is learned too."""
+    causes = list(made)
+    for entry in made:
+        cause = next((each for each in causes if each is not entry and _is_from_mix(entry, each)), None)
+        if cause is None:
+            continue
+        if cause.head.drift:
+            entry.found = [replace(found, drift=True) for found in entry.found]
+        else:
+            causes.remove(entry)
+            cause.follows.append(entry)
+    return causes
+
+
+def _is_from_mix(entry: AlikeMovements, cause: AlikeMovements) -> bool:
+    """Tells whether an entry is, at its steps, what comes of other shares of how rollouts ended, which another entry tells from then on or before."""
+    columns = {found.panel.names[0].column for found in cause.found} & set(BY_OUTCOME)
+    began = min(span(found)[0] for found in cause.found) <= int(
+        entry.head.panel.steps[entry.head.located.onset[1]]
+    )
+    of_rows = [found for found in entry.found if found.panel.source is not None]
+    return (
+        began
+        and bool(of_rows)
+        and any(all(_is_of_mix(found, column) for found in of_rows) for column in columns)
+    )
+
+
+def _is_of_mix(found: Moved, column: str) -> bool:
+    """Tells whether the upper bound of what remains of a movement among rows of one value of a column is under half of it."""
+    rows, measure = found.panel.source, found.panel.measure
+    if rows is None or measure is None or measure.drawn or column not in rows.parts or is_spike(found):
+        return False
+    values, (codes, _) = measure.read(), rows.parts[column]
+    held = np.isfinite(values) & (codes >= 0)
+    if found.chosen.values:
+        held &= rows_of(rows, found.chosen.values)
+    at, values, codes = rows.at[held], values[held], codes[held]
+    usual = np.bincount(codes, values) / np.maximum(np.bincount(codes), 1)
+    n_T = np.bincount(at, minlength=len(rows.steps))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        both = np.stack([np.bincount(at, each, len(n_T)) / n_T for each in (values, values - usual[codes])])
+    place = np.asarray([found.chosen.at] * 2)
+    w = whitened(both, found.noise.at(place), found.basis[place])
+    size, error = effects(w, found.template.over(len(n_T)))
+    remains = float(size[1] * np.sign(size[0]))
+    return bool(remains + BOUND * error[1] < REMAINS * abs(size[0]))
 
 
 def _is_said(each: Moved, entry: AlikeMovements) -> bool:

@@ -380,7 +380,7 @@ def setting_changes(panel: Panel) -> list[Located] | None:
         return []
     if is_logged(panel) and is_setting(levels_T[None])[0] and is_occasional(levels_T):
         return None
-    if is_setting(levels_T[None])[0] or is_scheduled(levels_T):
+    if is_setting(levels_T[None])[0] or is_scheduled(levels_T) or is_steered(levels_T):
         return changes_of(*jumps_of(levels_T))
     return None
 
@@ -415,6 +415,19 @@ def is_scheduled(values_T: np.ndarray) -> bool:
     """
     curve, left = (float(np.median(np.abs(np.diff(values_T, n)))) for n in (2, 3))
     return left <= max(SMOOTH * curve, ROUNDING * float(np.abs(values_T).max()))
+
+
+def is_steered(values_T: np.ndarray) -> bool:
+    """Tells whether a number goes up and down by much the same small step, as a coefficient does that a controller adapts.
+
+    Args:
+        values_T: float [T], without gaps.
+    """
+    by = np.diff(values_T)
+    usual = float(np.median(np.abs(by)))
+    both_ways = min((by > 0).sum(), (by < 0).sum()) >= BESIDE
+    is_even = np.abs(by).max() <= (1 + JUMPS) * usual
+    return bool(both_ways and is_even and np.median(np.abs(np.diff(by))) <= SMOOTH * usual)
 
 
 def jumps_of(values_T: np.ndarray) -> tuple[np.ndarray, float]:

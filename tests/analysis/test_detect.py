@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.analysis import diagnose
-from rollout_traces.analysis.detect import MOST_CHANGES, changes_of, is_scheduled
+from rollout_traces.analysis.detect import MOST_CHANGES, changes_of, is_scheduled, is_steered
 from tests.analysis.builders import steps
 from tests.analysis.test_movements import drawn, happens, logged
 
@@ -103,12 +103,26 @@ class TestSchedules:
         values = np.concatenate([np.cumsum(n_tokens[:35]), np.cumsum(n_tokens[35:])]).astype(float)
         assert not diagnose(logged(steps(60), values.tolist(), "train/num_tokens"), "run").diagnoses
 
+    @pytest.mark.parametrize("seed", range(4))
+    def test_a_coefficient_that_a_controller_adapts_may_turn(self, seed):
+        """As of verl and TRL: it falls while the divergence is below its target, and rises from then on."""
+        measured = 0.002 * np.arange(60) * np.random.default_rng(seed).lognormal(0, 0.2, 60)
+        coefficient = 0.01 * np.cumprod(1 + 0.1 * np.clip(measured / 0.05 - 1, -0.2, 0.2))
+        relations = logged(steps(60), coefficient.tolist(), "actor/kl_coef")
+        assert not diagnose(relations, "run").diagnoses
+        (raised,) = diagnose(
+            logged(steps(60), (coefficient * np.where(np.arange(60) < 40, 1, 10)).tolist(), "actor/kl_coef"),
+            "run",
+        ).diagnoses
+        assert raised.step == 40
+
     def test_what_is_measured_follows_no_schedule(self):
         rng = np.random.default_rng(5)
         noisy = 0.001 * np.arange(90) + rng.normal(0, 0.0001, 90)
         walk = np.cumsum(rng.normal(size=90))
         assert not is_scheduled(noisy)
         assert not is_scheduled(walk)
+        assert not is_steered(noisy) and not is_steered(walk)
 
 
 class TestWhatOccursAtTimes:

@@ -12,6 +12,7 @@ from rollout_traces.analysis.carriers import _handful
 from rollout_traces.analysis.curves import heaviest_curve
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.scope import RunScope
+from rollout_traces.analysis.step_series import SeriesName
 from rollout_traces.cli.show import FOLDER
 from rollout_traces.store import open_store
 from rollout_traces.store.query.parser import parse_query
@@ -359,6 +360,38 @@ class TestInsideGroups:
             table(steps(N, size=8, engine=lambda s, g, i: f"vllm-{(g + i) % 3}", flags=flags)), "run"
         ).diagnoses
         assert entries and {each.part for each in entries} <= {(), None}
+
+
+class TestWhatFollows:
+    """Success that falls because ever more answers are cut off, and not among those that are not."""
+
+    def run(self, share, usual, n_steps, groups):
+        """Rollouts of which `share` are cut off, which never succeed, and of the others `usual`, functions of the part of the run."""
+
+        def stop_reason(step: int, group: int, sample: int) -> str:
+            return "length" if happens(share(step / n_steps), step, group, sample) else "stop"
+
+        def success(step: int, group: int, sample: int) -> int:
+            solved = np.random.default_rng([step, group, sample, 3]).random() < usual(step / n_steps)
+            return int(solved and stop_reason(step, group, sample) == "stop")
+
+        return table(steps(n_steps, groups, stop_reason=stop_reason, success=success))
+
+    def test_it_hangs_under_the_entry_of_what_is_cut_off(self):
+        relations = self.run(lambda x: 0.02 + x * x / 2, lambda x: 0.95 - 0.6 * np.exp(-5 * x), 100, 10)
+        (entry,) = told(relations)
+        assert entry.series[0] == SeriesName("stop_reason", "length", "share")
+        assert [each.series[0].column for each in entry.consequences] == ["success"]
+
+    def test_it_is_no_warning_where_that_grew_slowly_from_the_start(self):
+        assert not told(self.run(lambda x: 0.02 + 0.4 * x, lambda x: 0.9 - 0.6 * np.exp(-8 * x), 60, 48))
+
+    def test_what_falls_among_the_others_too_stands_for_itself(self):
+        def usual(x: float) -> float:
+            return 0.95 - 0.6 * np.exp(-5 * x) - 0.4 * (x > 0.6)
+
+        relations = self.run(lambda x: 0.02 + x * x / 2, usual, 100, 10)
+        assert "success" in {entry.series[0].column for entry in told(relations)}
 
 
 class TestWhatIsNotSaid:
