@@ -26,6 +26,9 @@ from rollout_traces.analysis.templates import Located, Template
 FASTER = 3.0
 """Times as fast as before that a number goes behind a kink, or of what it had been that it goes beyond."""
 
+MOST_KINKS = 512
+"""Steps at which a kink is looked for, spaced evenly over a longer run."""
+
 
 def turns(found: Moved) -> bool:
     """Tells whether a series went one way before a movement, and since it began back by more than half of that: what is learned saturates."""
@@ -67,16 +70,17 @@ def since_it_bent(drift: Moved, others: Sequence[Moved]) -> Moved:
 
     back = [each for each in others if turns(each)]
     w = beside_all([rows_of_basis(each) for each in others if each not in back], 1)
-    explained = w.explained(0, np.maximum(np.arange(n) - np.arange(n)[:, None], 0.0))
-    start = int(explained.argmax())
-    if back and beside_all([*map(rows_of_basis, others)], 2).loss[0] < w.loss[0] - explained[start]:
+    kinks = np.arange(0, n, n // MOST_KINKS + 1)
+    explained = w.explained(0, np.maximum(np.arange(n) - kinks[:, None], 0.0))
+    start, most = int(kinks[explained.argmax()]), float(explained.max())
+    if back and beside_all([*map(rows_of_basis, others)], 2).loss[0] < w.loss[0] - most:
         return drift  # a turn among them tells more
-    z = float(np.sqrt(explained[start]))
+    z = float(np.sqrt(most))
     log_p = float(np.log(n_tests(n)) + log_chance(np.asarray(z), freedom_of(drift.panel)[at[0]]))
     if log_p > PLAINLY or min(start, n - start) < SLOW * n:
         return _since_it_ran_away(drift)
     before, after, _ = _ways(drift, start)
-    near = np.flatnonzero(explained >= explained[start] - THERE**2)
+    near = kinks[explained >= most - THERE**2]
     onset = int(near[0]), int(near[-1])
     bent = replace(
         drift,

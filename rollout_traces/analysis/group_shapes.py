@@ -27,14 +27,9 @@ def group_rows(rows: RunRows) -> RunRows | None:
     if not n_units or n_units == len(rows.unit):
         return None
     size = np.bincount(rows.unit, minlength=n_units)
-    first = np.zeros(n_units, np.int64)
-    first[rows.unit[::-1]] = np.arange(len(rows.unit))[::-1]
-    parts = {
-        name: (codes[first], values)
-        for name, (codes, values) in rows.parts.items()
-        if (codes == codes[first][rows.unit]).all()
-    }
-    groups = RunRows(rows.steps, rows.at[first], np.arange(n_units), parts, weight=np.ones(n_units))
+    whole = [name for name in rows.parts if name not in rows.cutting]
+    parts = {name: (rows.parts[name][0][rows.first], rows.parts[name][1]) for name in whole}
+    groups = RunRows(rows.steps, rows.at[rows.first], np.arange(n_units), parts, weight=np.ones(n_units))
     if np.ptp(size):
         groups.measures.append(_of("group/size_mean", size.astype(float)))
     _prompts(rows, groups, n_units)

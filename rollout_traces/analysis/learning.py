@@ -64,6 +64,9 @@ def is_one_in_groups(rows: RunRows, values: np.ndarray) -> bool:
         values: float [N].
     """
     known = np.isfinite(values)
+    of_first = values[rows.first][rows.unit]
+    if (known & np.isfinite(of_first) & (values != of_first)).any():
+        return False
     order = np.argsort(rows.unit[known], kind="stable")
     unit, at, value = rows.unit[known][order], rows.at[known][order], values[known][order]
     together, same = unit[1:] == unit[:-1], value[1:] == value[:-1]

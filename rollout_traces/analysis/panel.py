@@ -154,7 +154,7 @@ class Parting:
         if left_out.difference(BY_OUTCOME) or measure.of == measure.name.column:
             left_out.update(BY_OUTCOME)  # who sampled a rollout does not follow from how it came out
         if self._is_of_groups(read):
-            left_out.update(self._cutting)
+            left_out.update(rows.cutting)
         found = [
             each
             for column in ("", *rows.parts)
@@ -196,17 +196,6 @@ class Parting:
     def _is_of_groups(self, read: _Values) -> bool:
         """Tells whether all rollouts of a group have one value, as what says that its rewards are equal."""
         return read.within <= ROUNDING * read.between
-
-    @cached_property
-    def _cutting(self) -> list[str]:
-        """The columns that cut through groups, by which what is a group's cannot be parted."""
-        first = np.zeros(int(self.rows.unit.max(initial=-1)) + 1, np.int64)
-        first[self.rows.unit] = np.arange(len(self.rows.unit))
-        return [
-            name
-            for name, (codes, _) in self.rows.parts.items()
-            if (codes != codes[first][self.rows.unit]).any()
-        ]
 
     def _read(self, measure: RowMeasure) -> _Values:
         """The values of a measure without the rows that carry a step, and what is known of all of them."""

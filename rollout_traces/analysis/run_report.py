@@ -132,7 +132,7 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
     found = _with_prompts(found, contained("prompts that changed", prompt_entries, scope) or [])
     found += contained("faults", fault_entries, scope, found) or []
     found += contained("logged numbers", number_entries, scope) or [] if split == "rollout" else []
-    found += contained("rewards", no_signal_entries, scope, found) or []
+    found += contained("rewards", no_signal_entries, scope, rows, found) or []
     found = [
         each
         if each.queries
@@ -240,7 +240,7 @@ def _of_groups(rows: RunRows, contained: Contained) -> list[Panel]:
         return []
     panels = {panel.names[0]: panel for panel in _of_measures(groups, contained)}
     for column in rows.parts:
-        if column in groups.parts or column in BY_OUTCOME:
+        if column not in rows.cutting or column in BY_OUTCOME:
             continue
         cut = group_rows(rows.cut_by(column))
         for part in _of_measures(cut, contained) if cut is not None else []:

@@ -118,6 +118,19 @@ class RunRows:
         """float [T]: rows of each step."""
         return np.bincount(self.at, minlength=len(self.steps)).astype(float)
 
+    @cached_property
+    def first(self) -> np.ndarray:
+        """int [U]: a row of each unit."""
+        found = np.zeros(int(self.unit.max(initial=-1)) + 1, np.int64)
+        found[self.unit[::-1]] = np.arange(len(self.unit))[::-1]
+        return found
+
+    @cached_property
+    def cutting(self) -> list[str]:
+        """The columns that cut through units, whose rows have several values of it."""
+        parts = self.parts.items()
+        return [name for name, (codes, _) in parts if (codes != codes[self.first][self.unit]).any()]
+
     def cut_by(self, column: str) -> RunRows:
         """The same rows, each unit cut into those with each value of a column, by which alone they are parted."""
         codes, values = self.parts[column]
