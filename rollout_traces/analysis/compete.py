@@ -251,7 +251,8 @@ def _same_part(each: Moved, entry: AlikeMovements) -> bool:
     if each.chosen.values is not None and each.chosen.values in entry.head.chosen.also:
         return True
     if each.panel.source is None and entry.head.panel.source is not None:
-        return True  # what is logged is of all rollouts, the part's among them
+        # what is logged is of all rollouts, the part's among them; what is set is of no part
+        return not (each.is_set and entry.part)
     return bool(entry.part) and not each.chosen.values and _shows_in(each, entry.part or ())
 
 

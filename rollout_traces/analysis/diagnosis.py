@@ -41,7 +41,7 @@ class Movement:
         step: the best estimate of it.
         end: interval of the last step, None where it lasts.
         last: the best estimate of it, None where it lasts.
-        before: level before; None where there is none.
+        before: level before, of a window on both sides; None where there is none.
         after: level at its steps.
         z: size in standard errors of it.
         p: chance of such a size anywhere in the series without a movement.

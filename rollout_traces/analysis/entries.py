@@ -155,7 +155,7 @@ def shape_of(found: Moved, before: float | None, after: float | None) -> Shape:
 
 
 def levels_of(found: Moved) -> tuple[float | None, float | None, float | None]:
-    """Level before, at its steps, and at its steps outside of the part.
+    """Level before (of a window: on both sides), at its steps, and at its steps outside of the part.
 
     Where the others went the other way by more than the part, what they did since is in the level before.
     """
@@ -165,8 +165,8 @@ def levels_of(found: Moved) -> tuple[float | None, float | None, float | None]:
     t = np.arange(n)
     length = max(template.stop - template.start, NEAR) if template.kind == "window" else NEAR
     outside = (t < template.start) & (t >= template.start - length)
-    if not outside.any():
-        outside = (t >= template.stop) & (t < template.stop + length)
+    if template.kind == "window" or not outside.any():
+        outside |= (t >= template.stop) & (t < template.stop + length)
     if not outside.any():
         ends = max(n // ENDS, 1)
         outside, inside = t < ends, t >= n - ends

@@ -103,11 +103,28 @@ class TestSchedules:
         values = np.concatenate([np.cumsum(n_tokens[:35]), np.cumsum(n_tokens[35:])]).astype(float)
         assert not diagnose(logged(steps(60), values.tolist(), "train/num_tokens"), "run").diagnoses
 
-    @pytest.mark.parametrize("seed", range(4))
+    def test_a_setting_that_changes_where_an_engine_fails_is_no_excuse_for_that_engine(self):
+        """Seen once: a broken engine was under a new share of the data, which is of all rollouts."""
+
+        def component(step: int, group: int, sample: int) -> int:
+            fails = step >= 30 and sample % 4 == 0
+            return int(not fails and np.random.default_rng([step, group, sample]).random() < 0.8)
+
+        def engine(step: int, group: int, sample: int) -> str:
+            return f"vllm-{sample % 4}"
+
+        rows = steps(60, 8, 8, engine=engine, **{"component/format": component})
+        report = diagnose(logged(rows, [0.5] * 30 + [0.3] * 30, "data/share/math"), "run")
+        first, second = report.diagnoses
+        assert (first.severity, first.part, first.step) == ("error", (("engine", "vllm-0"),), 30)
+        assert [name.column for name in first.series] == ["component/format"]
+        assert (second.severity, second.series[0].column) == ("info", "data/share/math")
+
+    @pytest.mark.parametrize("seed", [0, 1])
     def test_a_coefficient_that_a_controller_adapts_may_turn(self, seed):
         """As of verl and TRL: it falls while the divergence is below its target, and rises from then on."""
-        measured = 0.002 * np.arange(60) * np.random.default_rng(seed).lognormal(0, 0.2, 60)
-        coefficient = 0.01 * np.cumprod(1 + 0.1 * np.clip(measured / 0.05 - 1, -0.2, 0.2))
+        of_target = np.arange(60) / 30 * np.random.default_rng(seed).lognormal(0, 0.5, 60)
+        coefficient = 0.01 * np.cumprod(1 + 0.1 * np.clip(of_target - 1, -0.2, 0.2))
         relations = logged(steps(60), coefficient.tolist(), "actor/kl_coef")
         assert not diagnose(relations, "run").diagnoses
         (raised,) = diagnose(
