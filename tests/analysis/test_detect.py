@@ -127,11 +127,8 @@ class TestSchedules:
         coefficient = 0.01 * np.cumprod(1 + 0.1 * np.clip(of_target - 1, -0.2, 0.2))
         relations = logged(steps(60), coefficient.tolist(), "actor/kl_coef")
         assert not diagnose(relations, "run").diagnoses
-        (raised,) = diagnose(
-            logged(steps(60), (coefficient * np.where(np.arange(60) < 40, 1, 10)).tolist(), "actor/kl_coef"),
-            "run",
-        ).diagnoses
-        assert raised.step == 40
+        raised = (coefficient * np.where(np.arange(60) < 40, 1, 10)).tolist()
+        assert diagnose(logged(steps(60), raised, "actor/kl_coef"), "run").diagnoses[0].step == 40
 
     def test_what_is_measured_follows_no_schedule(self):
         rng = np.random.default_rng(5)
