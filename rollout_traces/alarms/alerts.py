@@ -1,15 +1,21 @@
-"""Alerts in words: what a step raised, in the sentences of `explain`. Names and numbers, never a rollout's text."""
+"""Alerts and incidents: what a step raised and what a run is in, in the sentences of `explain`. Names and numbers, never a rollout's text."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from rollout_traces.alarms.online import Judged
-from rollout_traces.analysis.diagnosis import Diagnosis
-from rollout_traces.analysis.in_words import series_text
+from rollout_traces.analysis.diagnosis import Diagnosis, Severity
+from rollout_traces.analysis.in_words import part_text, series_text
 from rollout_traces.flags import REGISTRY
 from rollout_traces.flags.registry import ALERT_ABOVE, Alert
+
+if TYPE_CHECKING:
+    from rollout_traces.analysis.run_report import RunReport
+
 
 ORDER = ("error", "warn", "info")
 
@@ -72,3 +78,63 @@ def may_alert(flag: str, share: float, parameters: Mapping[str, Any]) -> bool:
     """Tells whether a flag's share is above its `<flag>.alert_above`; where that is None it never is."""
     above = parameters.get(f"{flag}.{ALERT_ABOVE}", 0.0)
     return above is not None and share > above
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Something that is abnormal for a run.
+
+    Attributes:
+        name: what distinguishes it from all others of its run and split: its series, the how many it is of them, its part.
+        signal: the series that its sentence is of, in words.
+        part: whose it is, in words; "" for all rollouts.
+        severity: `error` or `warn`.
+        sentence: what was seen, with its figures, and what to do next.
+        opened: its first step.
+        closed: its last step; None while it is in force.
+        where: a filter in the query language that finds its rollouts.
+        children: what moved with it or follows from it.
+    """
+
+    name: str
+    signal: str
+    part: str
+    severity: Severity
+    sentence: str
+    opened: int
+    closed: int | None
+    where: str
+    children: tuple[str, ...] = ()
+
+
+def incidents_of(report: RunReport, parameters: Mapping[str, Any]) -> list[Incident]:
+    """The incidents of a run's split, in the order in which they began.
+
+    Args:
+        report: what moved in it.
+        parameters: `<flag>.alert_above` of the run.
+    """
+    found: list[Incident] = []
+    n_of: Counter[tuple[str, str]] = Counter()
+    listed = [each for each in report.diagnoses if each.severity != "info" and each.series]
+    for each in sorted(listed, key=lambda each: each.step):
+        if not entry_may_alert(each, parameters):
+            continue
+        signal, part = series_text(each.series[0]), part_text(each.part) if each.part else ""
+        n_of[signal, part] += 1
+        over = each.last is not None and report.last_step is not None and each.last < report.last_step
+        further = (*each.series[1:], *(one.series[0] for one in each.consequences if one.series))
+        found.append(
+            Incident(
+                f"{signal}@{n_of[signal, part]}" + (f"@{part}" if part else ""),
+                signal,
+                part,
+                each.severity,
+                sentence_of(each),
+                each.step,
+                each.last if over else None,
+                each.where,
+                tuple(dict.fromkeys(map(series_text, further))),
+            )
+        )
+    return found

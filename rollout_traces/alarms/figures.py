@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rollout_traces.analysis.curves import SeriesName
 from rollout_traces.analysis.group_shapes import group_rows
 from rollout_traces.analysis.relations import NOT_COMPARED
 from rollout_traces.analysis.run_rows import MOST_PARTS, UNKNOWN, RowMeasure, RunRows
-from rollout_traces.analysis.scope import OUTCOMES
-from rollout_traces.analysis.step_series import SeriesName
+from rollout_traces.analysis.selections import OUTCOMES
 from rollout_traces.flags import REGISTRY, needs_text
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 

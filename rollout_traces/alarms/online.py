@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.alarms.figures import FIELDS, Figures, nothing_of
-from rollout_traces.analysis.compare import NEIGHBOURS
 from rollout_traces.analysis.compete import entries
+from rollout_traces.analysis.curves import Series, SeriesName
 from rollout_traces.analysis.detect import movements
 from rollout_traces.analysis.detected_movement import RESIDUE, Moved
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import diagnosis_of
 from rollout_traces.analysis.noise import DEVIATION, SMALLEST_ERROR, fits_of, noise_of
 from rollout_traces.analysis.panel import Panel, logged_panels
-from rollout_traces.analysis.scan import coefficients, n_tests, polynomials, whitened
+from rollout_traces.analysis.scan import SPIKE, Template, coefficients, n_tests, polynomials, whitened
 from rollout_traces.analysis.screen import (
     DRIFT_DEGREE,
     FEWEST_STEPS,
@@ -32,9 +32,8 @@ from rollout_traces.analysis.screen import (
     log_chance,
     with_tails,
 )
+from rollout_traces.analysis.selections import NEIGHBOURS
 from rollout_traces.analysis.step_cells import MOST_FREEDOM, pooled
-from rollout_traces.analysis.step_series import Series, SeriesName
-from rollout_traces.analysis.templates import SPIKE, Template
 from rollout_traces.flags import needs_text
 
 TRAIL = 64

@@ -14,6 +14,7 @@ from statistics import NormalDist
 import numpy as np
 
 from rollout_traces.analysis.noise import DEVIATION
+from rollout_traces.analysis.selections import NEIGHBOURS
 from rollout_traces.analysis.step_cells import NORMAL_KURTOSIS
 
 DISCOVERY = 0.01
@@ -24,8 +25,6 @@ CONFIDENCE_Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 """... and standard errors of it to each side."""
 FEWEST_FREEDOM = 2
 """Degrees of freedom that are needed to know the spread between steps."""
-NEIGHBOURS = 10
-"""Steps before a step that it is compared with."""
 FEWEST_CONTRASTS = 6
 """Earlier steps that could be compared in the same way, below which their spread says nothing."""
 FEWEST_BEFORE = 3

@@ -8,21 +8,18 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from rollout_traces.analysis.detected_movement import Moved
+from rollout_traces.analysis.curves import Part, SeriesName
+from rollout_traces.analysis.detected_movement import Moved, is_spike
 from rollout_traces.analysis.panel import Panel, rows_of
 from rollout_traces.analysis.parts import BOUND, REMAINS, effects
 from rollout_traces.analysis.run_rows import BY_OUTCOME
 from rollout_traces.analysis.scan import Whitened, coefficients, whitened
-from rollout_traces.analysis.slow_change import PURPOSES
-from rollout_traces.analysis.step_series import Part, SeriesName
-from rollout_traces.analysis.templates import SPIKE
+from rollout_traces.analysis.slow_change import PLAIN_CHANCE, PURPOSES
 
 ALIKE = 4.0
 """Log likelihood that another movement's steps may cost a movement that is the same: two ends, each known within 95 %."""
 ALIKE_PART = 0.1
 """... or this part of what its own steps explain: a movement is no exact step or ramp, and a large one has exact edges."""
-PLAINLY = np.log(1e-4)
-"""Log of the chance up to which an evaluation and training plainly go different ways."""
 ENDS = 10
 """Part of the run at each end at which a change over the whole run is read."""
 SHOWS = 3.0
@@ -160,7 +157,7 @@ def _goes_against(found: Moved, other: Moved) -> bool:
     name, training = found.panel.names[0], other.panel.names[0]
     is_same = name.column.endswith(f"/{training.column}") and name[1:] == training[1:]
     is_same &= training.column in PURPOSES or training.column.startswith("component/")
-    return is_same and _way(found) * _way(other) < 0 and max(found.log_p, other.log_p) <= PLAINLY
+    return is_same and _way(found) * _way(other) < 0 and max(found.log_p, other.log_p) <= PLAIN_CHANCE
 
 
 def _way(found: Moved) -> float:
@@ -324,8 +321,3 @@ def moved_to(found: Moved, panel: Panel) -> np.ndarray | None:
     if found.template.kind == "window":
         carried[panel.steps > own[found.template.stop - 1]] = 0.0
     return carried if 0 < np.count_nonzero(carried) < len(carried) else None
-
-
-def is_spike(found: Moved) -> bool:
-    """Tells whether a movement is one of a few steps."""
-    return found.template.kind == "window" and found.template.stop - found.template.start <= SPIKE

@@ -12,8 +12,7 @@ from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.diagnosis import Carrier
 from rollout_traces.analysis.in_words import column_text
 from rollout_traces.analysis.relations import RolloutColumns, known_number, sql_text, written
-from rollout_traces.analysis.scope import RunScope
-from rollout_traces.analysis.selections import Selection
+from rollout_traces.analysis.selections import RunScope, Selection
 from rollout_traces.analysis.two_sides import LEFT_OUT, A, B, SideRows
 
 FEW, FEW_SHARE = 3, 0.01

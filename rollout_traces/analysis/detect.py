@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollout_traces.analysis.bends import goes_along, since_it_bent, turns
 from rollout_traces.analysis.detected_movement import (
     Moved,
     behind,
@@ -32,7 +31,16 @@ from rollout_traces.analysis.noise import (
 )
 from rollout_traces.analysis.panel import ROUNDING, Panel
 from rollout_traces.analysis.parts import Chosen, smallest_part
-from rollout_traces.analysis.scan import Whitened, n_tests, polynomials, whitened
+from rollout_traces.analysis.scan import (
+    SPIKE,
+    Located,
+    Template,
+    Whitened,
+    locate,
+    n_tests,
+    polynomials,
+    whitened,
+)
 from rollout_traces.analysis.screen import (
     DRIFT_DEGREE,
     FEWEST_EVALUATIONS,
@@ -46,12 +54,14 @@ from rollout_traces.analysis.slow_change import (
     beside_learning,
     came_or_went,
     drift_of_run,
+    goes_along,
     is_needed,
     learning_is_likelier,
     may_be_slow,
+    since_it_bent,
+    turns,
     with_curve,
 )
-from rollout_traces.analysis.templates import SPIKE, Located, Template, locate
 
 MOST_MOVEMENTS = 6
 """Movements of one measure that are looked for, one after the other."""

@@ -11,8 +11,7 @@ import numpy as np
 from rollout_traces.analysis.noise import Noise
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import Chosen
-from rollout_traces.analysis.scan import coefficients, whitened
-from rollout_traces.analysis.templates import SPIKE, Located, Template
+from rollout_traces.analysis.scan import SPIKE, Located, Template, coefficients, whitened
 
 STILL = 3.5
 """Size that a movement keeps when all others of its series are known; else it was their shadow."""
@@ -189,3 +188,8 @@ def _are_apart(found: Moved, other: Moved) -> bool:
     apart = bool(one) and bool(two) and len(columns) == 1 and not set(one) & set(two)
     panel = found.panel
     return apart and not panel.is_centred and not panel.control[list(found.chosen.members)].any()
+
+
+def is_spike(found: Moved) -> bool:
+    """Tells whether a movement is one of a few steps."""
+    return found.template.kind == "window" and found.template.stop - found.template.start <= SPIKE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rollout_traces.analysis.step_series import Part, SeriesName
+from rollout_traces.analysis.curves import Part, SeriesName
 
 Severity = Literal["error", "warn", "info"]
 Shape = Literal["spike", "window", "level", "ramp", "came", "went", "standing", "recurring"]

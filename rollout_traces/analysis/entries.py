@@ -13,12 +13,11 @@ from rollout_traces.analysis.compete import (
     AlikeMovements,
     first_steps,
     is_learning,
-    is_spike,
     span,
     starts,
 )
-from rollout_traces.analysis.curves import HEAVIEST_COLUMN, HEAVIEST_SQL
-from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved
+from rollout_traces.analysis.curves import HEAVIEST_COLUMN, HEAVIEST_SQL, Part, SeriesName
+from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved, is_spike
 from rollout_traces.analysis.diagnosis import OTHER, Carrier, Diagnosis, Movement, Severity, Shape
 from rollout_traces.analysis.in_words import (
     TAGS,
@@ -37,9 +36,8 @@ from rollout_traces.analysis.names import SIGNATURES, Signature
 from rollout_traces.analysis.noise import OF_LEVEL
 from rollout_traces.analysis.relations import known_number, known_reward, quoted, sql_text
 from rollout_traces.analysis.run_rows import OF_TRACES, UNKNOWN
-from rollout_traces.analysis.scope import RunScope
-from rollout_traces.analysis.step_series import Part, SeriesName
-from rollout_traces.analysis.templates import SPIKE
+from rollout_traces.analysis.scan import SPIKE
+from rollout_traces.analysis.selections import RunScope
 from rollout_traces.flags import needs_text
 
 SURE = 1e-6

@@ -10,8 +10,7 @@ from rollout_traces.analysis.finding import Detail, Finding, PartOfRows, Picture
 from rollout_traces.analysis.in_words import literal, value_filter
 from rollout_traces.analysis.parts import BOUND, REMAINS
 from rollout_traces.analysis.relations import RolloutColumns, known_number, quoted, sql_text, written
-from rollout_traces.analysis.scope import SEGMENTS
-from rollout_traces.analysis.selections import Selection
+from rollout_traces.analysis.selections import SEGMENTS, Selection
 from rollout_traces.analysis.two_sides import A, B, SideRows, needs_texts
 
 BINS = 20

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.analysis.columns_compared import ColumnsCompared, compare_logged
-from rollout_traces.analysis.compare import NEIGHBOURS, discovered
-from rollout_traces.analysis.contained import Contained
+from rollout_traces.analysis.compare import discovered
 from rollout_traces.analysis.contributions import Carried, who_carried
 from rollout_traces.analysis.decompose import Decomposition, decomposed
 from rollout_traces.analysis.evidence import detail_of, level_query
 from rollout_traces.analysis.finding import Finding, nested, parents_of
 from rollout_traces.analysis.phrases import Phrase, compare_texts, winners_against_losers
 from rollout_traces.analysis.relations import Relations, RolloutColumns, describe, quoted
-from rollout_traces.analysis.selections import Selection, before, fixed_by
+from rollout_traces.analysis.selections import NEIGHBOURS, Selection, before, fixed_by
 from rollout_traces.analysis.two_sides import BEFORE, A, B, SideRows, read_earlier_visits, read_rows
+from rollout_traces.analysis.unobserved import Contained
 from rollout_traces.errors import StoreError
 from rollout_traces.model.text import lines, table, titled
 from rollout_traces.model.text import quoted as in_quotes

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rollout_traces.analysis.compare import Effect
+from rollout_traces.analysis.curves import SeriesName
 from rollout_traces.analysis.in_words import number, percent, series_text
-from rollout_traces.analysis.step_series import SeriesName
 from rollout_traces.flags import REGISTRY
 from rollout_traces.model.text import quoted_each
 

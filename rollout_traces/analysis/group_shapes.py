@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from rollout_traces.analysis.curves import SeriesName
 from rollout_traces.analysis.run_rows import FEWEST_HITS, RowMeasure, RunRows
-from rollout_traces.analysis.step_series import SeriesName
 from rollout_traces.ledger.groups import TIE_TOLERANCE
 
 LENGTH = "n_sampled"

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from rollout_traces.analysis.step_series import Part, SeriesName
+from rollout_traces.analysis.curves import Part, SeriesName
 from rollout_traces.model.text import quoted
 
 TAGS = ("flags", "tool_names", "error_signatures")

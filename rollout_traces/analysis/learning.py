@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from rollout_traces.analysis.curves import Part
 from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows
-from rollout_traces.analysis.step_series import Part
 
 OF_PROMPTS = 0.9
 """Part of the rollouts that have the value that their prompt has elsewhere, where a column is the prompt's."""

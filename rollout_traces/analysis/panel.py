@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.analysis.carriers import carried_by
+from rollout_traces.analysis.curves import Part, Series, SeriesName
 from rollout_traces.analysis.noise import OUTERMOST
 from rollout_traces.analysis.run_rows import BY_OUTCOME, RowMeasure, RunRows
 from rollout_traces.analysis.step_cells import FEWEST_TOGETHER, StepCells, binomial, crowded
-from rollout_traces.analysis.step_series import Part, Series, SeriesName
 
 ALONE = 0.02
 """A part of fewer of the rows than this has no series: it cannot be told from chance."""

@@ -8,10 +8,9 @@ from statistics import NormalDist
 
 import numpy as np
 
+from rollout_traces.analysis.curves import Part
 from rollout_traces.analysis.panel import Panel, rows_of
-from rollout_traces.analysis.scan import Whitened, coefficients
-from rollout_traces.analysis.step_series import Part
-from rollout_traces.analysis.templates import Template
+from rollout_traces.analysis.scan import Template, Whitened, coefficients
 
 BOUND = NormalDist().inv_cdf(0.9)
 """Standard errors of an upper 90 % bound."""

@@ -10,8 +10,7 @@ import numpy as np
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.kept_texts import EVERY_KEPT, KeptTexts, read_texts
 from rollout_traces.analysis.relations import current
-from rollout_traces.analysis.scope import RunScope
-from rollout_traces.analysis.selections import Selection
+from rollout_traces.analysis.selections import RunScope, Selection
 
 FEWEST = 3
 """Prompts that change, below which nothing is said."""

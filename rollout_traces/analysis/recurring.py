@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollout_traces.analysis.compete import without_children
+from rollout_traces.analysis.curves import Part
 from rollout_traces.analysis.detect import FEWEST_GROUPS, FEWEST_ROWS
 from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement
 from rollout_traces.analysis.entries import LARGEST, SURE, named
@@ -17,7 +18,6 @@ from rollout_traces.analysis.noise import NEIGHBOURS
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import PLAINLY, REMAINS
 from rollout_traces.analysis.run_rows import BY_OUTCOME
-from rollout_traces.analysis.step_series import Part
 
 FEWEST_TIMES = 4
 """Steps at which something is, at least; fewer are spikes."""

@@ -7,26 +7,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollout_traces.analysis.compete import AlikeMovements, entries, first_steps, is_spike, span
-from rollout_traces.analysis.contained import Contained
+from rollout_traces.analysis.compete import AlikeMovements, entries, first_steps, span
 from rollout_traces.analysis.contributions import carriers_of
-from rollout_traces.analysis.curves import HEAVIEST, heaviest_curve, logged_series
+from rollout_traces.analysis.curves import HEAVIEST, Series, heaviest_curve, logged_series
 from rollout_traces.analysis.detect import movements, spikes_of_rows
-from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved
+from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved, is_spike
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import diagnosis_of, level_queries
 from rollout_traces.analysis.evaluations import with_flips
-from rollout_traces.analysis.faults import fault_entries, number_entries
+from rollout_traces.analysis.faults import fault_entries, no_signal_entries, number_entries
 from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS, group_rows
 from rollout_traces.analysis.in_words import series_text
-from rollout_traces.analysis.no_signal import no_signal_entries
 from rollout_traces.analysis.panel import Panel, Parting, logged_panels, one_of, stacked
 from rollout_traces.analysis.prompt_changes import prompt_entries
 from rollout_traces.analysis.recurring import recurring_entries
 from rollout_traces.analysis.relations import Relations
 from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows, read_rows
 from rollout_traces.analysis.runs import setting_entries
-from rollout_traces.analysis.scope import RunScope
 from rollout_traces.analysis.screen import (
     FEWEST_EVALUATIONS,
     FEWEST_STEPS,
@@ -35,10 +32,10 @@ from rollout_traces.analysis.screen import (
     limits,
     shares_of,
 )
+from rollout_traces.analysis.selections import RunScope
 from rollout_traces.analysis.standing import standing_entries
-from rollout_traces.analysis.step_series import Series
 from rollout_traces.analysis.text_measures import text_rows
-from rollout_traces.analysis.unobserved import Unobserved, unobserved
+from rollout_traces.analysis.unobserved import Contained, Unobserved, unobserved
 from rollout_traces.model.text import lines, quoted, table, titled
 
 ORDER = ("error", "warn", "info")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollout_traces.analysis.curves import SeriesName
 from rollout_traces.analysis.relations import known_number, known_reward, known_text, quoted, unit_over_steps
-from rollout_traces.analysis.scope import OUTCOMES, RunScope
-from rollout_traces.analysis.step_series import SeriesName
+from rollout_traces.analysis.selections import OUTCOMES, RunScope
 from rollout_traces.errors import StoreError
 from rollout_traces.flags import REGISTRY, needs_text
 

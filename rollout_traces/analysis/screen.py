@@ -8,20 +8,23 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from rollout_traces.analysis.compare import DISCOVERY
+from rollout_traces.analysis.curves import SeriesName
 from rollout_traces.analysis.learning import may_be_learned
 from rollout_traces.analysis.noise import Noise, crude, fits_of, median, noise_of, tails_of, told_by_others
 from rollout_traces.analysis.panel import Panel, one_of, stacked
 from rollout_traces.analysis.scan import (
     SHORTEST_RAMP,
+    SPIKE,
+    Kind,
+    Template,
     Whitened,
+    evidence,
     lengths,
     n_tests,
     polynomials,
     whitened,
 )
-from rollout_traces.analysis.step_series import SeriesName
 from rollout_traces.analysis.student import log_tail
-from rollout_traces.analysis.templates import SPIKE, Kind, Template, evidence
 
 PERHAPS = 0.5
 """Part of the movements that are chance among those that are said to be perhaps (Benjamini and Hochberg 1995)."""

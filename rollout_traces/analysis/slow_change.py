@@ -1,4 +1,7 @@
-"""Slow change over a run: what a policy learns, told from movements, and taken off the parts that learn nothing of their own."""
+"""Slow change over a run: what a policy learns, told from movements and taken off the parts that learn nothing of their own.
+
+What bends, turns, gets faster by far or runs away is none of it: what is learned saturates.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,29 @@ import numpy as np
 from rollout_traces.analysis.detected_movement import (
     NEAR_EDGE,
     RESIDUE,
+    STILL,
+    WARM_UP,
     Moved,
     beside,
     constant_basis,
+    is_spike,
     rows_of_basis,
 )
 from rollout_traces.analysis.learning import is_given, may_be_learned
 from rollout_traces.analysis.noise import Noise
 from rollout_traces.analysis.panel import Panel, one_of
-from rollout_traces.analysis.parts import Chosen
-from rollout_traces.analysis.scan import Whitened, lengths, polynomials, whitened
+from rollout_traces.analysis.parts import THERE, Chosen
+from rollout_traces.analysis.scan import (
+    SPIKE,
+    Located,
+    Template,
+    Whitened,
+    lengths,
+    n_tests,
+    polynomials,
+    whitened,
+)
 from rollout_traces.analysis.screen import DRIFT_DEGREE, Scanned, freedom_of, log_chance, scan
-from rollout_traces.analysis.templates import SPIKE, Located, Template
 
 SLOW = 0.2
 """A policy that learns late takes this part of the run at least, twice or four times that ..."""
@@ -38,6 +52,8 @@ AMBIGUOUS = 3.0
 """Log likelihood by which one account of a series has to be better than another, for it to be said without the other ..."""
 AMBIGUOUS_PART = 0.01
 """... or by this part of what it explains: nothing is an exact curve, and a step in the middle of a run gains 0.07 over a curve of a fifth of it."""
+PLAIN_CHANCE = np.log(1e-4)
+"""Log of the chance up to which slow change plainly has a kink, or goes different ways in an evaluation and in training."""
 SCARCE = 0.1
 """A share that is less than this part of what it is on the other side of a step is hardly there."""
 
@@ -217,3 +233,107 @@ def came_or_went(panel: Panel, members: Sequence[int], template: Template) -> bo
 def _gain(squares: float, freedom: float) -> float:
     """Log likelihood that one account of a series has over another that leaves so many more squares."""
     return float(np.sign(squares) * freedom * np.log1p(np.abs(squares) / freedom) / 2)
+
+
+FASTER = 3.0
+"""Times as fast as before that a number goes behind a kink, or of what it had been that it goes beyond."""
+
+MOST_KINKS = 512
+"""Steps at which a kink is looked for, spaced evenly over a longer run."""
+
+
+def turns(found: Moved) -> bool:
+    """Tells whether a series went one way before a movement, and since it began back by more than half of that: what is learned saturates."""
+    template, n = found.template, len(found.panel.steps)
+    if template.kind == "window" or min(template.start, n - template.start) < SLOW * n:
+        return False
+    before, after, error = _ways(found, template.start)
+    is_way = abs(before) > max(STILL * error, SCARCE / 2 * abs(after))
+    return is_way and before * after < 0 and abs(after) > RESIDUE * abs(before)
+
+
+def _ways(found: Moved, start: int) -> tuple[float, float, float]:
+    """By how much a series went before a step, and since, and the error of such a difference; 0 where that is not known."""
+    at, n = found.chosen.at, len(found.panel.steps)
+    values = found.noise.clipped[at]
+    known = np.isfinite(values)
+    stretches = slice(NEAR_EDGE), slice(max(start - NEAR_EDGE, 0), start), slice(n - NEAR_EDGE, n)
+    if not all(known[each].any() for each in stretches):
+        return 0.0, 0.0, 0.0
+    first, edge, last = (float(values[each][known[each]].mean()) for each in stretches)
+    error = float(np.sqrt(2 * np.median(found.noise.variance[at][known]) / NEAR_EDGE))
+    return edge - first, last - edge, error
+
+
+def since_it_bent(drift: Moved, others: Sequence[Moved]) -> Moved:
+    """What a series did since a kink in its slow change, where that is most of it: it turned, which nothing that saturates does, or got faster by far.
+
+    The kink is at the step where one in a line explains most, beside what else the series did but turns.
+
+    Args:
+        drift: slow change over the run, of one series.
+        others: what else the series did.
+    """
+    at, n = np.asarray([drift.chosen.at]), len(drift.panel.steps)
+
+    def beside_all(rows: Sequence[np.ndarray], degree: int) -> Whitened:
+        basis = beside(drift.basis[at], np.concatenate([*rows, polynomials(n, degree)[1:]]))
+        return whitened(drift.noise.clipped[at], drift.noise.at(at), basis)
+
+    back = [each for each in others if turns(each)]
+    w = beside_all([rows_of_basis(each) for each in others if each not in back], 1)
+    kinks = np.arange(0, n, n // MOST_KINKS + 1)
+    explained = w.explained(0, np.maximum(np.arange(n) - kinks[:, None], 0.0))
+    start, most = int(kinks[explained.argmax()]), float(explained.max())
+    if back and beside_all([*map(rows_of_basis, others)], 2).loss[0] < w.loss[0] - most:
+        return drift  # a turn among them tells more
+    z = float(np.sqrt(most))
+    log_p = float(np.log(n_tests(n)) + log_chance(np.asarray(z), freedom_of(drift.panel)[at[0]]))
+    if log_p > PLAIN_CHANCE or min(start, n - start) < SLOW * n:
+        return _since_it_ran_away(drift)
+    before, after, _ = _ways(drift, start)
+    near = kinks[explained >= most - THERE**2]
+    onset = int(near[0]), int(near[-1])
+    bent = replace(
+        drift,
+        located=Located(Template("ramp", start, n), onset, None, float(np.copysign(z, after))),
+        log_p=log_p,
+    )
+    if turns(bent):
+        return replace(bent, drift=False)
+    is_faster = abs(after) * start > FASTER * abs(before) * (n - start) and abs(after) > abs(before) / RESIDUE
+    return bent if is_faster else _since_it_ran_away(drift)
+
+
+def goes_along(found: Moved, bent: Moved) -> bool:
+    """Tells whether a movement of several steps goes the way that slow change does since it got faster: no curve of that is known, and it is the rest of one."""
+    goes_its_way = found.located.z * bent.located.z > 0
+    return bent.drift and bent.template.start > 0 and not is_spike(found) and goes_its_way
+
+
+def _since_it_ran_away(drift: Moved) -> Moved:
+    """A logged number that is looked at as its logarithm, since it began to go ever faster beyond all that it had been."""
+    panel, at = drift.panel, drift.chosen.at
+    levels, values, n = panel.levels[at], panel.values[at], len(panel.steps)
+    if panel.source is not None or np.array_equal(levels, values) or not np.isfinite(levels).all():
+        return drift
+    end = float(levels[n - NEAR_EDGE :].mean())
+    beyond = [
+        each
+        for each in range(max(int(SLOW * n), WARM_UP + NEAR_EDGE), n - int(SLOW * n) + 1)
+        if abs(end - float(np.median(levels[each - NEAR_EDGE : each])))
+        > FASTER * float(np.ptp(levels[WARM_UP:each]))
+    ]
+    if not beyond:
+        return drift
+    line, t = polynomials(n, 1)[:, WARM_UP:], np.arange(WARM_UP, n)
+    bent = [np.vstack([line, np.maximum(t - each, 0)]).T for each in beyond]
+    start = beyond[
+        int(np.argmin([np.linalg.lstsq(each, values[WARM_UP:], rcond=None)[1][0] for each in bent]))
+    ]
+    first, middle, last = (float(each.mean()) for each in np.array_split(levels[start:], 3))
+    if (last - middle) * (middle - first) <= 0 or abs(last - middle) < abs(middle - first):
+        return drift
+    z = float(np.copysign(drift.located.z, last - first))
+    onset = max(start - NEAR_EDGE, 0), min(start + NEAR_EDGE, n - 1)
+    return replace(drift, located=Located(Template("ramp", start, n), onset, None, z))

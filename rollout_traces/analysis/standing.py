@@ -9,6 +9,7 @@ import numpy as np
 
 from rollout_traces.analysis.columns_compared import LEAST_SHARE
 from rollout_traces.analysis.compete import without_children
+from rollout_traces.analysis.curves import Part
 from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement
 from rollout_traces.analysis.entries import LARGEST, SURE, named
 from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
@@ -17,7 +18,6 @@ from rollout_traces.analysis.panel import ROUNDING, Panel
 from rollout_traces.analysis.parts import REMAINS
 from rollout_traces.analysis.run_rows import ENOUGH_ROWS, UNKNOWN
 from rollout_traces.analysis.screen import FEWEST_EVALUATIONS, log_chance
-from rollout_traces.analysis.step_series import Part
 
 ENDS = 3
 """The run is looked at in so many stretches: what stands shows in each of them."""

@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
+from rollout_traces.analysis.curves import Part
 from rollout_traces.analysis.run_rows import RunRows, distinct
-from rollout_traces.analysis.step_series import Part
 
 SMOOTHED = 0.2
 """Part of the run over which the spread between groups is pooled, to each side ..."""

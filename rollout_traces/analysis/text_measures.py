@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from rollout_traces.analysis.compare import DISCOVERY
+from rollout_traces.analysis.curves import SeriesName
 from rollout_traces.analysis.kept_texts import KeptTexts, read_texts
 from rollout_traces.analysis.phrases import FEWEST_GROUPS, Ngrams, distinct_phrases, ngrams_of, words_of
 from rollout_traces.analysis.run_rows import MOST_PARTS, RowMeasure, RunRows
-from rollout_traces.analysis.scope import RunScope
-from rollout_traces.analysis.selections import Selection
-from rollout_traces.analysis.step_series import SeriesName
+from rollout_traces.analysis.selections import RunScope, Selection
 
 MOST_PHRASES = 12
 """Phrases that are followed over the run."""

@@ -21,7 +21,7 @@ from rollout_traces.analysis.relations import (
 )
 from rollout_traces.analysis.run_report import RunReport, diagnose
 from rollout_traces.analysis.runs import FIRST_OF_ATTEMPTS, ConfigDifference, resumed, setting_text
-from rollout_traces.analysis.scope import RunScope
+from rollout_traces.analysis.selections import RunScope
 from rollout_traces.flags import needs_text
 from rollout_traces.model.text import quoted as in_quotes
 

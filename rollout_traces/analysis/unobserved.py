@@ -1,10 +1,14 @@
-"""Inputs that a run did not log, what cannot be known without them, and what to log."""
+"""What an answer lacks: what cannot be known without inputs that a run did not log, and, in a line, a part that raised."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from rollout_traces.analysis.scope import RunScope
+from rollout_traces.analysis.selections import RunScope
+from rollout_traces.model.text import quoted
 
 INPUTS = (
     ("reward", "rewards", "rewards, groups that teach nothing", "`rewards`"),
@@ -83,3 +87,27 @@ def unobserved(run: RunScope) -> list[Unobserved]:
                 )
             )
     return missing
+
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class Contained:
+    """Runs parts of an answer, and says in a line what raised.
+
+    Attributes:
+        problems: a line for each.
+    """
+
+    problems: list[str] = field(default_factory=list)
+
+    def __call__(self, what: str, compute: Callable[..., T], *arguments: Any) -> T | None:
+        """Returns what a part computes; None where it raises."""
+        try:
+            return compute(*arguments)
+        except Exception as error:  # noqa: BLE001  counted and said
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{place.name}, line {place.lineno}"
+            self.problems.append(f"{what}: {type(error).__name__}: {quoted(error, 200)} ({where})")
+            return None

@@ -17,13 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.alarms.alerts import alerts_of
+from rollout_traces.alarms.alerts import alerts_of, incidents_of
 from rollout_traces.alarms.figures import figures_of
-from rollout_traces.alarms.incidents import incidents_of
 from rollout_traces.alarms.online import Trail, judge
 from rollout_traces.alarms.worn import rises, usual_flags, worn
 from rollout_traces.analysis import diagnose
-from rollout_traces.analysis.scope import RunScope
+from rollout_traces.analysis.selections import RunScope
 from rollout_traces.decode import TranscriptDecoder
 from rollout_traces.flags import REGISTRY, Alert
 from rollout_traces.ledger.build import build_ledger

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollout_traces.alarms.worn import Rise, rises, usual_flags, worn
-from rollout_traces.analysis.scope import RunScope
+from rollout_traces.analysis.selections import RunScope
 from tests.alarms.steps import ledger
 from tests.analysis.builders import table
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from rollout_traces.analysis.curves import SeriesName
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.evaluations import with_flips
-from rollout_traces.analysis.step_series import SeriesName
 from tests.analysis.builders import table
 
 

@@ -9,10 +9,9 @@ import pytest
 from rollout_traces.analysis import diagnose, screen
 from rollout_traces.analysis import names as table_of_names
 from rollout_traces.analysis.carriers import _handful
-from rollout_traces.analysis.curves import heaviest_curve
+from rollout_traces.analysis.curves import SeriesName, heaviest_curve
 from rollout_traces.analysis.diagnosis import Diagnosis
-from rollout_traces.analysis.scope import RunScope
-from rollout_traces.analysis.step_series import SeriesName
+from rollout_traces.analysis.selections import RunScope
 from rollout_traces.cli.show import FOLDER
 from rollout_traces.store import open_store
 from rollout_traces.store.query.parser import parse_query

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rollout_traces.analysis.curves import Series, SeriesName
 from rollout_traces.analysis.panel import ALONE, Panel, Parting, logged_panels, one_of, rows_of, stacked
 from rollout_traces.analysis.run_rows import RowMeasure, RunRows
-from rollout_traces.analysis.step_series import Series, SeriesName
 
 N_STEPS, GROUPS, SIZE = 20, 6, 4
 N = N_STEPS * GROUPS * SIZE

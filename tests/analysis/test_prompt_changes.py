@@ -6,7 +6,7 @@ from typing import Any
 
 from rollout_traces.analysis import diagnose
 from rollout_traces.analysis.prompt_changes import prompt_entries
-from rollout_traces.analysis.scope import RunScope
+from rollout_traces.analysis.selections import RunScope
 from tests.analysis.builders import table
 from tests.stories.relations import TableRelations
 

@@ -16,7 +16,7 @@ from rollout_traces.analysis.run_rows import (
     distinct,
     read_rows,
 )
-from rollout_traces.analysis.scope import RunScope
+from rollout_traces.analysis.selections import RunScope
 from tests.analysis.builders import steps, table
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.analysis import diagnose
-from rollout_traces.analysis.scope import RunScope
+from rollout_traces.analysis.selections import RunScope
 from rollout_traces.analysis.text_measures import answer_of, language_of, script_of, text_rows
 from tests.analysis.builders import steps, table
 from tests.stories.relations import TableRelations

@@ -15,7 +15,7 @@ from rollout_traces.alarms.figures import figures_of, scalar_figures
 from rollout_traces.alarms.online import Trail, judge
 from rollout_traces.alarms.worn import rises, usual_flags
 from rollout_traces.analysis import Selection, diagnose, explain, run_report
-from rollout_traces.analysis.scope import RunScope
+from rollout_traces.analysis.selections import RunScope
 from rollout_traces.ledger.columns import Ledger
 from tests.analysis.builders import table
 from tests.flags.test_text import SENTENCES

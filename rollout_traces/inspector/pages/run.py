@@ -10,6 +10,7 @@ import numpy as np
 from rollout_traces.alarms.worn import Usual
 from rollout_traces.analysis import Event, RunReport
 from rollout_traces.analysis.curves import (
+    Series,
     evaluation_curve,
     heaviest_curve,
     logged_series,
@@ -19,8 +20,7 @@ from rollout_traces.analysis.curves import (
 )
 from rollout_traces.analysis.diagnosis import TIERS, Diagnosis
 from rollout_traces.analysis.in_words import part_text
-from rollout_traces.analysis.scope import RunScope
-from rollout_traces.analysis.step_series import Series
+from rollout_traces.analysis.selections import RunScope
 from rollout_traces.analysis.unobserved import Unobserved
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import (
