@@ -120,7 +120,9 @@ def _is_from_mix(entry: AlikeMovements, cause: AlikeMovements) -> bool:
 def _is_of_mix(found: Moved, column: str) -> bool:
     """Tells whether the upper bound of what remains of a movement among rows of one value of a column is under half of it."""
     rows, measure = found.panel.source, found.panel.measure
-    if rows is None or measure is None or measure.drawn or column not in rows.parts or is_spike(found):
+    if rows is None or measure is None or column not in rows.parts:
+        return False
+    if measure.drawn or is_spike(found) or measure.name.column == column:
         return False
     values, (codes, _) = measure.read(), rows.parts[column]
     held = np.isfinite(values) & (codes >= 0)
