@@ -75,8 +75,7 @@ def stats(
     else:
         from rollout_traces.store.step_metrics import summarise_steps
 
-        figures = summarise_steps(store, which.run, which.split, which.between)
-        _print_rows([each.as_dict() for each in figures], as_json)
+        _print_rows(summarise_steps(store, which.run, which.split, which.between), as_json)
 
 
 def _is_column(store: Store, which: options.Which) -> bool:

@@ -214,12 +214,12 @@ def _findings(examination: Examination, name: str, what: What) -> Iterator[Check
     except StoreError as error:
         yield note(name, str(error))
         return
-    for item in found:
-        subject = f"{item.run}, {item.split}"
-        if item.text is None:
+    for run, split, off in found:
+        subject = f"{run}, {split}"
+        if off is None:
             yield note(subject, f"no step summary, so nothing is known of its {name}")
-        elif item.text:
-            text = item.text.removeprefix("Flags that are off: ")
+        elif off:
+            text = off.removeprefix("Flags that are off: ")
             yield note(subject, f"off, and what they lack: {text}", ADVICE[what])
         else:
             yield ok(subject, f"all {name} that were asked for are computed")

@@ -54,7 +54,6 @@ class FilterSummary:
 
     Attributes:
         step: the trainer's global step.
-        limit: tokens above which the trainer drops a rollout, where it says.
         total: rollouts of the step.
         kept: rollouts that were not dropped.
         filtered: rollouts that were.
@@ -64,17 +63,12 @@ class FilterSummary:
     """
 
     step: int
-    limit: int | None
     total: int
     kept: int
     filtered: int
     by_reason: Mapping[str, int]
     tokens: Mapping[str, float]
     longest: Sequence[FilteredTrajectory]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 def filtered_trajectories(
@@ -97,15 +91,12 @@ def filtered_trajectories(
     ]
 
 
-def filter_summary(
-    batch: PackedBatch, dropped: Sequence[FilteredTrajectory], *, limit: int | None = None
-) -> FilterSummary:
+def filter_summary(batch: PackedBatch, dropped: Sequence[FilteredTrajectory]) -> FilterSummary:
     """Sums a step's records up.
 
     Args:
         batch: all rollouts of the step.
         dropped: what `filtered_trajectories` gave.
-        limit: tokens above which the trainer drops a rollout, where it is known.
     """
     lengths = np.asarray([record.n_tokens for record in dropped], np.float64)
     tokens: dict[str, float] = {}
@@ -119,7 +110,6 @@ def filter_summary(
         }
     return FilterSummary(
         step=batch.step,
-        limit=limit,
         total=batch.n_rows,
         kept=batch.n_rows - len(dropped),
         filtered=len(dropped),
@@ -150,7 +140,7 @@ def filtered_details(batch: PackedBatch, ledger: Ledger, decode: Decode | None) 
     records = filtered_trajectories(batch, ledger, transcripts)
     return {
         FILTERED: {
-            "summary": filter_summary(batch, records).as_dict(),
+            "summary": asdict(filter_summary(batch, records)),
             "rollouts": [asdict(record) for record in records],
         }
     }

@@ -360,7 +360,7 @@ def choose_rows(
     candidates = np.flatnonzero(~step.given_up)
     request = SelectionRequest(
         ledger.take(candidates),
-        options.max_traces - stored.n_traced,
+        options.max_rollout_traces_per_step - stored.n_traced,
         options.seed,
         traced_prompts,
         step.key.step,

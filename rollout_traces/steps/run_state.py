@@ -32,11 +32,6 @@ class StepOptions(LoggerOptions):
     settings: RunSettings = field(default_factory=RunSettings)
     seed: int = 0
 
-    @property
-    def max_traces(self) -> int:
-        """Rollouts that become traces, per step and split."""
-        return self.max_rollout_traces_per_step
-
     def policy(self, split: str) -> SelectionPolicy:
         """The policy that spends a split's cap; evaluation has fixed prompts where training has its portfolio."""
         if split == "eval-rollout" and self.selection == "portfolio":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ COLUMNS = (
     "reward_total",
     "advantage",
 )
-WEIGHTS = ("q_mass", "update_weight_raw", "update_mass_proxy")
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class SampleTable:
     """Rows of a step.
 
     Attributes:
-        columns: names: `COLUMNS`, then `reward/<component>`, then those of `WEIGHTS` that are known.
+        columns: names: `COLUMNS`, then `reward/<component>`.
         data: one list a row, None where unknown.
     """
 
@@ -45,33 +43,15 @@ class SampleTable:
     data: Sequence[Sequence[Any]]
 
 
-def sample_table(
-    ledger: Ledger,
-    transcripts: Mapping[int, Transcript],
-    *,
-    q_mass: Sequence[float] | None = None,
-    update_weight_raw: Sequence[float] | None = None,
-) -> SampleTable:
+def sample_table(ledger: Ledger, transcripts: Mapping[int, Transcript]) -> SampleTable:
     """The table of the rollouts that were decoded.
 
     Args:
         ledger: all B rows of the step; ranks and group sizes are over all of them.
         transcripts: row -> its transcript; these rows are in the table, in their order.
-        q_mass: [B] weights of the trainer's own distribution over a group.
-        update_weight_raw: [B] weights that the trainer gives each rollout's update; with them comes
-            `update_mass_proxy`.
-
-    Returns:
-        The table.
     """
     groups = GroupIndex.of(ledger.get("group"))
     components = sorted(name for name in ledger.columns if name.startswith("component/"))
-    extra: dict[str, np.ndarray] = {}
-    if q_mass is not None:
-        extra["q_mass"] = np.asarray(q_mass, np.float64)
-    if update_weight_raw is not None:
-        extra["update_weight_raw"] = np.asarray(update_weight_raw, np.float64)
-        extra["update_mass_proxy"] = update_mass_proxies(extra["update_weight_raw"], groups)
     prompt_index = _by_appearance(groups)
     ranks = reward_ranks(ledger.get("reward"), groups)
     data = []
@@ -90,11 +70,10 @@ def sample_table(
                 known.get("reward"),
                 known.get("advantage"),
                 *(known[name] for name in components),
-                *(_finite(values[row]) for values in extra.values()),
             ]
         )
     names = [f"reward/{name.removeprefix('component/')}" for name in components]
-    return SampleTable((*COLUMNS, *names, *extra), data)
+    return SampleTable((*COLUMNS, *names), data)
 
 
 def reward_ranks(rewards: np.ndarray, groups: GroupIndex) -> list[int | None]:
@@ -105,24 +84,6 @@ def reward_ranks(rewards: np.ndarray, groups: GroupIndex) -> list[int | None]:
         for rank, row in enumerate(known[np.argsort(-rewards[known], kind="stable")].tolist(), start=1):
             ranks[row] = rank
     return ranks
-
-
-def update_mass_proxies(weights: np.ndarray, groups: GroupIndex) -> np.ndarray:
-    """float64 [B]: each rollout's part of its group's update, from the trainer's raw weights.
-
-    In a group with weights w of both signs `max(w, 0) / sum max(w, 0)`; with none negative and a positive
-    sum `w / sum w`; otherwise `|w| / sum |w|`. NaN where all are zero or one is not finite.
-    """
-    proxies = np.full(len(weights), np.nan)
-    for rows in groups.rows():
-        mine = weights[rows]
-        if not np.isfinite(mine).all():
-            continue
-        mass = np.maximum(mine, 0) if (mine > 0).any() else np.abs(mine)
-        total = mass.sum()
-        if total > 0:
-            proxies[rows] = mass / total
-    return proxies
 
 
 def prompt_and_completion(transcript: Transcript) -> tuple[str, str]:
@@ -170,10 +131,6 @@ def _by_appearance(groups: GroupIndex) -> np.ndarray:
     number = np.empty(len(groups), np.int64)
     number[np.argsort(first, kind="stable")] = np.arange(len(groups))
     return number[groups.codes]
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def _storable(value: Any) -> Any:

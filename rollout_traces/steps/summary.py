@@ -20,6 +20,7 @@ from rollout_traces.steps.open_step import ClosedStep
 from rollout_traces.steps.run_state import StepOptions
 from rollout_traces.trace.conversion import TraceRecord, step_summary_trace
 
+MOST_ENGINES = 8
 OVER_DISK_LIMIT = "The project is above its max_disk_gb: no traces, the ledger only."
 
 
@@ -180,19 +181,15 @@ def _summary_text(rows: Ledger, n_traced: int, chosen: str, off: str) -> str:
     if chosen:
         lines.append(f"Kept: {chosen}.")
     flags = Counter(name for names in rows.get("flags").tolist() for name in names)
-    if flags:
-        lines.append("Flags: " + ", ".join(f"{name} on {n}" for name, n in flags.most_common()) + ".")
-    discarded = _counts(rows, "discard_reason")
-    if discarded:
-        lines.append(
-            "Discarded: " + ", ".join(f"{n} {reason}" for reason, n in discarded.most_common()) + "."
-        )
-    stops = _counts(rows, "stop_reason")
-    if stops:
-        lines.append("Stopped by: " + ", ".join(f"{reason} {n}" for reason, n in stops.most_common()) + ".")
-    engines = _counts(rows, "engine")
-    if engines:
-        lines.append("Engines: " + ", ".join(f"{name} {n}" for name, n in engines.most_common(8)) + ".")
+    for title, each, counts, most in (
+        ("Flags", "{name} on {n}", flags, None),
+        ("Discarded", "{n} {name}", _counts(rows, "discard_reason"), None),
+        ("Stopped by", "{name} {n}", _counts(rows, "stop_reason"), None),
+        ("Engines", "{name} {n}", _counts(rows, "engine"), MOST_ENGINES),
+    ):
+        if counts:
+            said = ", ".join(each.format(name=name, n=n) for name, n in counts.most_common(most))
+            lines.append(f"{title}: {said}.")
     if off:
         lines.append(f"Metrics that are off, and what they lack: {off}.")
     if apart := describe_told_apart(rows):

@@ -4,8 +4,7 @@ at a glance, and what their run does not compute."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -137,56 +136,33 @@ SHOWN = (
 
 
 What = Literal["flags_off", "metrics_off"]
-
-
-@dataclass(frozen=True)
-class StepFigures:
-    """A step of a split in figures.
-
-    Attributes:
-        run: the run's name.
-        rollouts: rollouts of the step; the traced ones where it has no ledger.
-        traced: rollouts kept as traces.
-        metrics: key of `SHOWN` -> its value, where the step has it: as it was logged, else from the ledger.
-        flags: how many rollouts have each flag, most frequent first.
-    """
-
-    run: str
-    split: str
-    step: int
-    rollouts: int
-    traced: int
-    metrics: Mapping[str, float]
-    flags: Mapping[str, int]
-
-    def as_dict(self) -> dict[str, Any]:
-        """One flat row, metrics under their keys, None where unknown."""
-        place = {"run": self.run, "split": self.split, "step": self.step}
-        counts = {"rollouts": self.rollouts, "traced": self.traced}
-        return place | counts | {key: self.metrics.get(key) for key in SHOWN} | {"flags": dict(self.flags)}
+MOST_RUNS = 5
+"""Runs that are looked at for what is off."""
 
 
 def summarise_steps(
     store: Store, run: str | None = None, split: str | None = None, steps: Steps = EVERYTHING
-) -> list[StepFigures]:
+) -> list[dict[str, Any]]:
     """Every step of a run, or of all runs; rows that a later attempt superseded are left out.
 
     Args:
         run: id or name of a run.
         steps: first and last step, both included.
+
+    Returns:
+        A flat row a step: `run`, `split`, `step`, `rollouts`, `traced`, the keys of `SHOWN` (as they were logged, else
+        from the ledger, None where unknown), and `flags`: rollouts with each, most frequent first.
     """
-    figures = []
+    found = []
     for info in [store.run(run)] if run is not None else store.runs():
         for name in [split] if split is not None else info.splits:
             rows = _counts(store, info.id, name, steps)
             metrics = step_metrics(store, info.id, name, SHOWN, steps)
-            figures += [
-                StepFigures(
-                    info.name, name, step, n_rows, traced, metrics.get(step, {}), dict(flags.most_common())
-                )
-                for step, (n_rows, traced, flags) in sorted(rows.items())
-            ]
-    return figures
+            for step, (n_rows, traced, flags) in sorted(rows.items()):
+                place = {"run": info.name, "split": name, "step": step, "rollouts": n_rows, "traced": traced}
+                figures = {key: metrics.get(step, {}).get(key) for key in SHOWN}
+                found.append({**place, **figures, "flags": dict(flags.most_common())})
+    return found
 
 
 def _counts(store: Store, run: str, split: str, steps: Steps) -> dict[int, tuple[int, int, Counter[str]]]:
@@ -203,36 +179,22 @@ def _counts(store: Store, run: str, split: str, steps: Steps) -> dict[int, tuple
     return found
 
 
-@dataclass(frozen=True)
-class SwitchedOff:
-    """The names that are off in one split of a run.
-
-    Attributes:
-        run: the run's name.
-        split: `rollout` or `eval-rollout`.
-        text: names and what they lack, as one sentence; empty when nothing is off, None when the split
-            has no step summary that could say.
-    """
-
-    run: str
-    split: str
-    text: str | None
-
-
-def switched_off(store: Store, what: What, *, runs: int = 5) -> Iterator[SwitchedOff]:
-    """Reads the step summary of the latest step of each split.
+def switched_off(store: Store, what: What) -> Iterator[tuple[str, str, str | None]]:
+    """Reads the step summary of the latest step of each split of the first runs.
 
     Args:
         what: `flags_off` or `metrics_off`.
-        runs: how many of the latest runs are looked at.
+
+    Yields:
+        A run's name, a split, and what `off_in` says of it.
     """
-    for run in store.runs()[:runs]:
+    for run in store.runs()[:MOST_RUNS]:
         for split in store.splits(run.name):
-            yield SwitchedOff(run.name, split, off_in(store, run.name, split, what))
+            yield run.name, split, off_in(store, run.name, split, what)
 
 
 def off_in(store: Store, run: str, split: str, what: What) -> str | None:
-    """Says what is off in one split; None when no step summary can say."""
+    """Says what is off in one split, names and what they lack; empty for nothing, None when no step summary can say."""
     digests = [step.digest_id for step in store.steps(run, split) if step.digest_id]
     return (store.record(digests[-1]).metadata.get(what) or "") if digests else None
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import math
 
-import numpy as np
 import pytest
 
-from rollout_traces.ledger.groups import GroupIndex
 from rollout_traces.steps.sample_table import (
     COLUMNS,
     SampleTable,
     prompt_and_completion,
     sample_table,
     table_path,
-    update_mass_proxies,
     write_table,
 )
 from tests.builders import make_transcript
@@ -52,35 +49,6 @@ class TestColumns:
         prompt, completion = prompt_and_completion(transcript)
         assert prompt + completion == transcript.raw
         assert prompt.endswith("<|assistant|>\n") and completion.startswith("Hello!")
-
-    def test_weights_stand_in_it_when_the_trainer_gives_them(self):
-        table = sample_table(
-            self.ledger, {0: hello()}, q_mass=[0.2] * 5, update_weight_raw=[2.0, 1.0, -1.0, 1.0, 1.0]
-        )
-        row = dict(zip(table.columns, table.data[0], strict=True))
-        assert row["q_mass"] == 0.2 and row["update_weight_raw"] == 2.0
-        assert row["update_mass_proxy"] == pytest.approx(2 / 3)
-
-
-class TestUpdateMassProxy:
-    @pytest.mark.parametrize(
-        ("weights", "proxies"),
-        [
-            ([2, -1, 1], [2 / 3, 0, 1 / 3]),
-            ([-1, -3], [0.25, 0.75]),
-            ([1, 3], [0.25, 0.75]),
-            ([0, -2], [0, 1]),
-            ([0, 5], [0, 1]),
-        ],
-    )
-    def test_by_hand(self, weights, proxies):
-        groups = GroupIndex.of(np.zeros(len(weights), np.int64))
-        assert update_mass_proxies(np.asarray(weights, float), groups) == pytest.approx(proxies)
-
-    def test_all_zero_or_not_finite_is_unknown_in_that_group_alone(self):
-        groups = GroupIndex.of(np.asarray([0, 0, 1, 1, 2]))
-        proxies = update_mass_proxies(np.asarray([0.0, 0.0, math.nan, 1.0, 4.0]), groups)
-        assert np.isnan(proxies[:4]).all() and proxies[4] == 1.0
 
 
 class TestFile:

@@ -278,7 +278,7 @@ def rollout(view: ProjectView, id: str, first_turn: int = 0) -> RolloutAnswer:
     return RolloutAnswer(
         id=trace_id,
         uid=uid,
-        citation=cite(uid),
+        citation=f"rollout:{uid}",
         metadata=payload["metadata"],
         flags=payload["flags"],
         turns=[_turn(turn) for turn in turns],
@@ -350,11 +350,6 @@ def take_label_lines(view: ProjectView, lines: list[Entry]) -> TakenLines:
     return take_lines(view.store, lines, who_asks())
 
 
-def citations(view: ProjectView, text: str) -> CitationsAnswer:
-    """Checks whether every rollout:UID and rollout:UID#FIRST-LAST of a text leads to a rollout and tokens."""
-    return checked(view.store, text)
-
-
 def open_page(workspace: Workspace, state: dict[str, str]) -> OpenedAnswer:
     """Asks the page that a person looks at to show a state; it does where he allows it."""
     workspace.ask_to_open(state)
@@ -398,16 +393,8 @@ SHOWN = 200
 """Characters of the tokens that are shown."""
 
 
-def cite(uid: str, first: int | None = None, last: int | None = None) -> str:
-    """The citation of a rollout, or of its tokens from `first` to `last`, both included."""
-    return f"rollout:{uid}" + ("" if first is None else f"#{first}-{last}")
-
-
-def checked(store: Store, text: str) -> CitationsAnswer:
-    """Every citation of a text, and whether it leads to a rollout and tokens that are there.
-
-    Args:
-        text: a report.
+def citations(view: ProjectView, text: str) -> CitationsAnswer:
+    """Checks whether every rollout:UID and rollout:UID#FIRST-LAST of a text leads to a rollout and tokens.
 
     Raises:
         StoreError: it is longer than `LONGEST`, or has more than `MOST` citations.
@@ -417,7 +404,7 @@ def checked(store: Store, text: str) -> CitationsAnswer:
     found = list(dict.fromkeys(match[0] for match in _CITATION.finditer(text)))
     if len(found) > MOST:
         raise StoreError(f"{len(found)} citations; at most {MOST} are checked at once.")
-    answers = [_checked(store, citation) for citation in found]
+    answers = [_checked(view.store, citation) for citation in found]
     return CitationsAnswer(citations=answers, all_resolve=bool(answers) and all(a.resolves for a in answers))
 
 

@@ -17,7 +17,7 @@ from mcp import Client, StdioServerParameters
 
 from rollout_traces import __version__
 from rollout_traces.inspector.api.tools import MOST_CHARACTERS, build_tools, with_token
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.workspace import ProjectView, Workspace
 from tests.inspector.api.conftest import AT
 
 ARTIFACTS = Path(__file__).resolve().parents[3] / "artifacts"
@@ -209,22 +209,22 @@ def test_without_the_package_the_command_says_what_to_install():
     ],
 )
 def test_citations_are_checked(workspace, text, resolve, why):
-    from rollout_traces.inspector.api.answers import checked
+    from rollout_traces.inspector.api.answers import citations
 
     store = workspace.store("story")
     uid = store.query(limit=1).rows[0]["uid"]
-    found = checked(store, text.format(uid=uid))
+    found = citations(ProjectView(workspace, "story"), text.format(uid=uid))
     assert [each.resolves for each in found.citations] == resolve
     assert found.all_resolve == (bool(resolve) and all(resolve))
     assert why is None or why in str(found.citations[0].why_not)
 
 
 def test_a_beginning_of_a_uid_is_no_citation(workspace):
-    from rollout_traces.inspector.api.answers import checked
+    from rollout_traces.inspector.api.answers import citations
 
     store = workspace.store("story")
     uid = store.query(where="run = healthy", limit=1).rows[0]["uid"]
-    assert not checked(store, f"rollout:{uid[:-2]}").all_resolve
+    assert not citations(ProjectView(workspace, "story"), f"rollout:{uid[:-2]}").all_resolve
 
 
 class TestWithOneProject:
