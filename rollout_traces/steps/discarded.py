@@ -48,29 +48,6 @@ class FilteredTrajectory:
     prompt_preview: str | None
 
 
-@dataclass(frozen=True)
-class FilterSummary:
-    """The rollouts that were dropped in one step.
-
-    Attributes:
-        step: the trainer's global step.
-        total: rollouts of the step.
-        kept: rollouts that were not dropped.
-        filtered: rollouts that were.
-        by_reason: dropped rollouts by reason.
-        tokens: `min`, `p50`, `p90` and `max` of the tokens of what was dropped; empty when nothing was.
-        longest: the five longest of them, longest first.
-    """
-
-    step: int
-    total: int
-    kept: int
-    filtered: int
-    by_reason: Mapping[str, int]
-    tokens: Mapping[str, float]
-    longest: Sequence[FilteredTrajectory]
-
-
 def filtered_trajectories(
     batch: PackedBatch, ledger: Ledger, transcripts: Mapping[int, Transcript] | None = None
 ) -> list[FilteredTrajectory]:
@@ -91,32 +68,32 @@ def filtered_trajectories(
     ]
 
 
-def filter_summary(batch: PackedBatch, dropped: Sequence[FilteredTrajectory]) -> FilterSummary:
+def filter_summary(batch: PackedBatch, dropped: Sequence[FilteredTrajectory]) -> dict[str, Any]:
     """Sums a step's records up.
 
     Args:
         batch: all rollouts of the step.
         dropped: what `filtered_trajectories` gave.
+
+    Returns:
+        `step`; `total`, `kept` and `filtered` rollouts; `by_reason`; `tokens`, the `min`, `p50`, `p90` and `max` of what
+        was dropped, empty when nothing was; `longest`, the five longest of them.
     """
     lengths = np.asarray([record.n_tokens for record in dropped], np.float64)
-    tokens: dict[str, float] = {}
-    if len(lengths):
-        p50, p90 = np.quantile(lengths, [0.5, 0.9])
-        tokens = {
-            "min": float(lengths.min()),
-            "p50": float(p50),
-            "p90": float(p90),
-            "max": float(lengths.max()),
-        }
-    return FilterSummary(
-        step=batch.step,
-        total=batch.n_rows,
-        kept=batch.n_rows - len(dropped),
-        filtered=len(dropped),
-        by_reason=dict(Counter(record.reason for record in dropped)),
-        tokens=tokens,
-        longest=sorted(dropped, key=lambda record: -record.n_tokens)[:LONGEST],
-    )
+    percentiles = {"min": 0, "p50": 50, "p90": 90, "max": 100}
+    return {
+        "step": batch.step,
+        "total": batch.n_rows,
+        "kept": batch.n_rows - len(dropped),
+        "filtered": len(dropped),
+        "by_reason": dict(Counter(record.reason for record in dropped)),
+        "tokens": {name: float(np.percentile(lengths, at)) for name, at in percentiles.items()}
+        if dropped
+        else {},
+        "longest": [
+            asdict(record) for record in sorted(dropped, key=lambda record: -record.n_tokens)[:LONGEST]
+        ],
+    }
 
 
 def filtered_details(batch: PackedBatch, ledger: Ledger, decode: Decode | None) -> dict[str, Any]:
@@ -140,7 +117,7 @@ def filtered_details(batch: PackedBatch, ledger: Ledger, decode: Decode | None) 
     records = filtered_trajectories(batch, ledger, transcripts)
     return {
         FILTERED: {
-            "summary": asdict(filter_summary(batch, records)),
+            "summary": filter_summary(batch, records),
             "rollouts": [asdict(record) for record in records],
         }
     }

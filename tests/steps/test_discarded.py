@@ -53,16 +53,16 @@ def test_a_step_is_summed_up():
     lengths = [10, 20, 30, 40, 50, 60, 5]
     batch, ledger = step_of(lengths, ["too_long"] * 5 + ["max_async", None])
     summary = filter_summary(batch, filtered_trajectories(batch, ledger))
-    assert (summary.total, summary.kept, summary.filtered) == (7, 1, 6)
-    assert summary.by_reason == {"too_long": 5, "max_async": 1}
-    assert summary.tokens == {"min": 10.0, "p50": 35.0, "p90": 55.0, "max": 60.0}
-    assert [record.n_tokens for record in summary.longest] == [60, 50, 40, 30, 20]
+    assert (summary["total"], summary["kept"], summary["filtered"]) == (7, 1, 6)
+    assert summary["by_reason"] == {"too_long": 5, "max_async": 1}
+    assert summary["tokens"] == {"min": 10.0, "p50": 35.0, "p90": 55.0, "max": 60.0}
+    assert [record["n_tokens"] for record in summary["longest"]] == [60, 50, 40, 30, 20]
 
 
 def test_a_step_that_dropped_nothing():
     batch, ledger = step_of([3], [None])
     summary = filter_summary(batch, filtered_trajectories(batch, ledger))
-    assert summary.filtered == 0 and summary.tokens == {} and summary.longest == []
+    assert summary["filtered"] == 0 and summary["tokens"] == {} and summary["longest"] == []
 
 
 def test_totals_run_over_steps_and_splits_apart():
