@@ -133,9 +133,8 @@ def measure_server(folder: Path, options: argparse.Namespace) -> Any:
     """The answer for the page, first asked and asked again, beside reading the JSON alone."""
     import orjson
 
-    from rollout_traces.inspector.asking import as_json
     from rollout_traces.inspector.pages.lanes import lanes
-    from rollout_traces.inspector.workspace import SplitView, Workspace
+    from rollout_traces.inspector.workspace import SplitView, Workspace, as_json
 
     workspace = Workspace(folder=folder)
     workspace.refresh("lanes")

@@ -20,10 +20,9 @@ from rollout_traces.analysis.explanation import explain
 from rollout_traces.analysis.selections import Selection
 from rollout_traces.inspector.api import answers
 from rollout_traces.inspector.api.tools import build_tools
-from rollout_traces.inspector.asking import as_plain
 from rollout_traces.inspector.registry import PAGES
 from rollout_traces.inspector.server import answered
-from rollout_traces.inspector.workspace import ProjectView, SplitView, Workspace
+from rollout_traces.inspector.workspace import ProjectView, SplitView, Workspace, as_plain
 from rollout_traces.model.text import CLOSE, NOTICE, OPEN
 from tests.hostile_run import AT, PROJECT, RUN, log_hostile_run
 from tests.trackio_home import use_trackio_home

@@ -30,9 +30,8 @@ def lanes(
     Example: rollout-traces lanes my-run --step 12
     """
     from rollout_traces.errors import StoreError
-    from rollout_traces.inspector.asking import as_plain
     from rollout_traces.inspector.pages.lanes import step_time
-    from rollout_traces.inspector.workspace import SplitView, Workspace
+    from rollout_traces.inspector.workspace import SplitView, Workspace, as_plain
 
     store = source.open()
     name = options.run_name(store, run)

@@ -21,8 +21,8 @@ def live(
 
     Example: rollout-traces live my-run
     """
-    from rollout_traces.inspector.asking import as_plain
     from rollout_traces.inspector.pages.live import MOST_ROWS, landed_of, said_of
+    from rollout_traces.inspector.workspace import as_plain
 
     store = source.open()
     look = store.live.look(run)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rollout_traces.inspector.api import answers
-from rollout_traces.inspector.asking import Function
 from rollout_traces.inspector.pages import (
     around,
     compare,
@@ -36,6 +35,7 @@ from rollout_traces.inspector.pages import (
     what_if,
 )
 from rollout_traces.inspector.shared_file import share
+from rollout_traces.inspector.workspace import Function
 from rollout_traces.model.text import words
 from rollout_traces.model.units import KB, MB, MINUTE
 

@@ -34,14 +34,20 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rollout_traces.errors import ConfigError, RolloutTracesError
 from rollout_traces.inspector.access import DASHBOARD, Access, Visitor, who_asks
-from rollout_traces.inspector.asking import Function, answer_of, as_json, read_request
 from rollout_traces.inspector.assets import SCRIPTS, STYLE, Asset, bundle, icon, katex
 from rollout_traces.inspector.few_at_once import give_back_large_blocks
 from rollout_traces.inspector.guard import FIRST_PORT, Guard, ServerOptions, error_response, script_hashes
 from rollout_traces.inspector.registry import PAGES, Page, rules
 from rollout_traces.inspector.trackio_mount import dashboard_files, trackio_app
 from rollout_traces.inspector.viewers import installed_viewers
-from rollout_traces.inspector.workspace import SplitView, Workspace
+from rollout_traces.inspector.workspace import (
+    Function,
+    SplitView,
+    Workspace,
+    answer_of,
+    as_json,
+    read_request,
+)
 from rollout_traces.model.units import KB
 from rollout_traces.store import QueryError
 from rollout_traces.store.time_limit import time_limit

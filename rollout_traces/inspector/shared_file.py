@@ -16,7 +16,6 @@ from typing import Any, cast
 import numpy as np
 
 from rollout_traces.errors import ConfigError, StoreError
-from rollout_traces.inspector.asking import Names, as_json, as_plain, seen
 from rollout_traces.inspector.assets import (
     STYLE,
     InlineError,
@@ -34,7 +33,15 @@ from rollout_traces.inspector.pages.group import group
 from rollout_traces.inspector.pages.rollouts import rollout
 from rollout_traces.inspector.pages.run import run_report
 from rollout_traces.inspector.payload import packed, unpacked, utf16_positions
-from rollout_traces.inspector.workspace import ProjectView, SplitView, Workspace
+from rollout_traces.inspector.workspace import (
+    Names,
+    ProjectView,
+    SplitView,
+    Workspace,
+    as_json,
+    as_plain,
+    seen,
+)
 from rollout_traces.model.plain_values import plain
 from rollout_traces.model.units import MB
 from rollout_traces.steps.redact import HIDDEN, Redaction

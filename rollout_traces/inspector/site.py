@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from rollout_traces.errors import ConfigError, StoreError
-from rollout_traces.inspector.asking import as_json, as_plain
 from rollout_traces.inspector.assets import STYLE, bundle, icon, inlined, made_by, written_head
 from rollout_traces.inspector.pages.around import group_pushes, image, step_means
 from rollout_traces.inspector.pages.explain import AskedSides, explain
@@ -20,7 +19,7 @@ from rollout_traces.inspector.pages.rollouts import AskedSamples, metrics, sampl
 from rollout_traces.inspector.pages.run import RunAnswer, run_report
 from rollout_traces.inspector.pages.shell import ListedRun, SplitSteps, split_steps
 from rollout_traces.inspector.shared_file import written_rollout
-from rollout_traces.inspector.workspace import ProjectView, SplitView, Workspace
+from rollout_traces.inspector.workspace import ProjectView, SplitView, Workspace, as_json, as_plain
 from rollout_traces.store import TraceRow
 from rollout_traces.store.asking import meanings
 from rollout_traces.store.reading import part_text

@@ -9,9 +9,8 @@ from typer.testing import CliRunner, Result
 
 import rollout_traces as rt
 from rollout_traces.cli import build_app
-from rollout_traces.inspector.asking import as_plain
 from rollout_traces.inspector.pages.lanes import step_time
-from rollout_traces.inspector.workspace import SplitView, Workspace
+from rollout_traces.inspector.workspace import SplitView, Workspace, as_plain
 
 
 def asked(*arguments: str) -> Result:

@@ -12,11 +12,10 @@ from playwright.sync_api import expect
 
 import rollout_traces as rt
 from rollout_traces.inspector.api.http import part_of
-from rollout_traces.inspector.asking import as_plain
 from rollout_traces.inspector.pages.lane_tables import FAILED_STOPS, funnel, reward_functions
 from rollout_traces.inspector.pages.lanes import lanes
 from rollout_traces.inspector.registry import PARTS
-from rollout_traces.inspector.workspace import SplitView, Workspace
+from rollout_traces.inspector.workspace import SplitView, Workspace, as_plain
 from tests.inspector.api.test_tools import Agent, with_agent
 from tests.inspector.conftest import Served, Visit, log_project
 from tests.inspector.make_lanes import HOSTILE, PROJECT, ROWS, STEPS, rows_of

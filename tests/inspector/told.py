@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollout_traces.inspector.asking import Function, answer_of, as_plain, read_request
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.workspace import Function, Workspace, answer_of, as_plain, read_request
 
 
 def told(function: Function, workspace: Workspace, sent: Mapping[str, Any]) -> Any:

@@ -16,7 +16,6 @@ from rollout_traces.analysis import Event
 from rollout_traces.analysis.runs import settings_sentences
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.access import who_asks
-from rollout_traces.inspector.asking import FromRuns, listed, seen
 from rollout_traces.inspector.pages.compare import Delta, deltas, shared_prefix
 from rollout_traces.inspector.pages.explain import AskedSides, explained, sides
 from rollout_traces.inspector.pages.flips import AskedEvaluations, FlipListAnswer, flip_list
@@ -24,7 +23,16 @@ from rollout_traces.inspector.pages.incidents import run_diagnosed, run_events
 from rollout_traces.inspector.pages.labels import TAKES_NONE, TakenLines, take_lines
 from rollout_traces.inspector.pages.run import ShownDiagnosis, shown_diagnosis, without_queries
 from rollout_traces.inspector.payload import rollout_payload
-from rollout_traces.inspector.workspace import EvaluationView, ProjectView, SplitView, Workspace, taken
+from rollout_traces.inspector.workspace import (
+    EvaluationView,
+    FromRuns,
+    ProjectView,
+    SplitView,
+    Workspace,
+    listed,
+    seen,
+    taken,
+)
 from rollout_traces.model.plain_values import plain
 from rollout_traces.store import RunInfo, Store
 from rollout_traces.store.labels import Entry

@@ -16,10 +16,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rollout_traces.errors import RolloutTracesError, StoreError
-from rollout_traces.inspector.asking import Function, Names, answer_of, as_json, as_plain, listed, parameters
 from rollout_traces.inspector.guard import error_response
 from rollout_traces.inspector.registry import PARTS, READ, SENT
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.workspace import (
+    Function,
+    Names,
+    Workspace,
+    answer_of,
+    as_json,
+    as_plain,
+    listed,
+    parameters,
+)
 from rollout_traces.store.time_limit import time_limit
 
 PREFIX = "/api/v1"

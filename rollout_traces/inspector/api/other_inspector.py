@@ -12,8 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.api.answers import LabelLinesAnswer, OpenedAnswer
-from rollout_traces.inspector.asking import as_plain
 from rollout_traces.inspector.pages.labels import TakenLines
+from rollout_traces.inspector.workspace import as_plain
 from rollout_traces.model.text import SAID
 from rollout_traces.model.units import KB
 from rollout_traces.store.http_source import ServerClient

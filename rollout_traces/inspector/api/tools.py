@@ -19,7 +19,6 @@ from rollout_traces.inspector.access import ANYBODY, Visitor, asking
 from rollout_traces.inspector.api import answers
 from rollout_traces.inspector.api.answers import AskedRollouts, OpenedAnswer, RolloutsAnswer
 from rollout_traces.inspector.api.other_inspector import open_elsewhere
-from rollout_traces.inspector.asking import Function, answer_of, as_json, parameters
 from rollout_traces.inspector.pages.explore import ColumnsAnswer
 from rollout_traces.inspector.pages.explore import columns as columns_of
 from rollout_traces.inspector.pages.labels import LabelsAnswer, annotate, labels
@@ -27,7 +26,14 @@ from rollout_traces.inspector.pages.lanes import step_time
 from rollout_traces.inspector.pages.live import LiveAnswer
 from rollout_traces.inspector.pages.live import live as live_of
 from rollout_traces.inspector.pages.shell import places
-from rollout_traces.inspector.workspace import ProjectView, Workspace
+from rollout_traces.inspector.workspace import (
+    Function,
+    ProjectView,
+    Workspace,
+    answer_of,
+    as_json,
+    parameters,
+)
 from rollout_traces.model.text import NOTICE
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.asking import InParts, seen
 from rollout_traces.inspector.pages.figures import Number
 from rollout_traces.inspector.viewers import LARGEST, Viewed, Viewer, installed_viewers
-from rollout_traces.inspector.workspace import ProjectView, SplitView
+from rollout_traces.inspector.workspace import InParts, ProjectView, SplitView, seen
 from rollout_traces.ledger.columns import NULL_INT
 from rollout_traces.model.text import encodable
 from rollout_traces.trace.conversion import TraceRecord, read_transcript

@@ -13,11 +13,10 @@ from rollout_traces.analysis.decompose import Decomposition
 from rollout_traces.analysis.finding import Detail
 from rollout_traces.analysis.phrases import Phrase
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.asking import seen
 from rollout_traces.inspector.pages.figures import Number, QueriesAnswer, answered_all
 from rollout_traces.inspector.pages.incidents import run_diagnosed
 from rollout_traces.inspector.pages.run import ShownDiagnosis, shown_diagnosis
-from rollout_traces.inspector.workspace import SplitView, taken
+from rollout_traces.inspector.workspace import SplitView, seen, taken
 
 if TYPE_CHECKING:
     from rollout_traces.analysis import Selection

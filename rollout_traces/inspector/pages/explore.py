@@ -9,7 +9,6 @@ from typing import Any
 import orjson
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.asking import FromRuns, Names
 from rollout_traces.inspector.pages.figures import (
     PAGE_ROWS,
     Drawn,
@@ -17,7 +16,7 @@ from rollout_traces.inspector.pages.figures import (
     drawn_by,
     population_over_steps,
 )
-from rollout_traces.inspector.workspace import ProjectView, SplitView
+from rollout_traces.inspector.workspace import FromRuns, Names, ProjectView, SplitView
 from rollout_traces.store import Histogram, Store, TraceRow
 from rollout_traces.store.asking import Scope, Which
 from rollout_traces.store.query.nodes import literal

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from rollout_traces.analysis import Flips, Selection, flips
 from rollout_traces.analysis.flip_grid import FlipGrid, flip_grid
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.asking import FromRuns, InParts
 from rollout_traces.inspector.pages.figures import QueriesAnswer, answered_all
-from rollout_traces.inspector.workspace import EvaluationView, SplitView
+from rollout_traces.inspector.workspace import EvaluationView, FromRuns, InParts, SplitView
 
 MOST_PROMPTS = 400
 """Prompts of the list; all are counted."""

@@ -10,7 +10,6 @@ from itertools import chain
 from rollout_traces.alarms.worn import Usual
 from rollout_traces.errors import StoreError
 from rollout_traces.flags import needs_text
-from rollout_traces.inspector.asking import InParts
 from rollout_traces.inspector.pages.figures import (
     Card,
     Drawn,
@@ -24,7 +23,7 @@ from rollout_traces.inspector.pages.figures import (
 from rollout_traces.inspector.pages.incidents import cards, run_alarms
 from rollout_traces.inspector.pages.measures import BY, FLAGGED, MEASURES, StepMeasure, flagged_share
 from rollout_traces.inspector.payload import SEVERITIES
-from rollout_traces.inspector.workspace import SplitView
+from rollout_traces.inspector.workspace import InParts, SplitView
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.metrics import StepView
 from rollout_traces.metrics.groups import tie_causes

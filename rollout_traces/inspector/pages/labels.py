@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.access import Visitor, who_asks
-from rollout_traces.inspector.asking import FromRuns, Names, seen
-from rollout_traces.inspector.workspace import ProjectView
+from rollout_traces.inspector.workspace import FromRuns, Names, ProjectView, seen
 from rollout_traces.model.text import BRIEF, quoted
 from rollout_traces.store import Store
 from rollout_traces.store.labels import Entry, check_entry, checked_place

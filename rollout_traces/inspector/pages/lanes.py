@@ -12,10 +12,9 @@ import pyarrow as pa
 
 from rollout_traces.analysis.lanes import BUSY, HeldUp, Lanes, Tail, aligned, covered, lanes_of, tail_of
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.asking import FromRuns, InParts, seen
 from rollout_traces.inspector.pages.figures import MOST_DRAWN, scalars
 from rollout_traces.inspector.pages.lane_tables import FunnelAnswer, funnel
-from rollout_traces.inspector.workspace import SplitView, remembered, taken
+from rollout_traces.inspector.workspace import FromRuns, InParts, SplitView, remembered, seen, taken
 from rollout_traces.model.spans import KINDS, OF_TIME
 from rollout_traces.model.text import quoted_each, words
 from rollout_traces.model.units import MINUTE, MS

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.asking import FromRuns
 from rollout_traces.inspector.pages.figures import MOST_READ, PAGE_ROWS
-from rollout_traces.inspector.workspace import ProjectView, taken
+from rollout_traces.inspector.workspace import FromRuns, ProjectView, taken
 from rollout_traces.model.live_lines import STAGES
 from rollout_traces.model.text import duration, quoted
 from rollout_traces.model.units import MINUTE, MS

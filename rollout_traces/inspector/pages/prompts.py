@@ -8,10 +8,9 @@ from typing import get_args
 from rollout_traces.analysis import list_prompts, prompt_over_time
 from rollout_traces.analysis.prompts import Order, PromptList, PromptVisit
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.asking import seen
 from rollout_traces.inspector.pages.explain import AskedSides, sides
 from rollout_traces.inspector.pages.figures import PAGE_ROWS, Range, axis_range
-from rollout_traces.inspector.workspace import SplitView
+from rollout_traces.inspector.workspace import SplitView, seen
 
 MOST_VISITS = 2_000
 MOST_DOTS = 64

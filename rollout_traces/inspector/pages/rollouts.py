@@ -9,7 +9,6 @@ from typing import Any
 
 from rollout_traces.alarms.worn import Usual
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.asking import Names, seen
 from rollout_traces.inspector.pages.figures import (
     MOST_READ,
     PAGE_ROWS,
@@ -30,7 +29,7 @@ from rollout_traces.inspector.pages.figures import (
 from rollout_traces.inspector.pages.incidents import RunAlarms, cards, run_alarms
 from rollout_traces.inspector.pages.labels import labels
 from rollout_traces.inspector.payload import rollout_payload
-from rollout_traces.inspector.workspace import ProjectView, SplitView
+from rollout_traces.inspector.workspace import Names, ProjectView, SplitView, seen
 from rollout_traces.store import Group, RowPage, TraceRow
 from rollout_traces.store.query.nodes import Name
 from rollout_traces.store.query.parser import parse_sort

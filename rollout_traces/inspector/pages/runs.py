@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.asking import Names
 from rollout_traces.inspector.pages.figures import (
     RunProgress,
     SeriesPoints,
@@ -15,7 +14,7 @@ from rollout_traces.inspector.pages.figures import (
     scalars,
     split_series,
 )
-from rollout_traces.inspector.workspace import ProjectView, SplitView
+from rollout_traces.inspector.workspace import Names, ProjectView, SplitView
 
 MOST_RUNS = 24
 """Runs over each other: as many as lines can be told apart."""

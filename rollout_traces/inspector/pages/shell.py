@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.asking import FromRuns
 from rollout_traces.inspector.pages.figures import SeriesPoints, split_series
-from rollout_traces.inspector.workspace import ProjectView, SplitView, Workspace
+from rollout_traces.inspector.workspace import FromRuns, ProjectView, SplitView, Workspace
 from rollout_traces.model.text import WHOLE_SECONDS
 from rollout_traces.store import RunInfo, Store
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.asking import InParts
 from rollout_traces.inspector.pages.figures import Card, Range, axis_range, sample_card
-from rollout_traces.inspector.workspace import SplitView
+from rollout_traces.inspector.workspace import InParts, SplitView
 from rollout_traces.ledger.loss_histogram import DIMENSIONS, unpack
 from rollout_traces.settings.run_settings import CONFIG_KEY
 from rollout_traces.store import Store

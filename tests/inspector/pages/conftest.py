@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from rollout_traces.inspector.asking import Function
-from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.inspector.workspace import Function, Workspace
 from tests.inspector.told import told
 from tests.store.conftest import shared_folder
 from tests.store.projects import PROJECT, RUN

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from rollout_traces.errors import ConfigError, StoreError
-from rollout_traces.inspector.asking import answer_of, as_plain, read_request
 from rollout_traces.inspector.pages import around, rollouts, run
 from rollout_traces.inspector.server import answered
 from rollout_traces.inspector.site import write_site
-from rollout_traces.inspector.workspace import SplitView
+from rollout_traces.inspector.workspace import SplitView, answer_of, as_plain, read_request
 
 ASK = Path(__file__).with_name("ask.mjs")
 COMPONENT = Path(__file__).resolve().parents[3] / "rollout_traces/inspector/components/site"
