@@ -16,5 +16,5 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # a logger whose worker is another process decodes nothing
-    home = "decoder" if name == "TranscriptDecoder" else "template_markers"
+    home = "decoder" if name == "TranscriptDecoder" else "markers"
     return getattr(importlib.import_module(f"{__name__}.{home}"), name)

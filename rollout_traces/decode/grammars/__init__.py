@@ -1,4 +1,4 @@
-"""Thinking and tool calls out of assistant text: one small file per model family, and which of them a chat template calls for."""
+"""Thinking and tool calls out of assistant text: a small file per notation, and which of them a chat template calls for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollout_traces.decode.grammars.channels import CHANNELS
-from rollout_traces.decode.grammars.deepseek import DEEPSEEK
 from rollout_traces.decode.grammars.gemma import GEMMA
 from rollout_traces.decode.grammars.glm import GLM
 from rollout_traces.decode.grammars.grammar import (
@@ -20,9 +19,7 @@ from rollout_traces.decode.grammars.grammar import (
     TextSpan,
 )
 from rollout_traces.decode.grammars.json_calls import COHERE_ACTION, HERMES, MARKED_JSON, NEMOTRON, PHI
-from rollout_traces.decode.grammars.kimi import KIMI
 from rollout_traces.decode.grammars.llama import LLAMA
-from rollout_traces.decode.grammars.mistral import MISTRAL
 from rollout_traces.decode.grammars.parse import (
     FAMILIES,
     NO_SCHEMAS,
@@ -32,6 +29,7 @@ from rollout_traces.decode.grammars.parse import (
 )
 from rollout_traces.decode.grammars.python_calls import LFM2, PYTHON_CALLS
 from rollout_traces.decode.grammars.response_template import response_grammar
+from rollout_traces.decode.grammars.token_calls import DEEPSEEK, KIMI, MISTRAL
 from rollout_traces.decode.grammars.tool_notations import parse_tool_definitions
 from rollout_traces.decode.grammars.xml_functions import XML_FUNCTIONS
 

@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from rollout_traces.decode.grammars.grammar import Malformed, Region, Scan, ShownByTexts, call_region
-from rollout_traces.decode.grammars.json_calls import read_arguments
+from rollout_traces.decode.grammars.json_calls import read_named_call
 from rollout_traces.decode.grammars.literal import typed
 from rollout_traces.model.text import encodable_joined
 
@@ -69,9 +69,7 @@ class Glm4(ShownByTexts):
         head = _LINE.match(scan.text, at)
         if head is None or not scan.begins_text(at):
             return None
-        name = head.group(1)
-        read = read_arguments(scan, head.end(), head.end(), name)
-        return read if isinstance(read, Malformed) else call_region(scan, at, read[1], (name, read[0], None))
+        return read_named_call(scan, at, head.group(1), head.end(), head.end())
 
 
 GLM = (Glm45(), Glm4())

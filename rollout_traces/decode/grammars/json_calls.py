@@ -13,6 +13,7 @@ from rollout_traces.decode.grammars.grammar import (
     Region,
     Scan,
     ShownByTexts,
+    call_region,
     calls_region,
 )
 from rollout_traces.decode.grammars.literal import JsonError, json_end, loads, read_json, visible_name
@@ -87,37 +88,44 @@ def arguments_of(value: Any) -> dict[str, Any] | str:
     return value if isinstance(value, dict) else f"arguments are {_kind(value)}, not an object"
 
 
-def read_arguments(
-    scan: Scan, at: int, start: int, name: str, closing: str = "", fence: re.Pattern[str] | None = None
-) -> tuple[dict[str, Any], int] | Malformed:
-    """Reads one call's arguments as JSON, and the closing marker after them.
+def read_named_call(
+    scan: Scan,
+    at: int,
+    name: str,
+    pos: int,
+    start: int,
+    closing: str = "",
+    *,
+    call_id: str | None = None,
+    fence: re.Pattern[str] | None = None,
+) -> Region | Malformed:
+    """Reads the rest of a call whose name stands before it: its arguments as JSON, and the closing marker after them.
 
     Args:
-        at: where the JSON may begin.
-        start: where to look for the closer of a malformed call.
+        at: where the call begins.
         name: the tool's name.
+        pos: where the JSON may begin.
+        start: where to look for the closer of a malformed call.
         closing: literal closing marker, which the end of the text may have cut off; empty when the family
             writes none.
+        call_id: the call's id.
         fence: what may stand before the closing marker.
-
-    Returns:
-        The arguments and one past the last character of the call, or the malformed call.
     """
-    read = read_json(scan, scan.skip_space(at), closing)
+    read = read_json(scan, scan.skip_space(pos), closing)
     if isinstance(read, JsonError):
         return Malformed(read.why, start, name, closing)
     arguments = arguments_of(read.value)
     if isinstance(arguments, str):
         return Malformed(arguments, start, name, closing)
-    if not closing:
-        return arguments, read.stop
-    fenced = fence.match(scan.text, read.stop) if fence else None
-    stop = scan.skip_space(fenced.end() if fenced else read.stop)
-    if scan.text.startswith(closing, stop):
-        return arguments, stop + len(closing)
-    if stop < len(scan.text):
-        return Malformed(f"text before {closing}", start, name, closing)
-    return arguments, stop
+    stop = read.stop
+    if closing:
+        fenced = fence.match(scan.text, stop) if fence else None
+        stop = scan.skip_space(fenced.end() if fenced else stop)
+        if scan.text.startswith(closing, stop):
+            stop += len(closing)
+        elif stop < len(scan.text):
+            return Malformed(f"text before {closing}", start, name, closing)
+    return call_region(scan, at, stop, (name, arguments, call_id))
 
 
 def read_marked_json(scan: Scan, at: int, start: int, closing: str) -> Region | Malformed:

@@ -15,8 +15,8 @@ from rollout_traces.decode.grammars.json_calls import (
     ARGUMENT_KEYS,
     ID_KEYS,
     NAME_KEYS,
-    read_arguments,
     read_calls,
+    read_named_call,
 )
 from rollout_traces.decode.grammars.literal import JsonError, read_json, visible_name
 from rollout_traces.decode.grammars.python_calls import read_python_call
@@ -113,9 +113,7 @@ class FunctionTag(ShownByTexts):
         if head is None:
             return None
         start = scan.skip_space(head.end())
-        name = head.group(1)
-        read = read_arguments(scan, start, start, name, _FUNCTION_END)
-        return read if isinstance(read, Malformed) else call_region(scan, at, read[1], (name, read[0], None))
+        return read_named_call(scan, at, head.group(1), start, start, _FUNCTION_END)
 
 
 def _is_call(value: dict[str, object]) -> bool:
