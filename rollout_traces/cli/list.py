@@ -10,7 +10,7 @@ import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import print_rows, print_table
-from rollout_traces.model.text import words
+from rollout_traces.model.text import listed, words
 
 if TYPE_CHECKING:
     from rollout_traces.store import RowPage, Store
@@ -133,7 +133,7 @@ def _steps(store: Store, which: options.Which) -> list[dict[str, Any]]:
 
 def _named(store: Store, which: options.Which, columns: str | None) -> list[str]:
     """The columns that were asked for by name."""
-    names = [name.strip() for name in (columns or "").split(",") if name.strip()]
+    names = list(listed(columns or ""))
     known = {info.name for info in store.columns(which.rows)} if names else set()
     unknown = [name for name in names if name not in known]
     if unknown:

@@ -239,12 +239,10 @@ def _masked(transcript: Transcript, turn: Turn, raw: bool) -> Text:
     from rich.text import Text
 
     start, stop = (turn.start, turn.stop) if raw else (turn.body_start, turn.body_stop)
-    tokens = transcript.tokens
-    whole = transcript.raw
     text = Text()
-    trained = tokens.loss_mask[start:stop].tolist()
+    trained = transcript.tokens.loss_mask[start:stop].tolist()
     for in_loss, run in groupby(zip(trained, range(start, stop), strict=True), key=lambda item: item[0]):
         places = [place for _, place in run]
-        piece = whole[int(tokens.char_starts[places[0]]) : int(tokens.char_stops[places[-1]])]
+        piece = transcript.text_between(places[0], places[-1] + 1)
         text.append(harmless(piece), style=COLOURS.get(turn.role, "") if in_loss else "dim")
     return text

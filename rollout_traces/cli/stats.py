@@ -9,6 +9,7 @@ import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import cell, print_rows, print_table
+from rollout_traces.model.text import listed
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -133,7 +134,7 @@ def _spread(store: Store, column: str, asked: dict[str, Any], bins: int) -> list
 
 def _listed(columns: list[str] | None) -> list[str]:
     """Columns of a repeated option, each of which may name several with commas."""
-    return [name.strip() for given in columns or () for name in given.split(",") if name.strip()]
+    return [name for given in columns or () for name in listed(given)]
 
 
 def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:

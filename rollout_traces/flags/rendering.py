@@ -83,8 +83,7 @@ def retokenized(
     differs = ids[:n] != again[:n]
     start = int(np.argmax(differs)) if differs.any() else n
     stop, stop_again = _meeting(ids, again, start)
-    text = transcript.raw[int(transcript.tokens.char_starts[min(start, len(ids) - 1)]) :]
-    shown = text[: int(transcript.tokens.char_stops[stop - 1]) - (len(transcript.raw) - len(text))]
+    shown = transcript.text_between(min(start, len(ids) - 1), stop)
     yield make_flag(
         "retokenized",
         f"{_shown(shown)} is {stop - start} tokens here ({_ids(ids[start:stop], context)}) and "
@@ -225,11 +224,10 @@ def _other_scaffolding(
     transcript: Transcript, turns: Sequence[Turn], first: int, template: _Rendering
 ) -> Iterator[Flag]:
     """The first place from turn `first` on where the row's markers and white space differ."""
-    raw = transcript.raw
     for index in range(first, len(turns) - 1):
         turn, following = turns[index], turns[index + 1]
         called = following.tool_calls[0].name if following.tool_calls else None
-        actual, expected = _scaffolding(transcript, raw, index), template.between(index, called)
+        actual, expected = _scaffolding(transcript, index), template.between(index, called)
         if not actual or expected is None or _agree(turn, following, expected, actual):
             continue
         near = expected[-len(actual) - _BESIDE :] if turn.role == "assistant" else expected
@@ -242,17 +240,14 @@ def _other_scaffolding(
         return
 
 
-def _scaffolding(transcript: Transcript, raw: str, index: int) -> str:
+def _scaffolding(transcript: Transcript, index: int) -> str:
     """Cuts out the text between the bodies of a turn and the next, from the first to the last special token.
 
     Tokens at the edges may hold parts of a body; empty where there is no special token.
     """
-    tokens = transcript.tokens
     start, stop = transcript.turns[index].body_stop, transcript.turns[index + 1].body_start
-    special = start + np.flatnonzero(tokens.special[start:stop])
-    if not len(special):
-        return ""
-    return raw[int(tokens.char_starts[special[0]]) : int(tokens.char_stops[special[-1]])]
+    special = start + np.flatnonzero(transcript.tokens.special[start:stop])
+    return transcript.text_between(special[0], special[-1] + 1) if len(special) else ""
 
 
 def _agree(turn: Turn, following: Turn, expected: str, actual: str) -> bool:

@@ -16,6 +16,7 @@ from http import HTTPStatus
 from rollout_traces.errors import ConfigError, RolloutTracesError
 from rollout_traces.inspector.access import LARGEST_PORT, NAMED, SHORTEST, VARIABLE, named_tokens, printable
 from rollout_traces.inspector.guard import ServerOptions
+from rollout_traces.model.text import listed
 from rollout_traces.model.units import MINUTE
 from rollout_traces.store.http_source import give_the_hub_up_after
 
@@ -78,7 +79,7 @@ def hosted_options(environment: Mapping[str, str]) -> ServerOptions:
 
 def _space(environment: Mapping[str, str]) -> ServerOptions:
     """The Hub is in front: it lets nobody through to a private Space who may not read it."""
-    space_id, hosts = environment.get("SPACE_ID", ""), _listed(environment.get("SPACE_HOST", ""))
+    space_id, hosts = environment.get("SPACE_ID", ""), listed(environment.get("SPACE_HOST", ""))
     if "/" not in space_id or not hosts:
         raise ConfigError(
             f"SPACE_ID: seen {space_id!r}, SPACE_HOST: seen {environment.get('SPACE_HOST')!r}. Expected both "
@@ -110,8 +111,8 @@ def _container(environment: Mapping[str, str]) -> ServerOptions:
         port=_port(environment),
         token=token,
         named_tokens=named_tokens(environment, ServerOptions.owner),
-        allow_hosts=_listed(environment.get(HOSTS, "")),
-        trusted_proxies=_listed(environment.get(PROXIES, "")),
+        allow_hosts=listed(environment.get(HOSTS, "")),
+        trusted_proxies=listed(environment.get(PROXIES, "")),
         trackio_sql=True,
         write_token=write_token,
     )
@@ -122,10 +123,6 @@ def _port(environment: Mapping[str, str]) -> int:
     if not given.isdecimal() or not 1 <= int(given) <= LARGEST_PORT:
         raise ConfigError(f"PORT: seen {printable(given)}. Expected 1 to {LARGEST_PORT}.")
     return int(given)
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 MOST_TOKENS = 256

@@ -399,11 +399,6 @@ def seen(value: object) -> str:
     return repr(str(value)[:BRIEF])
 
 
-def listed(names: str) -> Names:
-    """Names with commas between, one by one."""
-    return tuple(name.strip() for name in names.split(",") if name.strip())
-
-
 def as_plain(answer: Any) -> Any:
     """An answer as plain values, those that its JSON holds."""
     return orjson.loads(as_json(answer))

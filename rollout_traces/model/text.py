@@ -80,6 +80,11 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
+def listed(names: str) -> tuple[str, ...]:
+    """Names with commas between, one by one."""
+    return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
 def _spelled(char: str) -> str:
     if unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp"):
         return char

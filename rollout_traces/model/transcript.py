@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from typing import Any, Literal
 
@@ -174,10 +175,14 @@ class Transcript:
     tools: tuple[Mapping[str, Any], ...] = ()
     given_messages: tuple[Mapping[str, Any], ...] | None = None
 
-    @property
+    @cached_property
     def raw(self) -> str:
         """The whole rollout as text: every turn's raw text joined."""
         return "".join(turn.raw for turn in self.turns)
+
+    def text_between(self, start: int, stop: int) -> str:
+        """The text of the tokens from `start` to before `stop`, one at least."""
+        return self.raw[int(self.tokens.char_starts[start]) : int(self.tokens.char_stops[stop - 1])]
 
     def token_texts(self) -> Iterator[str]:
         """Yields each token's own text, in order (empty where it completes no character)."""
@@ -198,7 +203,7 @@ class Transcript:
         return titled("Rollout", lines(self.warnings), *map(self._turn_html, self.turns), note=note)
 
     def _turn_html(self, turn: Turn) -> str:
-        tokens, raw = self.tokens, self.raw
+        tokens = self.tokens
         states = zip(
             tokens.loss_mask[turn.start : turn.stop].tolist(),
             tokens.response_mask[turn.start : turn.stop].tolist(),
@@ -208,7 +213,7 @@ class Transcript:
         body = ""
         for (in_loss, sampled), run in groupby(states, key=lambda each: each[:2]):
             places = [place for _, _, place in run]
-            text = raw[int(tokens.char_starts[places[0]]) : int(tokens.char_stops[places[-1]])]
+            text = self.text_between(places[0], places[-1] + 1)
             colour = "#cfead0" if in_loss else "#fbf0bf" if sampled else ""
             style = f' style="background:{colour};color:#111"' if colour else f' style="{MUTED}"'
             body += f"<span{style}>{escaped(text)}</span>"

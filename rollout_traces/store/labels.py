@@ -218,22 +218,22 @@ class LabelLog:
         line = entry.line()
         try:
             fd = self._locked()
+            try:
+                size = os.fstat(fd).st_size
+                if size + len(line) > MOST_BYTES:
+                    raise StoreError(
+                        f"labels: {self.path} has {size:,} bytes; at most {MOST_BYTES:,} are kept."
+                    )
+                if size and os.pread(fd, 1, size - 1) != b"\n":
+                    line = b"\n" + line
+                if os.write(fd, line) != len(line):
+                    os.ftruncate(fd, size)
+                    raise StoreError(f"labels: {self.path}: the disk is full; nothing was written.")
+                os.fsync(fd)
+            finally:
+                os.close(fd)
         except OSError as error:
             raise StoreError(f"labels: {self.path} cannot be written ({error.strerror}).") from error
-        try:
-            size = os.fstat(fd).st_size
-            if size + len(line) > MOST_BYTES:
-                raise StoreError(f"labels: {self.path} has {size:,} bytes; at most {MOST_BYTES:,} are kept.")
-            if size and os.pread(fd, 1, size - 1) != b"\n":
-                line = b"\n" + line
-            if os.write(fd, line) != len(line):
-                os.ftruncate(fd, size)
-                raise StoreError(f"labels: {self.path}: the disk is full; nothing was written.")
-            os.fsync(fd)
-        except OSError as error:
-            raise StoreError(f"labels: {self.path} cannot be written ({error.strerror}).") from error
-        finally:
-            os.close(fd)
 
     def forget(self, rollouts: Collection[str]) -> int:
         """Takes every line about some rollouts out of the file, for good: nothing says that it was there.

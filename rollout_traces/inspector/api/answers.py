@@ -29,11 +29,11 @@ from rollout_traces.inspector.workspace import (
     ProjectView,
     SplitView,
     Workspace,
-    listed,
     seen,
     taken,
 )
 from rollout_traces.model.plain_values import plain
+from rollout_traces.model.text import listed
 from rollout_traces.store import RunInfo, Store
 from rollout_traces.store.labels import Entry
 
@@ -433,11 +433,9 @@ def _checked(store: Store, citation: str) -> Citation:
             raise StoreError(f"tokens {first}-{last}: the rollout has {n}, from 0.")
     except StoreError as error:
         return Citation(citation=citation, resolves=False, why_not=str(error))
-    tokens = transcript.tokens
-    said = transcript.raw[int(tokens.char_starts[first]) : int(tokens.char_stops[last])][:SHOWN]
     return Citation(
         citation=citation,
         resolves=True,
         address=f"/?{urlencode({**address, 'mode': 'tokens', 'token': first})}",
-        text=said,
+        text=transcript.text_between(first, last + 1)[:SHOWN],
     )

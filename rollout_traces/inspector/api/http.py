@@ -25,9 +25,9 @@ from rollout_traces.inspector.workspace import (
     answer_of,
     as_json,
     as_plain,
-    listed,
     parameters,
 )
+from rollout_traces.model.text import listed
 from rollout_traces.store.time_limit import time_limit
 
 PREFIX = "/api/v1"

@@ -293,10 +293,7 @@ def _drawn(branch: Branch, members: Sequence[Member], kept: Sequence[int]) -> Br
 
 
 def _text(transcript: Transcript | None, start: int, stop: int) -> str:
-    if transcript is None or stop <= start:
-        return ""
-    tokens = transcript.tokens
-    return transcript.raw[int(tokens.char_starts[start]) : int(tokens.char_stops[stop - 1])]
+    return "" if transcript is None or stop <= start else transcript.text_between(start, stop)
 
 
 def _phrases(members: Sequence[Member], kept: Sequence[int]) -> GroupPhrases:

@@ -229,7 +229,7 @@ def tokens(view: ProjectView, id: str, after: int = 0, limit: int = MOST_TOKENS)
             ShownToken(
                 at,
                 int(track.input_ids[at]),
-                transcript.raw[int(track.char_starts[at]) : int(track.char_stops[at])],
+                transcript.text_between(at, at + 1),
                 bool(track.response_mask[at]),
                 bool(track.loss_mask[at]),
                 bool(track.special[at]),
