@@ -125,7 +125,8 @@ def _write(
             text = b"".join(
                 orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE, default=str) for line in lines
             )
-            (folder / name / session_name(sample)).write_bytes(text)
+            session = f"{short_hash(sample.uid, IDENTITY_BYTES).hex()}.jsonl"  # safe letters alone
+            (folder / name / session).write_bytes(text)
             splits[name] += 1
         return splits
     columns: dict[str, None] = {}
@@ -291,11 +292,6 @@ HARNESS = "rollout-traces"
 VERSION = 3
 """Of Pi's sessions."""
 _PI_ROLES = {"system": "developer", "tool": "toolResult"}
-
-
-def session_name(sample: TrainingSample) -> str:
-    """The name of a rollout's file: safe letters alone."""
-    return short_hash(sample.uid, IDENTITY_BYTES).hex() + ".jsonl"
 
 
 def pi_session(sample: TrainingSample) -> Iterator[dict[str, Any]]:

@@ -108,11 +108,6 @@ class Population:
         """The tokens that the policy sampled."""
         return MaskedTokens.sampled(self.batch)
 
-    @property
-    def n_loss(self) -> np.ndarray:
-        """int64 [B]: tokens of each row in the loss."""
-        return self.batch.loss_counts
-
     @cached_property
     def groups(self) -> tuple[np.ndarray, ...]:
         """The rows of each group of two or more episodes, int64 [G] each."""

@@ -95,7 +95,7 @@ def untrained_sampled(
     if not left_out.any():
         return
     counts = batch.sum_rows(left_out)
-    fires = (counts >= min_tokens) & (population.n_loss > 0)
+    fires = (counts >= min_tokens) & (population.batch.loss_counts > 0)
     left_out &= np.repeat(fires, batch.lengths)
     yield from _one_flag_a_row(
         "untrained_sampled", Runs.of(left_out, batch.offsets), "sampled but not in the loss"
@@ -113,7 +113,7 @@ def untrained_sampled(
 def row_masked(population: Population) -> Iterator[tuple[int, Flag]]:
     """Loss mask 0 throughout a row that has tokens."""
     lengths = population.batch.lengths
-    masked = (lengths > 0) & (population.n_loss == 0)
+    masked = (lengths > 0) & (population.batch.loss_counts == 0)
     for row in masked.nonzero()[0].tolist():
         text = f"None of the row's {lengths[row]} tokens is in the loss."
         yield row, make_flag("row_masked", text, start=0, stop=lengths[row])

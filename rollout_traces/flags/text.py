@@ -138,7 +138,7 @@ def empty_completion(population: Population) -> Iterator[tuple[int, Flag]]:
     """
     batch, runs = population.batch, population.sampled_runs
     if batch.response_mask_source != "loss_mask":
-        nothing = (batch.lengths > 0) & (population.sampled.segments.counts == 0) & (population.n_loss == 0)
+        nothing = (batch.lengths > 0) & (population.sampled.segments.counts == 0) & (batch.loss_counts == 0)
         for row in nothing.nonzero()[0].tolist():
             yield row, make_flag("empty_completion", "No token of the row was sampled.")
     longer = batch.input_ids[runs.stops[runs.lengths > 1] - 1]

@@ -55,7 +55,9 @@ def rollout_payload(trace_id: str, record: TraceRecord) -> dict[str, Any]:
 
 def _payload(trace_id: str, record: TraceRecord, details: Mapping[str, Any]) -> dict[str, Any]:
     transcript = read_transcript(record)
-    metadata = {key: _printable(value) for key, value in record.metadata.items()}
+    metadata: dict[str, Any] = {
+        key: encodable(value) if isinstance(value, str) else value for key, value in record.metadata.items()
+    }
     common = {
         "id": trace_id,
         "metadata": metadata,
@@ -232,10 +234,6 @@ def _flags(detailed: Any, names: Any) -> list[dict[str, Any]]:
         }
         for flag in found
     ]
-
-
-def _printable(value: Any) -> Any:
-    return encodable(value) if isinstance(value, str) else value
 
 
 _PADS = "|".join(

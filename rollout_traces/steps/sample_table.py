@@ -107,9 +107,8 @@ def write_table(path: str | Path, table: SampleTable) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.writing")
-    body = orjson.dumps(
-        {"columns": list(table.columns), "data": [[_storable(value) for value in row] for row in table.data]}
-    )
+    data = [[encodable(v) if isinstance(v, str) else v for v in row] for row in table.data]
+    body = orjson.dumps({"columns": list(table.columns), "data": data})
     try:
         with unfinished.open("wb") as file:
             file.write(body)
@@ -131,12 +130,6 @@ def _by_appearance(groups: GroupIndex) -> np.ndarray:
     number = np.empty(len(groups), np.int64)
     number[np.argsort(first, kind="stable")] = np.arange(len(groups))
     return number[groups.codes]
-
-
-def _storable(value: Any) -> Any:
-    if isinstance(value, str):
-        return encodable(value)
-    return value
 
 
 Decode = Callable[[PackedBatch, Sequence[int]], Mapping[int, Transcript]]

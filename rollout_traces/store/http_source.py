@@ -171,7 +171,9 @@ class _Api:
         """
         known = self.call("get_all_projects")
         if not isinstance(known, list) or not all(isinstance(name, str) for name in known):
-            raise self._odd("get_all_projects", "expected a list of names", known)
+            raise StoreError(
+                f"{self.address}: get_all_projects: expected a list of names; seen {str(known)[:SHOWN]}."
+            )
         return known
 
     def call(self, name: str, **arguments: Any) -> Any:
@@ -192,9 +194,6 @@ class _Api:
             said = body.get("error", body) if isinstance(body, dict) else body
             raise StoreError(f"{self.address}: {name}: HTTP {status}: {str(said)[:SAID]}")
         return body["data"]
-
-    def _odd(self, name: str, expected: str, seen: Any) -> StoreError:
-        return StoreError(f"{self.address}: {name}: {expected}; seen {str(seen)[:SHOWN]}.")
 
     def close(self) -> None:
         self._client.close()

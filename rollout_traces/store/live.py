@@ -151,7 +151,7 @@ class LiveRuns:
 
     def _names(self, folder: Path) -> tuple[str, str]:
         """A run's name and id, as the first of its files says that says one; empty while none does."""
-        if folder not in self._known and _is_believed(folder):
+        if folder not in self._known and why_not_believed(folder, folder) is None:
             files = (path for path in sorted(folder.glob(f"*{SUFFIX}")) if path.is_file())
             heads = (_FollowedFile(path).head() for path in files)
             if head := next((head for head in heads if "run" in head), None):
@@ -169,10 +169,6 @@ def _newest_first(folder: Path) -> list[Path]:
         found = [(each.stat(follow_symlinks=False), each.path) for each in entries]
     runs = [(at.st_mtime_ns, path) for at, path in found if stat.S_ISDIR(at.st_mode)]
     return [Path(path) for _, path in sorted(runs, reverse=True)]
-
-
-def _is_believed(folder: Path) -> bool:
-    return why_not_believed(folder, folder) is None
 
 
 class _FollowedRun:

@@ -367,16 +367,10 @@ def _unobserved(view: SplitView, found: Lanes, rows: Sequence[dict[str, Any]], s
     timed = int((found.given > 0).sum())
     if not timed:
         known = [c.name for c in view.store.columns("all") if c.name.startswith("timing/")]
-        there = (
-            view.store.rollouts(columns=known, runs=[view.run], splits=[view.split], steps=step)
-            if known
-            else None
+        there = view.store.rollouts(
+            columns=["step", *known], runs=[view.run], splits=[view.split], steps=step
         )
-        sums = [
-            name.removeprefix("timing/")
-            for name in known
-            if there is not None and there[name].null_count < len(there)
-        ]
+        sums = [name.removeprefix("timing/") for name in known if there[name].null_count < len(there)]
         only = f", only seconds in all ({quoted_each(sums[:SAID])})" if sums else ""
         return [
             f"When turns ran is unobserved: no rollout of the step has spans{only}. To see it, {LOG_SPANS}."
