@@ -14,6 +14,7 @@ import numpy as np
 from rollout_traces.flags.detect import TracedRow
 from rollout_traces.flags.mask import foreign_turns, known_sampled
 from rollout_traces.flags.registry import Flag, make_flag, row_flag
+from rollout_traces.metrics.prefixes import shared_length
 from rollout_traces.model.text import quoted
 from rollout_traces.model.transcript import Transcript, Turn
 
@@ -79,9 +80,7 @@ def retokenized(
     again = np.asarray(row.tokenizer.encode(transcript.raw, add_special_tokens=False), np.int64)
     if np.array_equal(ids, again):
         return
-    n = min(len(ids), len(again))
-    differs = ids[:n] != again[:n]
-    start = int(np.argmax(differs)) if differs.any() else n
+    start = shared_length([ids, again])
     stop, stop_again = _meeting(ids, again, start)
     shown = transcript.text_between(min(start, len(ids) - 1), stop)
     yield make_flag(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -65,9 +65,21 @@ def broken_prefixes(batch: PackedBatch, rows: list[int]) -> Iterator[BrokenPrefi
     for number, (before, row) in enumerate(pairwise(rows), start=2):
         past = batch.input_ids[batch.row(before)]
         prompt = batch.input_ids[int(batch.offsets[row]) : int(stops[row])]
-        shared = _shared_prefix(past, prompt)
+        shared = shared_length([past, prompt])
         if shared < len(past):
             yield BrokenPrefix(row, number, shared, len(past), len(prompt))
+
+
+def shared_length(sequences: Sequence[np.ndarray], start: int = 0) -> int:
+    """The position up to which all sequences are equal, looked at from `start` on."""
+    shortest = min(len(sequence) for sequence in sequences)
+    lead = sequences[0][start:shortest]
+    stop = len(lead)
+    for sequence in sequences[1:]:
+        different = np.flatnonzero(sequence[start : start + stop] != lead[:stop])
+        if len(different):
+            stop = int(different[0])
+    return start + stop
 
 
 @family(
@@ -88,9 +100,3 @@ def prefixes(view: StepView) -> dict[str, float]:
     return mean_of("trajectory/prefix_broken_share", np.isfinite(calls)) | mean_of(
         "trajectory/first_broken_call_mean", calls
     )
-
-
-def _shared_prefix(first: np.ndarray, second: np.ndarray) -> int:
-    n = min(len(first), len(second))
-    differs = first[:n] != second[:n]
-    return int(np.argmax(differs)) if differs.any() else n

@@ -16,6 +16,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import Drawn, Number, drawn_by, worn_listed
 from rollout_traces.inspector.pages.incidents import run_alarms
 from rollout_traces.inspector.workspace import InParts, SplitView
+from rollout_traces.metrics.prefixes import shared_length
 from rollout_traces.model.transcript import Transcript
 from rollout_traces.store import Group, Store, TraceRow
 from rollout_traces.trace.conversion import read_details, read_transcript
@@ -330,18 +331,6 @@ def prefix_tree(sequences: Sequence[np.ndarray], first: int = 0) -> Branch:
     if not sequences:
         raise ValueError("prefix_tree: no sequences. Expected at least one.")
     return _branch(sequences, tuple(range(len(sequences))), first)
-
-
-def shared_length(sequences: Sequence[np.ndarray], start: int = 0) -> int:
-    """The position up to which all sequences are equal, looked at from `start` on."""
-    shortest = min(len(sequence) for sequence in sequences)
-    lead = sequences[0][start:shortest]
-    stop = len(lead)
-    for sequence in sequences[1:]:
-        different = np.flatnonzero(sequence[start : start + stop] != lead[:stop])
-        if len(different):
-            stop = int(different[0])
-    return start + stop
 
 
 def _branch(sequences: Sequence[np.ndarray], members: tuple[int, ...], start: int) -> Branch:

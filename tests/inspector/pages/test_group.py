@@ -16,10 +16,10 @@ from rollout_traces.inspector.pages.group import (
     actions,
     group,
     prefix_tree,
-    shared_length,
     telling_phrases,
     turns_of,
 )
+from rollout_traces.metrics.prefixes import shared_length
 from tests.builders import make_transcript
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), max_size=8), min_size=1, max_size=6)
