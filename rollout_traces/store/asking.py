@@ -149,7 +149,7 @@ FROM (SELECT place, "group", attempt, avg(r) AS mean, stddev_pop(r) AS std, coun
     GROUP BY place, "group", attempt)
 """
 """The groups, the rollouts of one prompt in one step of one attempt: the figures of their rewards, ties as in
-`ledger.rewards.tied_groups`, the first row, how many were traced, tokens, and whether all were superseded."""
+`ledger.groups.tied_groups`, the first row, how many were traced, tokens, and whether all were superseded."""
 
 Order = Sequence[tuple[Sql, bool]]
 """Expressions to sort by, each with True for highest first."""
