@@ -228,7 +228,6 @@ def _import_given(
             if progress is not None:
                 progress(n, n)
     finally:
-        importer.queue.close_all()
         loggers.finish()
 
 
@@ -303,7 +302,7 @@ class _Loggers:
         self._report = report
         self._encoder = None if asked.tokenizer is None else ReEncoder(asked.tokenizer)
         self._import: RunImport | None = None
-        self._states: dict[str, ImportState] = {}
+        self._states: list[ImportState] = []
         self._attempt: str | None = None
         self._logger: RolloutLogger | None = None
         self._lock: FolderLock | None = None
@@ -321,11 +320,11 @@ class _Loggers:
     def state_of(self, name: str) -> ImportState:
         """Reads the state of earlier imports into a run, and goes on with the attempt of the last one."""
         run_id = self.named(name).run.id
-        if name not in self._states:
-            state = self._states[name] = ImportState(_trackio_folder(), self._asked.project, run_id)
-            self._attempt = state.begin(f"{now()}-001")
-            self._go_on()
-        return self._states[name]
+        state = ImportState(_trackio_folder(), self._asked.project, run_id)
+        self._states.append(state)
+        self._attempt = state.begin(f"{now()}-001")
+        self._go_on()
+        return state
 
     def _go_on(self) -> None:
         """A new attempt would supersede what an earlier import of the run left."""
@@ -347,7 +346,7 @@ class _Loggers:
     def finish(self) -> None:
         """Closes every open step, and waits until everything is stored."""
         self.close_steps()
-        for state in self._states.values():
+        for state in self._states:
             state.close()
         self._finish_logger()
         if self._encoder is None:

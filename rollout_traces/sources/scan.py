@@ -167,34 +167,26 @@ def _forced(path: Path) -> Claim:
     return Claim(path.parent, step, split_of(path.name, path.parent.name))
 
 
-def recognise(
-    path: Path,
-    asked: Iterable[Format] | None = None,
-    problems: Problems | None = None,
-    info: os.stat_result | None = None,
-) -> Found | None:
+def recognise(path: Path, asked: Iterable[Format], problems: Problems, info: os.stat_result) -> Found | None:
     """Finds the first format that claims a file.
 
     Args:
-        asked: formats to show it to; all by default.
+        asked: formats to show it to.
         problems: where a format's failure is noted.
-        info: the file's status, where it is known.
+        info: the file's status.
 
     Returns:
         The file with its format, None where no format claims it. At most `base.HEAD` bytes of it are read.
     """
     head = Head(path)
-    for one in formats().values() if asked is None else asked:
+    for one in asked:
         try:
             claim: Claim | None = one.claim(head)
         except Exception as error:  # noqa: BLE001  a format of another package must not end the scan; it is said
-            if problems is not None:
-                problems.add(
-                    path, "formats_that_failed", f"the format {one.name} failed to look at it ({error!r})."
-                )
+            text = f"the format {one.name} failed to look at it ({error!r})."
+            problems.add(path, "formats_that_failed", text)
             continue
         if claim is not None:
-            info = info or path.stat()
             return Found(path, one, claim, info.st_size, info.st_mtime_ns)
     return None
 
