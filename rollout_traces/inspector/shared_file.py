@@ -80,7 +80,7 @@ class Shared:
 
 
 def shared_contents(workspace: Workspace, wanted: Shared) -> dict[str, Any]:
-    """Reads what the page of `page.shared_page` shows.
+    """Reads what the page of `shared_page` shows.
 
     Args:
         workspace: where it is read from.
@@ -272,7 +272,7 @@ def shared_page(held: Mapping[str, Any]) -> str:
     """One HTML file.
 
     Args:
-        held: what it shows, see `contents.Shared.held`.
+        held: what it shows, see `shared_contents`.
 
     Returns:
         The file's text. Its Content-Security-Policy names the hashes of its one script and its one style sheet

@@ -158,7 +158,7 @@ def _row(step: int, messages: list[dict[str, Any]], **known: Any) -> RolloutRow:
 
 
 def _trl_table(step: int, messages: list[dict[str, Any]], m: Metadata) -> RolloutRow:
-    """A row of TRL's `completions` table, as `trl_tables.row_metadata` describes it."""
+    """A row of TRL's `completions` table, as `trl_parquet.row_metadata` describes it."""
     return _row(
         step,
         messages,

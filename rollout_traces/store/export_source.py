@@ -189,7 +189,7 @@ class ExportSource(Source):
     """The folder that `export --partition-by` wrote.
 
     Args:
-        address: where it is, see `exports.address.Folder`.
+        address: where it is, see `Folder`.
         options: for fsspec's file system.
 
     Raises:
