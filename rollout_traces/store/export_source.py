@@ -357,7 +357,7 @@ def _read_texts(data: bytes, rows: Sequence[int]) -> list[dict[str, str | None]]
     Args:
         rows: which rows.
     """
-    asked = sorted({int(row) for row in rows})
+    asked = sorted(set(rows))
     with on_disk(data, "the file of the export") as path:
         found = dict(zip(asked, read(path, TEXTS, asked).to_pylist(), strict=True))
-    return [found[int(row)] for row in rows]
+    return [found[row] for row in rows]
