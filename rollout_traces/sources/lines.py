@@ -199,13 +199,12 @@ def head_objects(head: bytes, most: int) -> Iterator[dict[str, Any]]:
     else:
         raws = head.removeprefix(codecs.BOM_UTF8).split(b"\n", most)[:most]
     for raw in raws:
-        if raw.strip():
-            try:
-                value = loads(raw)
-            except ValueError:
-                continue
-            if isinstance(value, dict):
-                yield value
+        try:
+            value = loads(raw)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            yield value
 
 
 def opened(path: Path) -> IO[bytes]:

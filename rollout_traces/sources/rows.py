@@ -197,13 +197,7 @@ def number(value: Any) -> float | None:
 
 def numbers(values: Mapping[str, Any] | None, but: Sequence[str] = ()) -> dict[str, float | None]:
     """The entries of a mapping that are numbers."""
-    if not isinstance(values, Mapping):
-        return {}
-    return {
-        str(key): float(value)
-        for key, value in values.items()
-        if isinstance(value, (int, float)) and key not in but
-    }
+    return {key: float(value) for key, value in scalars(values, but).items() if not isinstance(value, str)}
 
 
 def scalars(values: Mapping[str, Any] | None, but: Sequence[str] = ()) -> dict[str, Any]:
