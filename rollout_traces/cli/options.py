@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import wraps
@@ -161,11 +161,6 @@ def check_split(store: Store, which: Which) -> None:
         raise typer.BadParameter(f"no split {which.split!r}; there is {', '.join(splits) or 'none yet'}.")
 
 
-_SHARED: Mapping[type, tuple[str, ...]] = {
-    each: tuple(f.name for f in fields(each)) for each in (From, Which)
-}
-
-
 def expanded(command: Callable[..., None]) -> Callable[..., None]:
     """A command whose parameters of the types `From` and `Which` are options of its own, one a field.
 
@@ -174,7 +169,7 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
     """
     # not get_type_hints: in Python 3.10 it hides the options whose default is None
     written = signature(command, eval_str=True).parameters.values()
-    shared = {item.name: item.annotation for item in written if item.annotation in _SHARED}
+    shared = {item.name: item.annotation for item in written if item.annotation in (From, Which)}
     parameters: list[Parameter] = []
     for parameter in written:
         kind = shared.get(parameter.name)
@@ -190,7 +185,7 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(**given: Any) -> None:
         for name, kind in shared.items():
-            given[name] = kind(**{field: given.pop(field) for field in _SHARED[kind]})
+            given[name] = kind(**{f.name: given.pop(f.name) for f in fields(kind)})
         command(**given)
 
     keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
