@@ -5,7 +5,6 @@ Columns that exist only after the update are joined to the rollouts that were ha
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +31,6 @@ from rollout_traces.model.transcript import FLOAT_TRACKS
 from rollout_traces.spool.patient_writer import PatientWriter
 from rollout_traces.spool.record import Record, encode
 
-log = logging.getLogger("rollout_traces")
 T = TypeVar("T")
 
 

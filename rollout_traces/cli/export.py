@@ -77,7 +77,6 @@ def export(
     Example: rollout-traces export run-001 site -p gsm8k -f site
     Example: rollout-traces export run-001 good.parquet -p gsm8k -w "reward >= 1 and trained = 1"
     """
-    from rollout_traces.cli.options import progress_bar, remember
     from rollout_traces.export import ExportQuery, export_atif, export_partitioned, export_scout
     from rollout_traces.export import export as write
     from rollout_traces.export.training import export_training
@@ -103,7 +102,7 @@ def export(
             conversations=not no_conversations,
             tokens=tokens,
         )
-        remember(str(out.resolve()))
+        options.remember(str(out.resolve()))
         typer.echo(f"{rows} rollouts: {out}")
         return
     if file_format == "site":
@@ -124,7 +123,7 @@ def export(
         )
         _print_training(export_training(store, out, made, query), out, as_json)
         return
-    with progress_bar("exporting") as report:
+    with options.progress_bar("exporting") as report:
         manifest = write(store, out, query, file_format=file_format, tokens=tokens, progress=report)
     if as_json:
         print_json(asdict(manifest))
@@ -133,7 +132,6 @@ def export(
 
 
 def _write_site(store: Store, source: options.From, which: options.Which, out: Path, as_json: bool) -> None:
-    from rollout_traces.cli.options import progress_bar
     from rollout_traces.inspector.site import write_site
     from rollout_traces.inspector.workspace import Workspace
 
@@ -142,7 +140,7 @@ def _write_site(store: Store, source: options.From, which: options.Which, out: P
     project = store.project
     splits = None if which.split is None else [which.split]
     reading = Workspace(server_url=source.server_url, space=source.space, projects=(project,))
-    with closing(reading) as workspace, progress_bar("exporting") as report:
+    with closing(reading) as workspace, options.progress_bar("exporting") as report:
         rows, size = write_site(workspace, project, run, out, splits, report)
     if as_json:
         print_json({"rows": rows, "bytes": size, "folder": str(out)})

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from rollout_traces.store import Store
 
 
-CONVERSATIONS = ("messages", "prompt", "completion", "chosen", "rejected", "tools")
-"""Columns whose values differ in their fields from row to row."""
 MANIFEST = "manifest.json"
 
 

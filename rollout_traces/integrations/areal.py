@@ -39,7 +39,6 @@ from rollout_traces.stats.trajectories import JOINED_KEYS, batch_of, batches_fro
 
 __all__ = ["attach", "batches_from", "extend_config", "install", "resolve", "template_of"]
 
-CAP = "max_rollout_traces_per_step"
 THEIRS = ("project", "name", "space_id")
 """Fields that upstream's `TrackioConfig` has: AReaL opens the run with them."""
 

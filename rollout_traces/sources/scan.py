@@ -108,7 +108,7 @@ def scan(paths: Sequence[Path], problems: Problems, file_format: str = "auto") -
         else:
             what = _why_not(Head(path)) if path.is_file() else _nothing_in(path, unclaimed)
             problems.add(path, "nothing_found", f"{what}. Known: {', '.join(formats())}.")
-    names = _names(list(runs), paths)
+    names = _names(list(runs))
     return [
         FoundRun(root, files[0].claim.run or names[root], _ordered(files))
         for root, files in sorted(runs.items())
@@ -244,7 +244,7 @@ def _ordered(files: Sequence[Found]) -> tuple[Found, ...]:
     return tuple(sorted(files, key=place))
 
 
-def _names(roots: Sequence[Path], paths: Sequence[Path]) -> dict[Path, str]:
+def _names(roots: Sequence[Path]) -> dict[Path, str]:
     """A name a run: its folder's, with as many folders above as it takes to distinguish it from others."""
     names: dict[Path, str] = {}
     for root in roots:

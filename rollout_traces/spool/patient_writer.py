@@ -7,7 +7,6 @@ record: on a healthy disk until it is written. Once a record took longer than th
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -20,8 +19,6 @@ from rollout_traces.errors import Warnings
 from rollout_traces.model.units import MB
 from rollout_traces.spool.folder import DiskFull, SpoolFull
 from rollout_traces.spool.record import decode
-
-log = logging.getLogger("rollout_traces")
 
 MAX_PENDING_BYTES = 256 * MB
 """Bytes of records that wait in memory for a slow or a full disk."""

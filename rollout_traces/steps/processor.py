@@ -6,7 +6,6 @@ trainer.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -26,8 +25,6 @@ from rollout_traces.steps.row_reader import Decoder, RowReader
 from rollout_traces.steps.run_state import RunState, StepOptions, StoredStep, read_figures, read_run_state
 from rollout_traces.steps.sample_table import write_all_rows
 from rollout_traces.trace.conversion import STEPS, TRAJECTORIES, TraceRecord
-
-log = logging.getLogger(__name__)
 
 STEPS_OF_A_TRAIL = 2 * TRAIL
 """Step summaries that are read after a restart: of training and of an evaluation at each of its steps."""

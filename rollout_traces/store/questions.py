@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -229,7 +229,6 @@ def _binned(values: np.ndarray, bins: int) -> Histogram:
     return Histogram(tuple((edges * scale).tolist()), tuple(counts.tolist()), len(values) - len(known))
 
 
-Statistic = Literal["mean", "std", "min", "max", "sum", "p5", "p25", "p50", "p75", "p95", "p99"]
 _SQL: Mapping[str, str] = {
     "mean": "avg({})",
     "std": "stddev_pop({})",

@@ -6,7 +6,6 @@ Which steps were closed with which hand-overs is written before a step is judged
 from __future__ import annotations
 
 import errno
-import logging
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -23,8 +22,6 @@ from rollout_traces.sink.stored import Stored
 from rollout_traces.sink.trackio_sink import Token
 from rollout_traces.spool.record import Record
 from rollout_traces.steps.run_state import StoredStep
-
-log = logging.getLogger(__name__)
 
 Place = tuple[str, str]
 """A record's name, which says when it was handed over, and its spool."""
