@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 import weakref
 from collections.abc import Iterator
 
@@ -91,6 +92,8 @@ def _row_values(run: Run, series: Series) -> np.ndarray | None:
     column, value, statistic = series
     if (column in TEXTS and column not in run.c) or statistic == "text":
         return _text_values(run, column, value)
+    if column == "written/script":
+        return _in_latin(run) if value == "Latin" else 1 - _in_latin(run)
     if column == "flags":
         return run.flags[value].astype(float) if value in run.flags else None
     if column not in run.c and column in ("version_min", "version_max"):
@@ -131,6 +134,17 @@ def _text_values(run: Run, column: str, value: str | None) -> np.ndarray | None:
         memory["text", column] = [_plain(t) for t in _texts(run, column)]
     wanted = _plain(value)
     return np.asarray([wanted in text for text in memory["text", column]], float)  # type: ignore[attr-defined]
+
+
+def _in_latin(run: Run) -> np.ndarray:
+    """[N], 1 for a text without a letter of another script."""
+    memory = _remembered(run)
+    if "latin" not in memory:
+        texts = _texts(run, "written")
+        memory["latin"] = [
+            all("LATIN" in unicodedata.name(c, "") for c in text if c.isalpha()) for text in texts
+        ]
+    return np.asarray(memory["latin"], float)
 
 
 def _texts(run: Run, column: str) -> list[str]:
