@@ -14,7 +14,7 @@ from rollout_traces.analysis.panel import Panel, rows_of
 from rollout_traces.analysis.parts import BOUND, REMAINS, effects
 from rollout_traces.analysis.run_rows import BY_OUTCOME
 from rollout_traces.analysis.scan import Whitened, coefficients, whitened
-from rollout_traces.analysis.slow_change import PLAIN_CHANCE, PURPOSES
+from rollout_traces.analysis.slow_change import PLAIN_CHANCE, PURPOSES, is_loss
 
 ALIKE = 4.0
 """Log likelihood that another movement's steps may cost a movement that is the same: two ends, each known within 95 %."""
@@ -27,7 +27,7 @@ SHOWS = 3.0
 STARTS = 0.05
 """Part of the run from its start; what changes within it is how the run starts ..."""
 STARTS_STEPS = 3, 5
-"""... or within so many steps, the second where that is at most an eighth of the run: until queues are full, samples get older."""
+"""... or within so many steps, at most a quarter of the run, the second where that is an eighth of it: until queues are full, samples get older."""
 
 
 @dataclass(eq=False)
@@ -63,9 +63,10 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
     slow = without_children([each for each in slow if not _is_point(each)] or slow)
     if slow:
         made.append(AlikeMovements(slow, slow[0].chosen.values))
-    others = [each for each in found if each not in learned] + [
-        replace(each, drift=False) for each in against
+    others = [
+        replace(each, drift=each.drift or _comes_with(each, found)) for each in found if each not in learned
     ]
+    others += [replace(each, drift=False) for each in against]
     for each in sorted(others, key=lambda f: -abs(f.located.z)):
         home = next(
             (
@@ -89,11 +90,13 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
 
 
 def _causes(made: list[AlikeMovements]) -> list[AlikeMovements]:
-    """The entries that follow from no other; one that follows from what is learned is learned too."""
+    """The entries that follow from no other; one that follows from what is learned is learned too, unless less is solved."""
     causes = list(made)
     for entry in made:
         cause = next((each for each in causes if each is not entry and _is_from_mix(entry, each)), None)
         if cause is None:
+            continue
+        if cause.head.drift and is_loss(entry.head):
             continue
         if cause.head.drift:
             entry.found = [replace(found, drift=True) for found in entry.found]
@@ -138,6 +141,19 @@ def _is_of_mix(found: Moved, column: str) -> bool:
     size, error = effects(w, found.template.over(len(n_T)))
     remains = float(size[1] * np.sign(size[0]))
     return bool(remains + BOUND * error[1] < REMAINS * abs(size[0]))
+
+
+def _comes_with(each: Moved, found: Sequence[Moved]) -> bool:
+    """Tells whether a movement of what is computed from another measure comes while that is learned late, as rewards of a group differ most halfway."""
+    own, parts = each.template, each.chosen.values
+    return any(
+        other.panel.names[0] == SeriesName(each.panel.parents[0])
+        and other.chosen.values == parts
+        and other.drift
+        and not is_learning(other)
+        and max(own.start, other.template.start) < min(own.stop, other.template.stop)
+        for other in found
+    )
 
 
 def _is_said(each: Moved, entry: AlikeMovements) -> bool:
@@ -209,7 +225,7 @@ def is_learning(found: Moved) -> bool:
 def first_steps(n: int) -> int:
     """Counts the steps, of a run's `n`, that are how it starts."""
     least, usual = STARTS_STEPS
-    return max(least, min(usual, n // 8), int(STARTS * n))
+    return max(min(least, n // 4), min(usual, n // 8), int(STARTS * n))
 
 
 def starts(found: Moved) -> bool:

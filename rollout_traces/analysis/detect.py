@@ -1,12 +1,13 @@
-"""Movements of one measure, one after the other, each one's smallest part; the changes of a setting, as they are."""
+"""Movements of one measure, one after the other, each one's smallest part."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from rollout_traces.analysis.compete import is_learning
 from rollout_traces.analysis.detected_movement import (
     Moved,
     behind,
@@ -21,26 +22,25 @@ from rollout_traces.analysis.detected_movement import (
 )
 from rollout_traces.analysis.learning import may_be_learned
 from rollout_traces.analysis.noise import (
-    OF_LEVEL,
     Noise,
     clipped,
     fits_of,
-    is_occasional,
-    is_setting,
     noise_of,
 )
-from rollout_traces.analysis.panel import ROUNDING, Panel
+from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import Chosen, smallest_part
 from rollout_traces.analysis.scan import (
     SPIKE,
     Located,
     Template,
     Whitened,
+    lengths,
     locate,
     n_tests,
     polynomials,
     whitened,
 )
+from rollout_traces.analysis.schedules import is_logged, setting_changes
 from rollout_traces.analysis.screen import (
     DRIFT_DEGREE,
     FEWEST_EVALUATIONS,
@@ -54,6 +54,7 @@ from rollout_traces.analysis.slow_change import (
     beside_learning,
     came_or_went,
     drift_of_run,
+    gain,
     goes_along,
     is_needed,
     learning_is_likelier,
@@ -85,17 +86,55 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
         limit: float [S], log p up to which each series has moved.
         sure: float [S], log p up to which that is hardly chance.
     """
-    n = len(panel.steps)
     if (changes := setting_changes(panel)) is not None:
         changed = [_set(panel, noise, located, float(sure[0])) for located in changes]
         return [each for each in changed if each.log_p <= limit[0]]
-    basis = constant_basis(panel)
-    learning: Moved | None = None
+    if panel.is_centred and panel.carried:  # what carries a step takes from all others
+        noise = replace(noise, variance=noise.variance.copy())
+        noise.variance[0, list(panel.carried)] = np.inf
+    found = _search(panel, noise, limit, sure, None)
+    lasting = [each for each in found if each.template.kind != "window" and not is_learning(each)]
+    if not lasting or any(is_learning(each) for each in found) or len(panel.steps) < FEWEST_EVALUATIONS:
+        return found
+    at, members = lasting[0].chosen.at, list(lasting[0].chosen.members)
+    if not may_be_learned(panel, panel.parts[at]) or came_or_went(panel, members, lasting[0].template):
+        return found
+    others = _search(panel, noise, limit, sure, drift_of_run(panel, noise, constant_basis(panel), at))
+    (left, cost), (left_of_others, cost_of_others) = (
+        _account(panel, noise, at, each) for each in (found, others)
+    )
+    is_likelier = gain(left - left_of_others, freedom_of(panel)[at]) > cost_of_others - cost
+    return others if is_likelier else found
+
+
+def _account(panel: Panel, noise: Noise, at: int, found: Sequence[Moved]) -> tuple[float, float]:
+    """The sum of squares that movements and slow change leave of a series, and the log of how many such there are."""
+    n, plain = len(panel.steps), constant_basis(panel)[at]
+    rows = [plain, *(rows_of_basis(each) for each in found if not is_learning(each))]
+    cost = (len(rows) - 1) * float(np.log(n * len(lengths(n))))
+    if any(is_learning(each) for each in found):
+        rows.append(polynomials(n, DRIFT_DEGREE)[1:])
+        cost += DRIFT_DEGREE * float(np.log(n)) / 2
+    one = np.asarray([at])
+    w = whitened(noise.clipped[one], noise.at(one), np.concatenate(rows)[None])
+    return float(w.loss[0]), cost
+
+
+def _search(
+    panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray, learning: Moved | None
+) -> list[Moved]:
+    """Looks for movements one after the other, beside slow change where that is known or turns out to be likelier.
+
+    Args:
+        panel, noise, limit, sure: as for `movements`.
+        learning: slow change over the run; None where it is not known.
+    """
+    n, basis = len(panel.steps), constant_basis(panel)
+    noise = replace(noise, variance=noise.variance.copy())
+    if learning is not None:
+        panel, noise, basis = beside_learning(panel, noise, basis)
     kept: list[Moved] = []
     rests: list[np.ndarray] = []
-    noise = replace(noise, variance=noise.variance.copy())
-    if panel.is_centred and panel.carried:  # what carries a step takes from all others
-        noise.variance[0, list(panel.carried)] = np.inf
     aside = 0
     while len(kept) <= MOST_MOVEMENTS and aside <= MOST_ASIDE:
         best, w = scan(panel, noise, basis)
@@ -133,6 +172,8 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
         else:
             kept.append(found)
         basis = beside(basis, rows)
+        if found.chosen.values == ():  # which is not in what a part does beside the rest
+            basis[panel.control > 1 / 2, -len(rows) :] = 0.0
     others = [each for each in kept if stands(each, basis, rests)]
     learned = [] if learning is None or not is_needed(learning, others) else [since_it_bent(learning, others)]
     for bent in learned:
@@ -229,8 +270,9 @@ def _found(
     if panel.source is not None and not _is_of_several(panel, chosen, located.template):
         return None
     log_p = float(best.log_p[at])
-    if panel.is_share and panel.control[at] < 1:
-        exact = share_sizes(panel, at, located.template, basis[at])
+    counted = panel.is_share and panel.control[at] < 1
+    exact = share_sizes(panel, at, located.template, basis[at]) if counted else np.inf
+    if np.isfinite(exact):
         chance = np.log(n_tests(len(panel.steps))) + float(log_chance(np.asarray(exact), np.asarray(np.inf)))
         inside = located.template.inside(len(panel.steps))
         is_new = (
@@ -267,9 +309,10 @@ def _is_of_several(panel: Panel, chosen: Chosen, template: Template) -> bool:
 
 
 def _beside_drift(panel: Panel, noise: Noise, basis: np.ndarray, is_spike: bool) -> Whitened:
-    """The series beside slow change too: where all learn, those outside of a part moved as well."""
-    values = panel.values if is_spike else noise.clipped
-    return whitened(values, noise, with_curve(basis))
+    """The series beside slow change too, which is not in what a part does beside the rest: where all learn, those outside of a part moved as well."""
+    values, smooth = panel.values if is_spike else noise.clipped, with_curve(basis)
+    smooth[panel.control > 1 / 2, basis.shape[1] :] = 0.0
+    return whitened(values, noise, smooth)
 
 
 def joined_series(panel: Panel, noise: Noise, members: Sequence[int]) -> tuple[np.ndarray, Noise]:
@@ -322,7 +365,7 @@ def spikes_of_rows(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]
 
 
 def share_sizes(panel: Panel, at: int, template: Template, basis: np.ndarray) -> float:
-    """The signed root of twice the log likelihood ratio between two binomial shares, rows divided by what groups share.
+    """The signed root of twice the log likelihood ratio between two binomial shares, rows divided by what groups share; infinite where both are of so many rows that their means are as good as normal.
 
     Args:
         panel: the series.
@@ -349,6 +392,8 @@ def share_sizes(panel: Panel, at: int, template: Template, basis: np.ndarray) ->
     clustered = max(1.0, clustered) if np.isfinite(clustered) else 1.0
     counts = [float(n[steps].sum() / clustered) for steps in (inside, outside)]
     shares = [float((share * n)[steps].sum() / n[steps].sum()) for steps in (inside, outside)]
+    if min(n * min(share, 1 - share) for n, share in zip(counts, shares, strict=True)) > MANY_ROWS:
+        return np.inf
     pooled = float(np.average(shares, weights=counts))
     ratio = sum(
         c * (_term(s, pooled) + _term(1 - s, 1 - pooled)) for c, s in zip(counts, shares, strict=True)
@@ -356,143 +401,9 @@ def share_sizes(panel: Panel, at: int, template: Template, basis: np.ndarray) ->
     return float(np.sqrt(2 * max(ratio, 0.0)) * np.sign(shares[0] - shares[1]))
 
 
+MANY_ROWS = 30
+"""Rows that have a value, and rows that do not, from which on their share is as good as normal."""
+
+
 def _term(share: float, pooled: float) -> float:
     return share * float(np.log(share / pooled)) if share > 0 and pooled > 0 else 0.0
-
-
-MOST_CHANGES = 6
-"""Changes of a setting; a number that has more is counted, not set."""
-
-
-@dataclass(frozen=True)
-class _Change:
-    """From one value to another, over a step or over several that follow each other."""
-
-    start: int
-    stop: int
-    before: float
-    after: float
-
-
-def setting_changes(panel: Panel) -> list[Located] | None:
-    """The changes of a logged number that somebody set, or that counts, each with its size in what it may go on by.
-
-    Args:
-        panel: one series for a logged scalar.
-
-    Returns:
-        The changes in their order, none of a number that keeps to its schedule; None where it is another kind of series, or changes too often.
-    """
-    levels_T = panel.levels[0]
-    if panel.measure is not None or not np.isfinite(levels_T).all():
-        return None
-    if counts(levels_T):
-        return []
-    if is_logged(panel) and is_setting(levels_T[None])[0] and is_occasional(levels_T):
-        return None
-    if is_setting(levels_T[None])[0] or is_scheduled(levels_T) or is_steered(levels_T):
-        return changes_of(*jumps_of(levels_T))
-    return None
-
-
-def is_logged(panel: Panel) -> bool:
-    """Tells whether a series is a number that the trainer logged."""
-    return panel.names[0].statistic == "logged"
-
-
-def counts(values_T: np.ndarray) -> bool:
-    """Tells whether a number counts something, as tokens, samples or hours since the run began, or since it was resumed: that it rises is no news."""
-    by = np.diff(values_T)
-    usual = np.median(by)
-    from_nothing = (values_T == np.round(values_T)).all() or BESIDE * values_T[0] <= values_T.max()
-    alike = np.median(np.abs(by - usual)) < usual / 2
-    return bool(from_nothing and alike) and int((by <= 0).sum()) <= MOST_CHANGES
-
-
-SMOOTH = 1 / 2
-"""A number without noise changes its rate less and less: what is left is less than this much at each further difference."""
-BESIDE = 5
-"""Steps to each side of one that say by how much a schedule goes on ..."""
-JUMPS = 2.0
-"""... and times that by which it goes on where it jumps."""
-
-
-def is_scheduled(values_T: np.ndarray) -> bool:
-    """Tells whether a number follows a smooth curve without any noise, as a learning rate does that is warmed up and decays.
-
-    Args:
-        values_T: float [T], without gaps.
-    """
-    curve, left = (float(np.median(np.abs(np.diff(values_T, n)))) for n in (2, 3))
-    return left <= max(SMOOTH * curve, ROUNDING * float(np.abs(values_T).max()))
-
-
-def is_steered(values_T: np.ndarray) -> bool:
-    """Tells whether a number goes up and down by much the same small step, as a coefficient does that a controller adapts.
-
-    Args:
-        values_T: float [T], without gaps.
-    """
-    by = np.diff(values_T)
-    usual = float(np.median(np.abs(by)))
-    both_ways = min((by > 0).sum(), (by < 0).sum()) >= BESIDE
-    is_even = np.abs(by).max() <= (1 + JUMPS) * usual
-    return bool(both_ways and is_even and np.median(np.abs(np.diff(by))) <= SMOOTH * usual)
-
-
-def jumps_of(values_T: np.ndarray) -> tuple[np.ndarray, float]:
-    """A schedule without what it goes on by between its jumps, float [T], and what it may go on by where they are."""
-    by = np.diff(values_T)
-    padded = np.pad(np.abs(by), BESIDE, mode="reflect")
-    around = np.lib.stride_tricks.sliding_window_view(padded, 2 * BESIDE + 1)
-    usual = np.maximum(*(np.median(side, axis=1) for side in (around[:, :BESIDE], around[:, BESIDE + 1 :])))
-    jumped = np.abs(by) > JUMPS * usual
-    usual_at_jumps = max(
-        float(np.max(usual, where=jumped, initial=0.0)), OF_LEVEL * float(np.abs(values_T).max())
-    )
-    return values_T[0] + np.concatenate([[0.0], np.cumsum(np.where(jumped, by, 0.0))]), (
-        1 + JUMPS
-    ) * usual_at_jumps
-
-
-def changes_of(values_T: np.ndarray, error: float) -> list[Located] | None:
-    """Changes: there and back as a window, several steps of one direction as a ramp, else a level.
-
-    Args:
-        values_T: float [T], without gaps.
-        error: what a value may differ by and be the same.
-
-    Returns:
-        The changes in their order; None where these are no changes of a setting.
-    """
-    n = len(values_T)
-    apart = np.diff(values_T)
-    changes: list[_Change] = []
-    for at in (np.flatnonzero(np.abs(apart) > error) + 1).tolist():
-        before, after = float(values_T[at - 1]), float(values_T[at])
-        earlier = changes[-1] if changes else None
-        if earlier and earlier.stop == at and (earlier.after - earlier.before) * (after - before) > 0:
-            changes[-1] = _Change(earlier.start, at + 1, earlier.before, after)
-        else:
-            changes.append(_Change(at, at + 1, before, after))
-    if len(changes) > 1 and np.ptp([change.after - change.before for change in changes]) <= error:
-        return []  # as an epoch does
-    if len(changes) > MOST_CHANGES:
-        return None
-    found = []
-    while changes:
-        first = changes.pop(0)
-        size = (first.after - first.before) / error
-        back = changes[0] if changes else None
-        stood = first.start > 1  # a first step alone, as of a warm-up, is no level to come back to
-        if back is not None and stood and abs(back.after - first.before) <= error:
-            changes.pop(0)
-            window = Template("window", first.start, back.start)
-            end = back.start - 1, back.stop - 2
-            found.append(Located(window, (first.start, first.stop - 1), end, size))
-        elif first.stop - first.start > 1:
-            ramp = Template("ramp", first.start, first.stop)
-            found.append(Located(ramp, (first.start, first.start), None, size))
-        else:
-            found.append(Located(Template("level", first.start, n), (first.start, first.start), None, size))
-    return found

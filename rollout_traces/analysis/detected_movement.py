@@ -130,16 +130,19 @@ def there_and_back(found: list[Moved]) -> list[Moved]:
         window = Template("window", one.template.start, two.template.start)
         t = np.arange(n)
         values = one.panel.values[one.chosen.at]
-        stretches = (t < window.start, (t >= window.start) & (t < window.stop), t >= window.stop)
+        near = max(window.stop - window.start, NEAR_EDGE)
+        inside = (t >= window.start) & (t < window.stop)
+        around = (t >= window.start - near) & (t < window.stop + near) & ~inside
+        stretches = (around & (t < window.start), inside, around & (t >= window.stop))
         known = [values[steps & np.isfinite(values)] for steps in stretches]
         if not all(map(len, known)):
             continue
-        before, inside, after = (float(each.mean()) for each in known)
-        if abs(after - before) < RESIDUE * abs(inside - before):
+        before, between, after = (float(each.mean()) for each in known)
+        if abs(after - before) < RESIDUE * abs(between - before):
             last = two.located.onset[0] - 1, two.located.onset[1] - 1
             located = Located(window, one.located.onset, last, one.located.z)
-            surer = min(one, two, key=lambda each: each.log_p)
-            merged = replace(one, located=located, drift=False, log_p=surer.log_p, is_sure=surer.is_sure)
+            log_p, is_sure = min(one.log_p, two.log_p), one.is_sure or two.is_sure
+            merged = replace(one, located=located, drift=False, log_p=log_p, is_sure=is_sure)
             return there_and_back([merged, *(each for each in found if each is not one and each is not two)])
     return found
 

@@ -168,6 +168,8 @@ def levels_of(found: Moved) -> tuple[float | None, float | None, float | None]:
     if not outside.any():
         ends = max(n // ENDS, 1)
         outside, inside = t < ends, t >= n - ends
+    known = np.isfinite(found.noise.variance[found.chosen.at])
+    outside &= known | ~known[outside].any()
     if template.kind == "ramp" and template.start:
         inside = t >= min(template.stop - 1, n - NEAR_EDGE)
     members = list(found.chosen.members)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
-
 from rollout_traces.analysis.curves import Part, SeriesName
 from rollout_traces.model.text import quoted
 
@@ -115,8 +113,3 @@ def steps_filter(step: int, last: int | None) -> str:
     if last == step:
         return f"step = {step}"
     return f"step >= {step}" + ("" if last is None else f" and step <= {last}")
-
-
-def is_whole(value: float) -> bool:
-    """Tells whether a figure is there."""
-    return bool(np.isfinite(value))

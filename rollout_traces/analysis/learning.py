@@ -7,7 +7,7 @@ import numpy as np
 from rollout_traces.analysis.curves import Part
 from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS
 from rollout_traces.analysis.panel import Panel
-from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows
+from rollout_traces.analysis.run_rows import BY_OUTCOME, CUT_BY_OUTCOME, RunRows
 
 OF_PROMPTS = 0.9
 """Part of the rollouts that have the value that their prompt has elsewhere, where a column is the prompt's."""
@@ -18,12 +18,15 @@ WHO_SAMPLED = ("engine",)
 
 def is_given(panel: Panel) -> bool:
     """Tells whether a measure is of what rollouts are given, so that no policy learns it: a source, an engine, a prompt's length, a group's size."""
+    if panel.parents[0] == "reward":  # that all rewards of a group are equal is how they came out
+        return False
     source, measure = panel.source, panel.measure
     if panel.names[0].column in OF_WHOLE_GROUPS:
         return True
     if source is None or measure is None:
         return False
-    is_part = any(f"/{panel.names[0].column}".endswith(f"/{column}") for column in source.parts)
+    given = [column for column in source.parts if column not in CUT_BY_OUTCOME]
+    is_part = any(f"/{panel.names[0].column}".endswith(f"/{column}") for column in given)
     return is_part or is_one_in_groups(source, measure.read())
 
 

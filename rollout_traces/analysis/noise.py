@@ -45,7 +45,8 @@ class Noise:
     """The noise of S series over T steps.
 
     Attributes:
-        variance: float [S, T], of each value; infinite where there is none.
+        variance: float [S, T], of each value; infinite where there is none, and of a first one that lies far from those after it, as a
+            step that compiles.
         memory: float [S], correlation of neighbours.
         freedom: float [S], degrees of freedom of the tails.
         clipped: float [S, T], the values with what lies far from all of its neighbours drawn in: what spikes cannot bend.
@@ -61,13 +62,6 @@ class Noise:
     def at(self, series: np.ndarray) -> Noise:
         """Of some of the series."""
         return Noise(*(getattr(self, each.name)[series] for each in fields(self)))
-
-    def put(self, series: np.ndarray, others: Noise) -> Noise:
-        """With that of some of the series replaced."""
-        found = {each.name: getattr(self, each.name).copy() for each in fields(self)}
-        for name, values in found.items():
-            values[series] = getattr(others, name)
-        return Noise(**found)
 
 
 def crude(values: np.ndarray, errors: np.ndarray) -> Noise:
@@ -114,6 +108,13 @@ class Fits:
         weight = np.exp(score - score.max(axis=1, keepdims=True))
         return weight / weight.sum(axis=1, keepdims=True)
 
+    def put(self, series: np.ndarray, others: Fits, at: np.ndarray) -> Fits:
+        """The same with some of the series as they are `at` places of others."""
+        found = {name: getattr(self, name).copy() for name in ("likely", "left", "between", "memory")}
+        for name, values in found.items():
+            values[series] = getattr(others, name)[at]
+        return replace(self, **found)
+
 
 def fits_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> Fits:
     """Series under each noise of `OF_GROUPS`, or of `OF_LOGGED` where nothing is known of the scale.
@@ -143,6 +144,9 @@ def fits_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> Fits:
                 first.clipped[at], np.nan_to_num(errors[at]), own_of, shared, slow, basis[at], is_free
             )
             whole = shared + (own_of if is_free else own[at])
+            if values.shape[1] < FEWEST_OF_MEMORY:
+                for each in fits[:2]:
+                    each[slow[:, 0] > 0] = -np.inf
             here = at, slice(len(grid))
             likely[here], left[here], squares = (each.T for each in fits)
             between[here] = squares * (whole if is_free else shared).T
@@ -168,7 +172,10 @@ def noise_of(values: np.ndarray, errors: np.ndarray, fits: Fits) -> tuple[Noise,
     variance = _variance(values, errors, own, between)
     still = ~known & is_setting(values)
     variance[still], memory[still] = first.variance[still], 0.0
-    return Noise(variance, memory, first.freedom, clipped(values, variance), fits.prior), likelihood
+    drawn_in = clipped(values, variance)
+    begins = np.arange(len(values)), in_a_row(values)[:, 0]
+    variance[begins] = np.where(drawn_in[begins] == values[begins], variance[begins], np.inf)
+    return Noise(variance, memory, first.freedom, drawn_in, fits.prior), likelihood
 
 
 def is_setting(values: np.ndarray) -> np.ndarray:
@@ -203,6 +210,8 @@ MOST_AWAY = 3
 def told_by_others(fits: Fits, alike: list[list[int]]) -> Fits:
     """The same, with what series that are alike say of each other's noise: one that moved looks as if it had a memory.
 
+    The others' noise is the likeliest of all of them together, each of which may be another's with as much chance.
+
     Args:
         fits: of all series.
         alike: series that are.
@@ -211,11 +220,16 @@ def told_by_others(fits: Fits, alike: list[list[int]]) -> Fits:
     for members in alike:
         if len(members) < FEWEST_ALIKE:
             continue
-        others = (weight[members].sum(axis=0) - weight[members]) / (len(members) - 1)
+        each = np.log((np.exp(prior[members]) + weight[members]) / 2)
+        told = each.sum(axis=0) - each
+        others = np.exp(told - told.max(axis=1, keepdims=True))
+        others /= others.sum(axis=1, keepdims=True)
         prior[members] += np.log(DOUBT + (1 - DOUBT) * others * np.exp(-prior[members]))
     return replace(fits, prior=prior)
 
 
+FEWEST_OF_MEMORY = 12
+"""Steps of a series, of fewer of which nobody can tell noise that lasts from a movement."""
 FEWEST_ALIKE = 3
 """Series that tell of each other's noise."""
 DOUBT = 0.05

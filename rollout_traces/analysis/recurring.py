@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import lgamma
 
 import numpy as np
 
@@ -55,6 +56,8 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
         best = min(seen, key=lambda each: each.log_p, default=None)
         if best is not None and not _is_mix(panel, best.at):
             whose = _levels(panel, _whose(panel, best.at), best.at, best.log_p)
+            if panel.is_centred and not whose.part:  # the same at each step but for rounding
+                continue
             found.setdefault((whose.part, panel.steps[whose.at].tobytes()), []).append(whose)
     return [
         _entry(sorted(without_children(each), key=lambda one: one.log_p), n_rows) for each in found.values()
@@ -102,6 +105,8 @@ def _far_off(panel: Panel, i: int) -> _Recurring | None:
         k = int(np.argmin(log_p))
         if best is None or log_p[k] < best[0]:
             best = float(log_p[k]), np.sort(places[order[: counts[k]]])
+            if best[0] < 0 and period_of(panel.steps[best[1]]):
+                best = best[0] + _log_chance_of_a_period(len(places), int(counts[k])), best[1]
     assert best is not None
     n_rows, n_groups = (np.median(counted[i][best[1]]) for counted in (panel.rows, panel.groups))
     return (
@@ -109,6 +114,11 @@ def _far_off(panel: Panel, i: int) -> _Recurring | None:
         if n_rows >= FEWEST_ROWS and n_groups >= FEWEST_GROUPS
         else None
     )
+
+
+def _log_chance_of_a_period(n: int, k: int) -> float:
+    """Log of the chance that `k` of `n` steps lie apart by the same: of about n^2 / (2 (k - 1)) such sets of all that there are."""
+    return float(2 * np.log(n) - np.log(2 * (k - 1)) - lgamma(n + 1) + lgamma(k + 1) + lgamma(n - k + 1))
 
 
 def _levels(panel: Panel, i: int, at: np.ndarray, log_p: float) -> _Recurring:
@@ -171,7 +181,7 @@ def _entry(found: Sequence[_Recurring], n_rows: float) -> Diagnosis:
     when = f"every {period} steps from {first} on" if period else f"at {len(steps)} of {n} steps ({listed})"
     on = f" on {part_text(head.part)}" if head.part else ""
     also = ", ".join(dict.fromkeys(series_text(m.name) for m in others))
-    is_planned = bool(period) and first < 2 * period
+    is_planned = bool(period) and first <= period
     return Diagnosis(
         severity="info" if is_planned else "warn",
         sentence=f"{series_text(lead.name)} is {form(lead.after or 0.0)}{on} {when}, {form(lead.before or 0.0)} at the others{'; with it ' + also if also else ''}.",

@@ -210,7 +210,7 @@ def failed(columns: RolloutColumns) -> str:
 
 
 def known_reward(columns: RolloutColumns) -> str:
-    """The reward; NULL where it is unknown or the reward function failed, as `ledger.rewards.known_rewards`."""
+    """The reward; NULL where it is unknown or the reward function failed, as `ledger.groups.known_rewards`."""
     if not columns.has("reward"):
         return "cast(null as double)"
     return f"case when {failed(columns)} = 0 then {known_number('reward')} end"

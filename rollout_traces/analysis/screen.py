@@ -66,17 +66,17 @@ class Scanned:
 
 
 def noise_of_panel(panel: Panel) -> Noise:
-    """The noise of each series around a slow drift, and around those of its movements that make it likelier than any noise does."""
+    """The noise of each series around a slow drift, of a part beside the rest around a level, and around those of its movements that make it likelier than any noise does."""
     n_series, n = panel.values.shape
     if n < FEWEST_EVALUATIONS:
         return crude(panel.values, panel.errors)
-    n_smooth = DRIFT_DEGREE + 1
-    basis = np.broadcast_to(polynomials(n, DRIFT_DEGREE), (n_series, n_smooth, n))
-    fits = told_by_others(fits_of(panel.values, panel.errors, basis), _of_one_measure(panel))
+    basis = np.tile(polynomials(n, DRIFT_DEGREE), (n_series, 1, 1))
+    basis[panel.control > 1 / 2, 1:] = 0.0
+    fits = fits_of(panel.values, panel.errors, basis)
     first = fits.first
-    noise, likely = noise_of(panel.values, panel.errors, fits)
+    likely = noise_of(panel.values, panel.errors, fits)[1]
     without_spikes = replace(panel, values=first.clipped)
-    left = np.arange(n_series)
+    left, alike = np.arange(n_series), _of_one_measure(panel)
     for _ in range(LARGEST_OF_NOISE):
         if not len(left):
             break
@@ -87,13 +87,21 @@ def noise_of_panel(panel: Panel) -> Noise:
             break
         further = [best.template(i, n).over(n) for i in kept.tolist()]
         wider = np.concatenate([basis[left], np.stack(further)[:, None]], axis=1)
-        again = replace(fits_of(panel.values[left], panel.errors[left], wider), prior=fits.prior[left])
-        own, other = noise_of(panel.values[left], panel.errors[left], again)
-        sure = other - likely[left] > np.log(n_tests(n)) + EVIDENT
-        left, wider, own, other = left[sure], wider[sure], own.at(sure), other[sure]
-        noise, likely = noise.put(left, own), _put(likely, left, other)
+        again = fits_of(panel.values[left], panel.errors[left], wider)
+        other = noise_of(panel.values[left], panel.errors[left], again)[1]
+        gained = np.zeros(n_series)
+        gained[left] = other - likely[left]
+        least = np.full(n_series, np.log(n_tests(n)) + EVIDENT)
+        for members in alike:  # where one of a measure's parts moves, others do, by what is beside the rest
+            if (gained[members] > least[members]).any():
+                least[members] = EVIDENT
+        sure = (gained > least)[left]
+        left = left[sure]
+        fits = fits.put(left, again, sure)
+        likely[left] = other[sure]
         basis = np.concatenate([basis, np.zeros((n_series, 1, n))], axis=1)
-        basis[left] = wider
+        basis[left] = wider[sure]
+    noise = noise_of(panel.values, panel.errors, told_by_others(fits, alike))[0]
     return with_tails(panel, noise, basis)
 
 
@@ -120,12 +128,6 @@ LARGEST_OF_NOISE = 3
 """Movements that are taken out of a series before its noise is looked at ..."""
 EVIDENT = 3.0
 """... where its log likelihood gains this much by each, beyond what one of so many places and lengths gains by chance."""
-
-
-def _put(values: np.ndarray, at: np.ndarray, others: np.ndarray) -> np.ndarray:
-    found = values.copy()
-    found[at] = others
-    return found
 
 
 def scan_in_parts(panel: Panel, noise: Noise, basis: np.ndarray) -> Scanned:

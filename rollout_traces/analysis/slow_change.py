@@ -40,7 +40,7 @@ from rollout_traces.analysis.screen import DRIFT_DEGREE, Scanned, freedom_of, lo
 
 SLOW = 0.2
 """A policy that learns late takes this part of the run at least, twice or four times that ..."""
-MIDDLES = 32
+MIDDLES = 64
 """... around one of so many places: a logistic curve, which has no step at which it begins ..."""
 TEN_TO_NINETY = math.log(9)
 """... and rises from 10 to 90 % over twice this in its own unit."""
@@ -104,7 +104,7 @@ def is_needed(drift: Moved, others: Sequence[Moved]) -> bool:
         return True
     rows = np.concatenate([rows_of_basis(each) for each in others])
     explained = _explained_by_curve(drift.noise, beside(constant_basis(panel), rows), at)
-    return _gain(explained, freedom_of(panel)[at]) > DRIFT_DEGREE * np.log(len(panel.steps)) / 2
+    return gain(explained, freedom_of(panel)[at]) > DRIFT_DEGREE * np.log(len(panel.steps)) / 2
 
 
 def learning_is_likelier(panel: Panel, noise: Noise, basis: np.ndarray, best: Scanned, at: int) -> bool:
@@ -123,7 +123,7 @@ def learning_is_likelier(panel: Panel, noise: Noise, basis: np.ndarray, best: Sc
     moved = _accounts(panel, noise, template, at, float(best.z[at] ** 2), _cost(best, at, panel))
     most = max(squares for squares, _ in (*drifting, *moved))
     slow, sudden = (
-        max(-_gain(most - squares, tails) - cost for squares, cost in each) for each in (drifting, moved)
+        max(-gain(most - squares, tails) - cost for squares, cost in each) for each in (drifting, moved)
     )
     return slow > sudden
 
@@ -164,9 +164,7 @@ def may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
     is_spike = template.kind == "window" and template.stop - template.start <= SPIKE
     if is_spike or is_given(panel) or not may_be_learned(panel, found.chosen.values):
         return False
-    if (
-        found.located.z < 0 and panel.names[0].column.rsplit("/", 1)[-1] in PURPOSES
-    ):  # nobody learns to get less
+    if is_loss(found):
         return False
     curves = _learned(n)
     explained = [(float(w.explained(at, curves).max()), float(np.log(len(curves))))]
@@ -179,16 +177,26 @@ def may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
     own = float(best.z[at] ** 2), _cost(best, at, panel)
     tails = freedom_of(panel)[at]
     return any(
-        _gain(own[0] - slow[0], tails) + slow[1] - own[1] < AMBIGUOUS
+        gain(own[0] - slow[0], tails) + slow[1] - own[1] < AMBIGUOUS
         or own[0] - slow[0] < AMBIGUOUS_PART * own[0]
         for slow in explained
     )
 
 
+def is_loss(found: Moved) -> bool:
+    """Tells whether what training is for fell, which nobody learns."""
+    return found.located.z < 0 and is_purpose(found.panel)
+
+
+def is_purpose(panel: Panel) -> bool:
+    """Tells whether a measure is what training is for, in training or an evaluation."""
+    return panel.names[0].value is None and panel.names[0].column.rsplit("/", 1)[-1] in PURPOSES
+
+
 def _learned(n_steps: int) -> np.ndarray:
     """float [C, T]: curves of what is learned fast at first and ever less, and of what is learned late, at some step, by a logistic curve or a line."""
     t = np.arange(n_steps) / n_steps
-    middles, rises = np.meshgrid(np.linspace(0, 1, MIDDLES), SLOW * 2.0 ** np.arange(3))
+    middles, rises = np.meshgrid(np.linspace(0, 1, MIDDLES), SLOW * 2.0 ** (np.arange(5) / 2))
     place = (t - middles.reshape(-1, 1)) / rises.reshape(-1, 1)
     return np.concatenate(
         [np.exp(-np.outer(LEARNED_WITHIN, t)), np.tanh(place * TEN_TO_NINETY), np.clip(place, 0, 1)]
@@ -222,6 +230,9 @@ def came_or_went(panel: Panel, members: Sequence[int], template: Template) -> bo
     before, after, near_before, near_after = (
         held_T[steps].sum() / n for steps, n in zip((*sides, *edge), n_rows, strict=True)
     )
+    is_paid = is_purpose(panel) or panel.names[0].column.startswith("component/")
+    if is_paid and before < after:  # what is hardly ever solved at first is learned late
+        return False
     if template.kind == "ramp":
         return bool(start >= SLOW * n and before < SCARCE * after)
     few, many, near = (before, after, near_after) if before < after else (after, before, near_before)
@@ -230,7 +241,7 @@ def came_or_went(panel: Panel, members: Sequence[int], template: Template) -> bo
     return bool(few < SCARCE * many and near >= RESIDUE * many)
 
 
-def _gain(squares: float, freedom: float) -> float:
+def gain(squares: float, freedom: float) -> float:
     """Log likelihood that one account of a series has over another that leaves so many more squares."""
     return float(np.sign(squares) * freedom * np.log1p(np.abs(squares) / freedom) / 2)
 

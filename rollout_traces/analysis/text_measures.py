@@ -1,6 +1,6 @@
 """Series of what was written: phrases, scripts, languages, refusals, answer forms; of rollouts kept at random.
 
-The texts are the whole ones, of at most `texts.MOST_TEXTS` rollouts and `ngrams.MOST_CHARACTERS` characters a run,
+The texts are the whole ones, of at most `kept_texts.MOST_TEXTS` rollouts and `phrases.MOST_CHARACTERS` characters a run,
 and of longer texts both ends.
 """
 
@@ -26,7 +26,7 @@ READ = 4_000
 """Characters of a text by which its script, language and answer are told: of a longer one both ends."""
 FEWEST_LETTERS = 20
 NEARLY_ALL = 0.9
-"""A text in Latin script has this part of its letters in it, else it is mixed; one in another has Latin words and formulas beside it, and has half."""
+"""A text in Latin script has this part of its letters in it, else it is of two; one in another has Latin words and formulas beside it, and has half."""
 FEWEST_HITS = 5
 """Texts of a kind, and texts of any other, below which its share is no series."""
 LEAST_RISE = 0.03
@@ -207,7 +207,7 @@ def _ends(text: str) -> str:
 
 
 def script_of(text: str) -> str:
-    """The script of a text's letters; "" for too few letters, "mixed" where there are several."""
+    """The script of a text's letters, the two of most letters where there are several; "" for too few letters."""
     from rollout_traces.flags.text import NAMES, code_points, script_codes
 
     if text.isascii():
@@ -215,9 +215,12 @@ def script_of(text: str) -> str:
     counts = np.bincount(script_codes(code_points(text)), minlength=len(NAMES))[1:]
     if counts.sum() < FEWEST_LETTERS:
         return ""
-    most = int(counts.argmax())
+    most, second = np.argsort(-counts)[:2].tolist()
     least = NEARLY_ALL if NAMES[most + 1] == "Latin" else 1 / 2
-    return NAMES[most + 1] if counts[most] >= least * counts.sum() else "mixed"
+    names = (
+        [NAMES[most + 1]] if counts[most] >= least * counts.sum() else [NAMES[i + 1] for i in (most, second)]
+    )
+    return " with ".join(names)
 
 
 def language_of(text: str) -> str:

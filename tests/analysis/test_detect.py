@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.analysis import diagnose
-from rollout_traces.analysis.detect import MOST_CHANGES, changes_of, is_scheduled, is_steered
+from rollout_traces.analysis.schedules import MOST_CHANGES, changes_of, is_scheduled, is_steered
 from tests.analysis.builders import steps
 from tests.analysis.test_movements import drawn, happens, logged
 
@@ -235,3 +235,14 @@ class TestWhatWasMeantSo:
         rng = np.random.default_rng(4)
         values = (40 + np.cumsum(0.1 + 0.02 * rng.random(60))).tolist()
         assert diagnose(logged(steps(60), values, "perf/memory_gb"), "run").diagnoses
+
+
+class TestAFirstStepThatCompiles:
+    @pytest.mark.parametrize("seed", range(6))
+    def test_says_nothing_of_those_after_it(self, seed):
+        """Seen once: windows that fell, one after the other, each from a mean that took the first step in."""
+        rng = np.random.default_rng(seed)
+        values = 13 * np.linspace(1, 1.2, 60) * rng.lognormal(0, 0.07, 60)
+        values[0] *= 3
+        report = diagnose(logged(steps(60), values.tolist(), "timing_s/update_actor"), "run")
+        assert [entry for entry in report.diagnoses if entry.shape != "ramp"] == []

@@ -362,25 +362,25 @@ class TestInsideGroups:
 
 
 class TestWhatFollows:
-    """Success that falls because ever more answers are cut off, and not among those that are not."""
+    """Tests that fail because ever more answers are cut off, and not among those that are not."""
 
     def run(self, share, usual, n_steps, groups):
-        """Rollouts of which `share` are cut off, which never succeed, and of the others `usual`, functions of the part of the run."""
+        """Rollouts of which `share` are cut off, which pass no test, and of the others `usual` pass, functions of the part of the run."""
 
         def stop_reason(step: int, group: int, sample: int) -> str:
             return "length" if happens(share(step / n_steps), step, group, sample) else "stop"
 
-        def success(step: int, group: int, sample: int) -> int:
+        def passed(step: int, group: int, sample: int) -> int:
             solved = np.random.default_rng([step, group, sample, 3]).random() < usual(step / n_steps)
             return int(solved and stop_reason(step, group, sample) == "stop")
 
-        return table(steps(n_steps, groups, stop_reason=stop_reason, success=success))
+        return table(steps(n_steps, groups, stop_reason=stop_reason, **{"component/tests": passed}))
 
     def test_it_hangs_under_the_entry_of_what_is_cut_off(self):
         relations = self.run(lambda x: 0.02 + x * x / 2, lambda x: 0.95 - 0.6 * np.exp(-5 * x), 100, 10)
         (entry,) = told(relations)
         assert entry.series[0] == SeriesName("stop_reason", "length", "share")
-        assert [each.series[0].column for each in entry.consequences] == ["success"]
+        assert [each.series[0].column for each in entry.consequences] == ["component/tests"]
 
     def test_it_is_no_warning_where_that_grew_slowly_from_the_start(self):
         assert not told(self.run(lambda x: 0.02 + 0.4 * x, lambda x: 0.9 - 0.6 * np.exp(-8 * x), 60, 48))
@@ -390,7 +390,7 @@ class TestWhatFollows:
             return 0.95 - 0.6 * np.exp(-5 * x) - 0.4 * (x > 0.6)
 
         relations = self.run(lambda x: 0.02 + x * x / 2, usual, 100, 10)
-        assert "success" in {entry.series[0].column for entry in told(relations)}
+        assert "component/tests" in {entry.series[0].column for entry in told(relations)}
 
 
 class TestWhatIsNotSaid:
@@ -681,12 +681,12 @@ class TestLearningAndTurns:
         assert (entry.severity, entry.step) == ("error", 27)
 
     def test_a_part_that_fell_while_all_rose_is_said_to_fall(self, tmp_path):
-        """Seen once: of the example's tool host that failed, the policy "became more certain: rose"."""
+        """Seen once: of the example's tool host that failed, mean_logprob "rose"."""
         store = open_store(str(FOLDER), index_path=tmp_path / "index")
         report = diagnose(store.table(), store.runs()[0].name)
         [entry] = [d for d in report.diagnoses if "mean_logprob" in map(str, d.series) and d.part]
         assert entry.part == (("extra/tool_host", "calc-b"),) and entry.after < entry.before
-        assert "less certain: mean_logprob fell" in entry.sentence
+        assert "mean_logprob" in entry.sentence.partition("also fell: ")[2]
         store.close()
 
     def test_a_share_that_comes_at_once_is_no_learning(self):

@@ -43,6 +43,18 @@ class TestRecurring:
         assert parse_query(entry.where)
         assert entry.where.startswith("engine = 'vllm-1' and step in (6, 16,")
 
+    def test_an_engine_that_fails_every_eighth_step_from_some_step_on_is_a_warning(self):
+        """Seen once: that six steps of sixty are evenly spaced was no evidence, and a rare stop reason was taken for something given."""
+
+        def stop_reason(s: int, g: int, i: int) -> str:
+            is_bad = s >= 15 and s % 8 == 7 and i == 0
+            return "abort" if happens(0.35 if is_bad else 0.002, s, g, i) else "stop"
+
+        rows = steps(60, groups=32, engine=lambda s, g, i: f"vllm-{i}", stop_reason=stop_reason)
+        [entry] = told(table(rows))
+        assert (entry.shape, entry.severity, entry.part) == ("recurring", "warn", (("engine", "vllm-0"),))
+        assert "every 8 steps from 15 on" in entry.sentence
+
     @pytest.mark.parametrize("seed", range(6))
     def test_noise_and_heavy_tails_are_not_said(self, seed):
         rng = np.random.default_rng(seed)

@@ -82,11 +82,11 @@ class TestKinds:
         assert script_of("следовательно, ответ сорок два") == "Cyrillic"
         assert script_of("1 + 1 = 2") == ""
 
-    def test_a_text_with_letters_of_another_script_is_mixed_and_formulas_are_none(self):
+    def test_a_text_with_letters_of_another_script_is_of_both_and_formulas_are_none(self):
         """Seen once: Chinese among English reasoning was said nowhere, since most letters were Latin."""
         assert (
             script_of("首先我们把两个数相加。然后除以堆数。Wait, let me recheck that. The answer is 55.")
-            == "mixed"
+            == "Latin with Chinese or Japanese"
         )
         assert script_of("Let α + β = γ and α - β = δ, so that the sum of both is two alpha") == "Latin"
 

@@ -1,0 +1,150 @@
+"""Logged numbers that somebody set, that follow a schedule, that a controller adapts or that count: what they jump by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rollout_traces.analysis.noise import OF_LEVEL, is_occasional, is_setting
+from rollout_traces.analysis.panel import ROUNDING, Panel
+from rollout_traces.analysis.scan import Located, Template
+
+MOST_CHANGES = 6
+"""Changes of a setting; a number that has more is counted, not set."""
+
+
+@dataclass(frozen=True)
+class _Change:
+    """From one value to another, over a step or over several that follow each other."""
+
+    start: int
+    stop: int
+    before: float
+    after: float
+
+
+def setting_changes(panel: Panel) -> list[Located] | None:
+    """The changes of a logged number that somebody set, or that counts, each with its size in what it may go on by.
+
+    Args:
+        panel: one series for a logged scalar.
+
+    Returns:
+        The changes in their order, none of a number that keeps to its schedule; None where it is another kind of series, or changes too often.
+    """
+    levels_T = panel.levels[0]
+    if panel.measure is not None or not np.isfinite(levels_T).all():
+        return None
+    if is_logged(panel) and counts(levels_T):
+        return []
+    if is_logged(panel) and is_setting(levels_T[None])[0] and is_occasional(levels_T):
+        return None
+    if is_setting(levels_T[None])[0] or is_scheduled(levels_T) or is_steered(levels_T):
+        return changes_of(*jumps_of(levels_T))
+    return None
+
+
+def is_logged(panel: Panel) -> bool:
+    """Tells whether a series is a number that the trainer logged."""
+    return panel.names[0].statistic == "logged"
+
+
+def counts(values_T: np.ndarray) -> bool:
+    """Tells whether a number counts something, as tokens, samples or hours since the run began, or since it was resumed: that it rises is no news."""
+    by = np.diff(values_T)
+    usual, is_whole = np.median(by), (values_T == np.round(values_T)).all()
+    if is_whole and set(by.tolist()) == {0.0, 1.0}:  # as an epoch does
+        return True
+    from_nothing = is_whole or BESIDE * values_T[0] <= values_T.max()
+    alike = np.median(np.abs(by - usual)) < usual / 2
+    return bool(from_nothing and alike) and int((by <= 0).sum()) <= MOST_CHANGES
+
+
+SMOOTH = 1 / 2
+"""A number without noise changes its rate less and less: what is left is less than this much at each further difference."""
+BESIDE = 5
+"""Steps to each side of one that say by how much a schedule goes on ..."""
+JUMPS = 2.0
+"""... and times that by which it goes on where it jumps."""
+
+
+def is_scheduled(values_T: np.ndarray) -> bool:
+    """Tells whether a number follows a smooth curve without any noise, as a learning rate does that is warmed up and decays.
+
+    Args:
+        values_T: float [T], without gaps.
+    """
+    curve, left = (float(np.median(np.abs(np.diff(values_T, n)))) for n in (2, 3))
+    return left <= max(SMOOTH * curve, ROUNDING * float(np.abs(values_T).max()))
+
+
+def is_steered(values_T: np.ndarray) -> bool:
+    """Tells whether a number goes up and down by much the same small step, as a coefficient does that a controller adapts.
+
+    Args:
+        values_T: float [T], without gaps.
+    """
+    by = np.diff(values_T)
+    usual = float(np.median(np.abs(by)))
+    both_ways = min((by > 0).sum(), (by < 0).sum()) >= BESIDE
+    is_even = np.abs(by).max() <= (1 + JUMPS) * usual
+    return bool(both_ways and is_even and np.median(np.abs(np.diff(by))) <= SMOOTH * usual)
+
+
+def jumps_of(values_T: np.ndarray) -> tuple[np.ndarray, float]:
+    """A schedule without what it goes on by between its jumps, float [T], and what it may go on by where they are."""
+    by = np.diff(values_T)
+    padded = np.pad(np.abs(by), BESIDE, mode="reflect")
+    around = np.lib.stride_tricks.sliding_window_view(padded, 2 * BESIDE + 1)
+    usual = np.maximum(*(np.median(side, axis=1) for side in (around[:, :BESIDE], around[:, BESIDE + 1 :])))
+    jumped = np.abs(by) > JUMPS * usual
+    usual_at_jumps = max(
+        float(np.max(usual, where=jumped, initial=0.0)), OF_LEVEL * float(np.abs(values_T).max())
+    )
+    return values_T[0] + np.concatenate([[0.0], np.cumsum(np.where(jumped, by, 0.0))]), (
+        1 + JUMPS
+    ) * usual_at_jumps
+
+
+def changes_of(values_T: np.ndarray, error: float) -> list[Located] | None:
+    """Changes: there and back as a window, several steps of one direction as a ramp, else a level.
+
+    Args:
+        values_T: float [T], without gaps.
+        error: what a value may differ by and be the same.
+
+    Returns:
+        The changes in their order; None where these are no changes of a setting.
+    """
+    n = len(values_T)
+    apart = np.diff(values_T)
+    changes: list[_Change] = []
+    for at in (np.flatnonzero(np.abs(apart) > error) + 1).tolist():
+        before, after = float(values_T[at - 1]), float(values_T[at])
+        earlier = changes[-1] if changes else None
+        if earlier and earlier.stop == at and (earlier.after - earlier.before) * (after - before) > 0:
+            changes[-1] = _Change(earlier.start, at + 1, earlier.before, after)
+        else:
+            changes.append(_Change(at, at + 1, before, after))
+    if len(changes) > 1 and np.ptp([change.after - change.before for change in changes]) <= error:
+        return []  # as an epoch does
+    if len(changes) > MOST_CHANGES:
+        return None
+    found = []
+    while changes:
+        first = changes.pop(0)
+        size = (first.after - first.before) / error
+        back = changes[0] if changes else None
+        stood = first.start > 1  # a first step alone, as of a warm-up, is no level to come back to
+        if back is not None and stood and abs(back.after - first.before) <= error:
+            changes.pop(0)
+            window = Template("window", first.start, back.start)
+            end = back.start - 1, back.stop - 2
+            found.append(Located(window, (first.start, first.stop - 1), end, size))
+        elif first.stop - first.start > 1:
+            ramp = Template("ramp", first.start, first.stop)
+            found.append(Located(ramp, (first.start, first.start), None, size))
+        else:
+            found.append(Located(Template("level", first.start, n), (first.start, first.start), None, size))
+    return found
