@@ -207,33 +207,8 @@ MOST_AWAY = 3
 """Steps for which what occurs at times is there; what lasts longer was set."""
 
 
-def told_by_others(fits: Fits, alike: list[list[int]]) -> Fits:
-    """The same, with what series that are alike say of each other's noise: one that moved looks as if it had a memory.
-
-    The others' noise is the likeliest of all of them together, each of which may be another's with as much chance.
-
-    Args:
-        fits: of all series.
-        alike: series that are.
-    """
-    weight, prior = fits.weight, fits.prior.copy()
-    for members in alike:
-        if len(members) < FEWEST_ALIKE:
-            continue
-        each = np.log((np.exp(prior[members]) + weight[members]) / 2)
-        told = each.sum(axis=0) - each
-        others = np.exp(told - told.max(axis=1, keepdims=True))
-        others /= others.sum(axis=1, keepdims=True)
-        prior[members] += np.log(DOUBT + (1 - DOUBT) * others * np.exp(-prior[members]))
-    return replace(fits, prior=prior)
-
-
 FEWEST_OF_MEMORY = 12
 """Steps of a series, of fewer of which nobody can tell noise that lasts from a movement."""
-FEWEST_ALIKE = 3
-"""Series that tell of each other's noise."""
-DOUBT = 0.05
-"""Chance that a series has a noise of its own."""
 SPREADS = (0.0, *np.geomspace(1 / 6, 6, 5).tolist())
 """Variance of what steps differ by, in variances of what neighbours do, that are weighed against each other."""
 MEMORIES = (0.0, 0.4, 0.7, 0.9)

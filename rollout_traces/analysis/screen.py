@@ -10,7 +10,7 @@ import numpy as np
 from rollout_traces.analysis.compare import DISCOVERY
 from rollout_traces.analysis.curves import SeriesName
 from rollout_traces.analysis.learning import may_be_learned
-from rollout_traces.analysis.noise import Noise, crude, fits_of, median, noise_of, tails_of, told_by_others
+from rollout_traces.analysis.noise import Fits, Noise, crude, fits_of, median, noise_of, tails_of
 from rollout_traces.analysis.panel import Panel, one_of, stacked
 from rollout_traces.analysis.scan import (
     SHORTEST_RAMP,
@@ -103,6 +103,33 @@ def noise_of_panel(panel: Panel) -> Noise:
         basis[left] = wider[sure]
     noise = noise_of(panel.values, panel.errors, told_by_others(fits, alike))[0]
     return with_tails(panel, noise, basis)
+
+
+def told_by_others(fits: Fits, alike: list[list[int]]) -> Fits:
+    """The same, with what series that are alike say of each other's noise: one that moved looks as if it had a memory.
+
+    The others' noise is the likeliest of all of them together, each of which may be another's with as much chance.
+
+    Args:
+        fits: of all series.
+        alike: series that are.
+    """
+    weight, prior = fits.weight, fits.prior.copy()
+    for members in alike:
+        if len(members) < FEWEST_ALIKE:
+            continue
+        each = np.log((np.exp(prior[members]) + weight[members]) / 2)
+        told = each.sum(axis=0) - each
+        others = np.exp(told - told.max(axis=1, keepdims=True))
+        others /= others.sum(axis=1, keepdims=True)
+        prior[members] += np.log(DOUBT + (1 - DOUBT) * others * np.exp(-prior[members]))
+    return replace(fits, prior=prior)
+
+
+FEWEST_ALIKE = 3
+"""Series that tell of each other's noise."""
+DOUBT = 0.05
+"""Chance that a series has a noise of its own."""
 
 
 def with_tails(panel: Panel, noise: Noise, basis: np.ndarray) -> Noise:

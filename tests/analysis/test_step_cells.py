@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollout_traces.analysis.noise import OF_GROUPS, Fits, crude, told_by_others
+from rollout_traces.analysis.noise import OF_GROUPS, Fits, crude
 from rollout_traces.analysis.run_rows import RunRows
+from rollout_traces.analysis.screen import told_by_others
 from rollout_traces.analysis.step_cells import StepCells, crowded, goes_with
 
 N, GROUPS, SIZE = 40, 6, 4
