@@ -22,6 +22,7 @@ from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import diagnosis_of
 from rollout_traces.analysis.noise import DEVIATION, SMALLEST_ERROR, fits_of, noise_of
 from rollout_traces.analysis.panel import Panel, logged_panels
+from rollout_traces.analysis.run_rows import FEWEST_HITS
 from rollout_traces.analysis.scan import SPIKE, Template, coefficients, n_tests, polynomials, whitened
 from rollout_traces.analysis.screen import (
     DRIFT_DEGREE,
@@ -313,9 +314,19 @@ def _movement(trail: Trail, i: int, limit: np.ndarray) -> Moved | None:
     further = np.log(max(trail.n_steps, n) / n)
     for found in movements(panel, noise, limit - further, limit - further):
         template = found.template
-        if template.start >= n - REACH and template.inside(n)[-1] and not found.drift:
+        is_new = template.start >= n - REACH and bool(template.inside(n)[-1])
+        if is_new and not found.drift and _is_of_several(panel, template):
             return found
     return None
+
+
+def _is_of_several(panel: Panel, template: Template) -> bool:
+    """Tells whether several rows have another value than as many had before; of a mean, always."""
+    if panel.names[0].value is None:
+        return True
+    inside, levels, rows = template.inside(len(panel.steps)), panel.levels[0], panel.rows[0]
+    before = float(np.average(levels[~inside], weights=rows[~inside])) if rows[~inside].any() else 0.0
+    return bool(abs(((levels - before) * rows)[inside].sum()) >= FEWEST_HITS)
 
 
 def _level_before(trail: Trail, i: int, found: Moved) -> float:

@@ -82,6 +82,22 @@ class TestWhatIsPlain:
         found = alerts([ledger({"repetition": float(s >= ONSET)}, seed=s) for s in range(ONSET + 1)])
         assert [step for step, _ in found] == [ONSET]
 
+    @pytest.mark.parametrize(("bad", "expected"), [(1, []), (4, [ONSET])])
+    def test_an_evaluation_of_sixteen_alarms_for_several_rollouts_that_end_otherwise_and_not_for_one(
+        self, bad, expected
+    ):
+        """Seen once: an error for one rollout that was aborted, in three of four healthy runs."""
+        prompts = np.asarray([f"p{row}" for row in range(16)], object)
+        reasons = np.asarray(["abort" if row < bad else "stop" for row in range(16)], object)
+        usual = np.full(16, "stop", object)
+        ledgers = [
+            ledger(
+                n_groups=16, size=1, seed=s, prompt_key=prompts, stop_reason=reasons if s == ONSET else usual
+            )
+            for s in range(ONSET + 1)
+        ]
+        assert [step for step, text in alerts(ledgers) if "abort" in text] == expected
+
     def test_one_row_with_a_flag_of_severity_error_alarms_at_once_and_once(self):
         ledgers = [ledger(seed=s) for s in range(20)]
         for one in ledgers[6:]:
