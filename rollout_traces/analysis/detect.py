@@ -173,7 +173,7 @@ def _search(
             kept.append(found)
         basis = beside(basis, rows)
         if found.chosen.values == ():  # which is not in what a part does beside the rest
-            basis[panel.control > 1 / 2, -len(rows) :] = 0.0
+            basis[panel.beside_rest, -len(rows) :] = 0.0
     others = [each for each in kept if stands(each, basis, rests)]
     learned = [] if learning is None or not is_needed(learning, others) else [since_it_bent(learning, others)]
     for bent in learned:
@@ -311,7 +311,7 @@ def _is_of_several(panel: Panel, chosen: Chosen, template: Template) -> bool:
 def _beside_drift(panel: Panel, noise: Noise, basis: np.ndarray, is_spike: bool) -> Whitened:
     """The series beside slow change too, which is not in what a part does beside the rest: where all learn, those outside of a part moved as well."""
     values, smooth = panel.values if is_spike else noise.clipped, with_curve(basis)
-    smooth[panel.control > 1 / 2, basis.shape[1] :] = 0.0
+    smooth[panel.beside_rest, basis.shape[1] :] = 0.0
     return whitened(values, noise, smooth)
 
 

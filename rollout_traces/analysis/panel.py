@@ -93,6 +93,11 @@ class Panel:
     control: np.ndarray = field(default_factory=lambda: np.empty(0))
     is_centred: bool = False
 
+    @property
+    def beside_rest(self) -> np.ndarray:
+        """bool [S]: whether a series is, for the most, what a part did beside the rest, in which nothing is that all do."""
+        return self.control > 1 / 2
+
 
 @dataclass(frozen=True)
 class _Values:

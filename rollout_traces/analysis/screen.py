@@ -71,7 +71,7 @@ def noise_of_panel(panel: Panel) -> Noise:
     if n < FEWEST_EVALUATIONS:
         return crude(panel.values, panel.errors)
     basis = np.tile(polynomials(n, DRIFT_DEGREE), (n_series, 1, 1))
-    basis[panel.control > 1 / 2, 1:] = 0.0
+    basis[panel.beside_rest, 1:] = 0.0
     fits = fits_of(panel.values, panel.errors, basis)
     first = fits.first
     likely = noise_of(panel.values, panel.errors, fits)[1]
