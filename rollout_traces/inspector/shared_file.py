@@ -42,7 +42,7 @@ from rollout_traces.inspector.workspace import (
     as_plain,
     seen,
 )
-from rollout_traces.model.plain_values import plain
+from rollout_traces.model.plain_values import plain, texts_in
 from rollout_traces.model.units import MB
 from rollout_traces.steps.redact import HIDDEN, Redaction
 from rollout_traces.store import RowPage, StepGroups, Store, TraceRow
@@ -382,7 +382,7 @@ class Hiding:
 
     def pieces(self, message: Mapping[str, Any]) -> list[str]:
         """Finds what the patterns match in the texts of a message."""
-        return [match[0] for text in _texts(message) for p in self._patterns for match in p.finditer(text)]
+        return [match[0] for text in texts_in(message) for p in self._patterns for match in p.finditer(text)]
 
     def record(self, record: TraceRecord) -> TraceRecord:
         """A trace with everything hidden that the patterns find in it."""
@@ -484,16 +484,6 @@ def _compiled(pattern: str) -> re.Pattern[str]:
             f"--redact-pattern {pattern!r}: finds the empty text. Expected what must not be shared."
         )
     return found
-
-
-def _texts(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, Mapping):
-        return [text for item in value.items() for text in _texts(item)]
-    if isinstance(value, (list, tuple)):
-        return [text for item in value for text in _texts(item)]
-    return []
 
 
 def _without_hidden_ids(arrays: Mapping[str, Any], raw: str) -> dict[str, Any]:

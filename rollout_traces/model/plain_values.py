@@ -112,3 +112,14 @@ def cut(text: str) -> str:
     if len(text) <= MAX_TEXT:
         return text
     return f"{text[:MAX_TEXT]}\n[cut: {len(text) - MAX_TEXT} of {len(text)} characters left out]"
+
+
+def texts_in(value: Any) -> list[str]:
+    """The texts of a plain value, the keys of its mappings among them."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return [text for item in value.items() for text in texts_in(item)]
+    if isinstance(value, (list, tuple)):
+        return [text for item in value for text in texts_in(item)]
+    return []
