@@ -180,7 +180,7 @@ def _counts(store: Store, run: str, split: str, steps: Steps) -> dict[int, tuple
 
 
 def switched_off(store: Store, what: What) -> Iterator[tuple[str, str, str | None]]:
-    """Reads the step summary of the latest step of each split of the first runs.
+    """Reads the step summary of the latest step of each split of the newest runs.
 
     Args:
         what: `flags_off` or `metrics_off`.
@@ -188,7 +188,7 @@ def switched_off(store: Store, what: What) -> Iterator[tuple[str, str, str | Non
     Yields:
         A run's name, a split, and what `off_in` says of it.
     """
-    for run in store.runs()[:MOST_RUNS]:
+    for run in store.runs()[-MOST_RUNS:]:
         for split in store.splits(run.name):
             yield run.name, split, off_in(store, run.name, split, what)
 

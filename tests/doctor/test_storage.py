@@ -101,3 +101,18 @@ class TestSpool:
         assert "1 records wait" in found.seen and "worker.log" in found.seen
         logger.run.finish()
         trackio.context_vars.current_run.set(None)
+
+
+class TestFlagsOfRuns:
+    def test_the_newest_runs_are_told(self, trackio_dir):
+        """Seen once: the five oldest runs of a project of years."""
+        tokenizer = tiny_tokenizer()
+        for i in range(7):
+            logger = rt.RolloutLogger("p", f"run-{i}", tokenizer, worker="thread")
+            logger.log_rollouts(batch_arrays(tokenizer, BatchPlan(n_groups=1, group_size=2)), step=0)
+            logger.close_step(0)
+            logger.flush(timeout=60)
+            logger.finish()
+        findings = dict(each_check(Examination(project="p")))["Flags"]
+        told = {finding.subject.split(",")[0] for finding in findings}
+        assert told == {f"run-{i}" for i in range(2, 7)}
