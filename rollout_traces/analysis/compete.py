@@ -108,15 +108,11 @@ def _causes(made: list[AlikeMovements]) -> list[AlikeMovements]:
 
 def _is_from_mix(entry: AlikeMovements, cause: AlikeMovements) -> bool:
     """Tells whether an entry is, at its steps, what comes of other shares of how rollouts ended, which another entry tells from then on or before."""
-    columns = {found.panel.names[0].column for found in cause.found} & set(BY_OUTCOME)
-    began = min(span(found)[0] for found in cause.found) <= int(
-        entry.head.panel.steps[entry.head.located.onset[1]]
-    )
+    onset = int(entry.head.panel.steps[entry.head.located.onset[1]])
+    columns = {found.panel.names[0].column for found in cause.found if span(found)[0] <= onset}
     of_rows = [found for found in entry.found if found.panel.source is not None]
-    return (
-        began
-        and bool(of_rows)
-        and any(all(_is_of_mix(found, column) for found in of_rows) for column in columns)
+    return bool(of_rows) and any(
+        all(_is_of_mix(found, column) for found in of_rows) for column in columns & set(BY_OUTCOME)
     )
 
 

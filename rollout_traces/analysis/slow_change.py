@@ -39,7 +39,7 @@ from rollout_traces.analysis.scan import (
 from rollout_traces.analysis.screen import DRIFT_DEGREE, Scanned, freedom_of, log_chance, scan
 
 SLOW = 0.2
-"""A policy that learns late takes this part of the run at least, twice or four times that ..."""
+"""A policy that learns late takes this part of the run at least, up to four times that ..."""
 MIDDLES = 64
 """... around one of so many places: a logistic curve, which has no step at which it begins ..."""
 TEN_TO_NINETY = math.log(9)
