@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing.util
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -24,6 +25,21 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait spin, on the 
 
 LONG_TESTS = Path(__file__).with_name("long_tests.txt")
 """The cases that `make test` leaves to `make long`: the longest, so that the others take a quarter of an hour on two cores."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Looks for no garbage while tests are collected, nor later among what is there then: a look takes a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -206,14 +206,16 @@ def _allowed(path: Path) -> int:
     return MOST_MEMORY + PER_BYTE * path.stat().st_size
 
 
+MOST_IDLE = min(os.cpu_count() or 1, 8)
+"""Children that wait for their next files: as many as can work at the same time."""
 _idle: list[tuple[int, _Child]] = []
-"""The child that waits for its next file, and the process it belongs to."""
+"""These, each with the process it belongs to."""
 _lending = threading.Lock()
 
 
 @contextmanager
 def _child() -> Iterator[_Child]:
-    """Lends the idle child, or a new one; one that is left in the middle of an answer is ended."""
+    """Lends an idle child, or a new one; one that is left in the middle of an answer is ended."""
     with _lending:
         owner, child = _idle.pop() if _idle else (0, None)
     if child is None or owner != os.getpid() or child.process.poll() is not None:
@@ -227,7 +229,7 @@ def _child() -> Iterator[_Child]:
         raise
     finally:
         with _lending:
-            keep = whole and child.process.poll() is None and not _idle
+            keep = whole and child.process.poll() is None and len(_idle) < MOST_IDLE
             if keep:
                 _idle.append((os.getpid(), child))
         if not keep:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
-from rollout_traces.model.bounded_reading import on_disk, read, schema_of
+from rollout_traces.model.bounded_reading import MOST_IDLE, on_disk, read, schema_of
 from rollout_traces.model.private_files import make_folder
 from rollout_traces.store import manifest
 from rollout_traces.store.columns import (
@@ -33,6 +34,8 @@ from rollout_traces.store.rows import NO_STEP
 
 AT_ONCE = 8
 """Files that are fetched, and indexed, together."""
+_decoding = threading.BoundedSemaphore(MOST_IDLE)
+"""As many files are decoded at the same time: a child beyond them would be started for one file alone."""
 
 
 class ExportIndex(Index):
@@ -108,7 +111,8 @@ class ExportIndex(Index):
     def _one(self, file: FoundFile) -> pa.Table | None:
         data = self.export.folder.read(file.path)
         try:
-            return read_file(data, file.name)
+            with _decoding:
+                return read_file(data, file.name)
         except StoreError as error:
             logger.warning("rollout-traces: %s: left out: %s", self.export.label, error)
             return None

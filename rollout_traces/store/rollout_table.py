@@ -129,8 +129,10 @@ def remove_unknown(folder: Path, known: Sequence[Path]) -> None:
 
 MOST_LOADED = 3_000_000
 """Rows up to which the table is in memory, some 400 bytes each; of more, a question reads the parquet files."""
+FEW = ROW_GROUP
+"""Rows that are loaded at the first question."""
 FROM_FILES = 24
-"""Questions that read the files of more than `ROW_GROUP` rows before these are loaded: loading takes longer than the first page."""
+"""Questions that read the files of more than `FEW` rows before these are loaded: loading takes longer than the first page."""
 MOST_GONE = 1_000_000
 """Rows that were taken out of it after which it is loaded anew, since they keep their memory."""
 TRAINING = "rollout"
@@ -336,7 +338,7 @@ class RolloutTable:
                 cursor.register("given", relation)
                 cursor.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM given")
                 cursor.unregister("given")
-            most = MOST_LOADED if self._asked >= FROM_FILES else min(MOST_LOADED, ROW_GROUP)
+            most = MOST_LOADED if self._asked >= FROM_FILES else min(MOST_LOADED, FEW)
             if sum(segment.n_rows for segment in state.segments) > most:
                 loaded: Loaded = {}
                 stored = self._of_files(cursor, state, before)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import time
-import venv
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -203,13 +202,12 @@ def running(tmp_path_factory) -> Iterator[Running]:
     """The files that `deploy` uploads, in an environment that has what their requirements.txt says and no more."""
     folder = tmp_path_factory.mktemp("space")
     write_app(folder / "app", app_files("Rollouts"))
-    venv.create(folder / "environment", with_pip=True)
     python = folder / "environment" / "bin" / "python"
-    subprocess.run(
-        [python, "-m", "pip", "install", "-q", "-r", folder / "app" / "requirements.txt"],
-        check=True,
-        timeout=500,
-    )
+    for step in (
+        ("venv", "--python", sys.executable, folder / "environment"),
+        ("pip", "install", "--python", python, "-r", folder / "app" / "requirements.txt"),
+    ):
+        subprocess.run([sys.executable, "-m", "uv", *step, "-q"], check=True, timeout=500)
     with loopback_hub() as hub:
         hub.buckets["ada/rollouts-bucket"] = True
         hub.spaces["ada/rollouts"] = Space(

@@ -1,4 +1,4 @@
-"""`rollout-traces` in processes that start with Gradio imported: its import takes six seconds of a processor."""
+"""`rollout-traces` in processes that start with Gradio and the server imported: that takes eight seconds of a processor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 _FORKED = multiprocessing.get_context("forkserver")
-_FORKED.set_forkserver_preload(["gradio"])
+_FORKED.set_forkserver_preload(
+    [
+        "gradio",
+        "scipy.stats",
+        "rollout_traces.cli.show",
+        "rollout_traces.inspector.server",
+        "rollout_traces.inspector.api.http",
+    ]
+)  # not Trackio: it reads the environment when it is imported
 
 
 def start_command(

@@ -156,6 +156,15 @@ def idle() -> list[int]:
     return [child.process.pid for _, child in bounded_reading._idle]
 
 
+@pytest.fixture
+def one_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One child waits, and none before the test."""
+    bounded_reading._end_idle()
+    bounded_reading._idle.clear()
+    monkeypatch.setattr(bounded_reading, "MOST_IDLE", 1)
+
+
+@pytest.mark.usefixtures("one_child")
 class TestTheChild:
     def test_one_reads_many_files_a_refused_one_among_them(self, small: Path, tmp_path: Path) -> None:
         read(small)
@@ -187,6 +196,19 @@ class TestTheChild:
         (kept,) = idle()
         assert n + sum(len(part) for part in outer) == 5000
         assert idle() == [kept]
+
+    def test_as_many_wait_on_as_can_work_at_the_same_time(
+        self, small: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(bounded_reading, "MOST_IDLE", 2)
+        for _ in range(2):
+            outer = batches(small, rows=100)
+            next(outer)
+            read(small)
+            list(outer)
+            kept = set(idle())
+        list(batches(small))
+        assert len(kept) == 2 and set(idle()) == kept
 
     def test_one_left_in_the_middle_of_an_answer_is_ended(self, small: Path) -> None:
         read(small)

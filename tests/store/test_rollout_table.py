@@ -90,7 +90,7 @@ def seen(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     if request.param == "on disk":
         monkeypatch.setattr(rollout_table, "MOST_LOADED", 0)
     if request.param == "first on disk":
-        monkeypatch.setattr(rollout_table, "ROW_GROUP", 1)
+        monkeypatch.setattr(rollout_table, "FEW", 1)
         monkeypatch.setattr(rollout_table, "FROM_FILES", 2)
     found = Seen(tmp_path)
     yield found

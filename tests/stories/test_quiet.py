@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cache
 
 import numpy as np
 import pytest
@@ -68,23 +69,22 @@ def _integers(values: list) -> np.ndarray:
     return np.asarray([NULL_INT if value is None else value for value in values], np.int64)
 
 
-@pytest.fixture(scope="module")
-def looked() -> dict[str, Looked]:
-    """Every kind of healthy run, 100 steps each."""
-    found = {kind: look(ledgers(write_run(5, kind)).items()) for kind in KINDS}
-    for kind, seen in found.items():
-        print(seen.line(kind))
-    return found
+@cache
+def looked(kind: str) -> Looked:
+    """What is seen of a healthy run of 100 steps."""
+    seen = look(ledgers(write_run(5, kind)).items())
+    print(seen.line(kind))
+    return seen
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_at_most_a_twentieth_of_the_rows_wears_anything(looked, kind):
-    assert looked[kind].share <= 0.05
+def test_at_most_a_twentieth_of_the_rows_wears_anything(kind):
+    assert looked(kind).share <= 0.05
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_alert_is_raised_in_a_hundred_steps(looked, kind):
-    assert looked[kind].alerts == ()
+def test_no_alert_is_raised_in_a_hundred_steps(kind):
+    assert looked(kind).alerts == ()
 
 
 @pytest.mark.slow
