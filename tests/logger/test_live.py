@@ -227,7 +227,7 @@ class TestALogger:
         rollout.stage("sampling", tokens=3)
         until(lambda: (trackio_dir / "p.db").exists())
         store = rt.open_store("p")
-        until(lambda: store.live.look("run") and store.live.look("run").rows[0].rollout.tokens == 3)
+        until(lambda: (seen := store.live.look("run")) and [each.rollout.tokens for each in seen.rows] == [3])
         (row,) = store.live.look("run").rows
         assert (row.fate, row.rollout.group, row.rollout.step) == ("running", "q7", 1)
         assert row.rollout.attempt
