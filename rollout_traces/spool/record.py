@@ -232,25 +232,13 @@ _INTS = (np.iinfo(np.int8), np.iinfo(np.int16))
 _INFINITE, _MINUS_INFINITE = np.array([np.inf, -np.inf], np.float16).view(np.uint16).tolist()
 _WITHOUT_SIGN = np.iinfo(np.int16).max
 """Bits of float16."""
-_ROW_GROUPS = ("row_floats", "reward_components", "sample_metrics")
-_PLAIN_FIELDS = (
-    "batch_id",
-    "step",
-    "split",
-    "response_mask_source",
-    "train_version",
-    "pad_id",
-    "handed_over_at",
-    "notes",
-    "attempt",
-)
 
 
 def batch_from_record(record: Record) -> PackedBatch:
     """Reads a batch.
 
     Args:
-        record: what `capture` or `batch_to_record` made.
+        record: what `capture` made.
 
     Returns:
         The batch; float tracks as float32 with the precision they were stored with.
@@ -312,34 +300,6 @@ def batch_from_record(record: Record) -> PackedBatch:
     )
 
 
-def batch_to_record(batch: PackedBatch) -> Record:
-    """Packs a batch.
-
-    Returns:
-        The record.
-    """
-    arrays: dict[str, np.ndarray] = {
-        "lengths": batch.n_tokens.astype(np.uint32),
-        "has_tokens": batch.has_tokens.astype(np.uint8),
-        "group_ids": batch.group_ids,
-        "input_ids": batch.input_ids.astype(np.int32),
-        "loss_mask": np.packbits(batch.loss_mask),
-    }
-    if batch.response_mask_source == "given":
-        arrays["response_mask"] = np.packbits(batch.response_mask)
-    for name, values in batch.tracks.items():
-        arrays[f"track/{name}"] = (
-            values.astype(narrowest_int(values))
-            if name in INT_TRACKS
-            else _narrow_floats(np.asarray(values, np.float32))
-        )
-    for group in _ROW_GROUPS:
-        arrays |= {f"{group}/{name}": column for name, column in getattr(batch, group).items()}
-    fields = {key: getattr(batch, key) for key in _PLAIN_FIELDS}
-    not_given = {key: np.flatnonzero(rows).tolist() for key, rows in batch.not_given.items()}
-    return Record(ROLLOUTS, record_meta(batch.row_lists, **fields, not_given=not_given), arrays)
-
-
 def record_meta(row_lists: Mapping[str, Sequence[Any]], **fields: Any) -> dict[str, Any]:
     """The header of a batch's record."""
     return {"schema": packed_batch.SCHEMA_VERSION, "row_lists": row_lists, **fields}
@@ -365,12 +325,6 @@ def float16_overflows(narrow: np.ndarray, wide: np.ndarray) -> bool:
         return False
     infinite = (bits & _WITHOUT_SIGN) == _INFINITE
     return bool(infinite.any()) and bool(np.isfinite(wide[infinite]).any())
-
-
-def _narrow_floats(values: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        narrow = values.astype(np.float16)
-    return values if float16_overflows(narrow, values) else narrow
 
 
 def _bits(packed: np.ndarray, n: int) -> np.ndarray:

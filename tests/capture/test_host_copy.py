@@ -22,10 +22,10 @@ from rollout_traces.spool.record import (
     Record,
     RecordError,
     batch_from_record,
-    batch_to_record,
     decode,
     encode,
 )
+from tests.capture.packing import batch_to_record
 
 PADDING = ("right", "left", "both", "holes")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rollout_traces.inspector import route_table
 from rollout_traces.inspector.registry import TRACKIO_READS, rule_of, rules
+from tests.inspector import route_table
 
 PAGE = Path(__file__).resolve().parents[2] / "SECURITY.md"
 
@@ -22,7 +22,7 @@ class TestTable:
     def test_in_the_documentation_is_the_applications(self):
         text = PAGE.read_text("utf-8")
         [shown] = re.findall(f"{route_table.BEGIN}\n(.*?)\n{route_table.END}", text, re.DOTALL)
-        assert shown == route_table.table(), "python -m rollout_traces.inspector.route_table writes it anew"
+        assert shown == route_table.table(), "python -m tests.inspector.route_table writes it anew"
 
     def test_every_rule_has_a_route_that_answers(self, server):
         app, known = server

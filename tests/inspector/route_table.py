@@ -1,6 +1,6 @@
 """The table of routes in SECURITY.md, made by walking the application.
 
-`python -m rollout_traces.inspector.route_table` writes it anew.
+`python -m tests.inspector.route_table` writes it anew.
 """
 
 from __future__ import annotations
