@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 
 from rollout_traces.decode.grammars.grammar import (
+    Grammar,
     Malformed,
     Region,
     Scan,
-    ShownByTexts,
     TextSpan,
     call_region,
 )
@@ -33,7 +33,7 @@ _MUSE_STOP = re.compile(r"<\|(?:eom|eot|start)\|>")
 _MUSE_ENDS = ("<|eom|>", "<|eot|>")
 
 
-class Harmony(ShownByTexts):
+class Harmony(Grammar):
     """gpt-oss: `analysis` is thinking, a recipient makes a call, all else is content."""
 
     name = "gpt_oss"
@@ -72,7 +72,7 @@ class Harmony(ShownByTexts):
         return call_region(scan, at, end, (name, arguments, None))
 
 
-class Muse(ShownByTexts):
+class Muse(Grammar):
     """Muse: what goes to `self` is thinking; calls stand in tags that another grammar reads."""
 
     name = "muse_recipients"

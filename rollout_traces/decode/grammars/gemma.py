@@ -9,34 +9,21 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, Scan, call_region
+from rollout_traces.decode.grammars.grammar import BetweenMarkers, Malformed, Region, Scan, call_region
 from rollout_traces.decode.grammars.literal import LiteralError, Notation, read_literal
 
 _NAME = re.compile(r"\s{0,8}call:\s{0,8}([^\s{}<]{1,200})\s{0,8}(?=\{)")
 
 
 @dataclass(frozen=True, eq=False)
-class GemmaCalls:
+class GemmaCalls(BetweenMarkers):
     """One call between two markers.
 
     Attributes:
-        name: the family.
-        opening: literal marker before `call:`.
-        closing: literal marker after the arguments.
         notation: how strings are written.
     """
 
-    name: str
-    opening: str
-    closing: str
     notation: Notation
-    markers: tuple[str, ...] = ()
-    closers: tuple[str, ...] = ()
-
-    @property
-    def opener(self) -> str:
-        """The opening marker as a regular expression."""
-        return re.escape(self.opening)
 
     def in_template(self, chat_template: str) -> bool:
         """Tells whether the template knows the opening marker."""

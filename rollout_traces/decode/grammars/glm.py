@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, Scan, ShownByTexts, call_region
+from rollout_traces.decode.grammars.grammar import Grammar, Malformed, Region, Scan, call_region
 from rollout_traces.decode.grammars.json_calls import read_named_call
 from rollout_traces.decode.grammars.literal import typed
 from rollout_traces.model.text import encodable_joined
@@ -24,7 +24,7 @@ _VALUE_END = re.compile(r"</arg_value>(?=\s*(?:<arg_key>|</tool_call>))")
 _LINE = re.compile(r"(?<![^\n>])([A-Za-z_][\w.\-]{0,127})[ \t]{0,8}\n(?=\{)")
 
 
-class Glm45(ShownByTexts):
+class Glm45(Grammar):
     """One `<tool_call>` block with keys and values."""
 
     name = "glm_4_5"
@@ -57,7 +57,7 @@ class Glm45(ShownByTexts):
         return call_region(scan, at, pos + len(_CLOSE), (name, arguments, None))
 
 
-class Glm4(ShownByTexts):
+class Glm4(Grammar):
     """A name alone on the first line and the arguments as JSON below it."""
 
     name = "glm_4"

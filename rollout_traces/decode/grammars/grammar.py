@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import abc
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple
 
 from rollout_traces.model.units import KB
 
@@ -126,30 +127,38 @@ class Malformed:
     reached: int = 0
 
 
-@runtime_checkable
-class Grammar(Protocol):
+class Grammar(abc.ABC):
     """Reads one family's way of writing calls or thinking.
 
     Attributes:
         name: the family, for warnings and tables.
-        opener: a regular expression for what may begin a region; it must match in constant time.
+        needs: texts that all stand in a chat template of the family.
+        excludes: texts of which none does.
         markers: literal texts that are scaffolding wherever they stand (a section's begin and end).
-        closers: literal texts that end thinking which the template opened before the body began.
     """
 
+    name: str
+    needs: tuple[str, ...]
+    excludes: tuple[str, ...] = ()
+    markers: tuple[str, ...] = ()
+
     @property
-    def name(self) -> str: ...
+    @abc.abstractmethod
+    def opener(self) -> str:
+        """A regular expression for what may begin a region; it must match in constant time."""
+
     @property
-    def opener(self) -> str: ...
-    @property
-    def markers(self) -> tuple[str, ...]: ...
-    @property
-    def closers(self) -> tuple[str, ...]: ...
+    def closers(self) -> tuple[str, ...]:
+        """Literal texts that end thinking which the template opened before the body began."""
+        return ()
 
     def in_template(self, chat_template: str) -> bool:
-        """Tells whether the family's markers stand in a chat template."""
-        ...
+        """Tells whether all of `needs` and none of `excludes` stand in a chat template."""
+        return all(text in chat_template for text in self.needs) and not any(
+            text in chat_template for text in self.excludes
+        )
 
+    @abc.abstractmethod
     def read(self, scan: Scan, at: int) -> Region | Malformed | None:
         """Reads the region that begins at `at`, where `opener` matched.
 
@@ -160,29 +169,25 @@ class Grammar(Protocol):
         Returns:
             The region, a malformed call, or None when this is not the family's.
         """
-        ...
 
 
-class ShownByTexts:
-    """A family that a chat template shows by texts in it.
+@dataclass(frozen=True, eq=False)
+class BetweenMarkers(Grammar):
+    """A family whose regions stand between two literal markers.
 
     Attributes:
-        needs: texts that all stand in a chat template of the family.
-        excludes: texts of which none does.
-        markers: see `Grammar`.
-        closers: see `Grammar`.
+        opening: the marker before.
+        closing: the marker after; empty when the family writes none.
     """
 
-    needs: tuple[str, ...]
-    excludes: tuple[str, ...] = ()
-    markers: tuple[str, ...] = ()
-    closers: tuple[str, ...] = ()
+    name: str
+    opening: str
+    closing: str
 
-    def in_template(self, chat_template: str) -> bool:
-        """Tells whether all of `needs` and none of `excludes` stand in the template."""
-        return all(text in chat_template for text in self.needs) and not any(
-            text in chat_template for text in self.excludes
-        )
+    @property
+    def opener(self) -> str:
+        """The opening marker as a regular expression."""
+        return re.escape(self.opening)
 
 
 def call_region(

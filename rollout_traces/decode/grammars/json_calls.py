@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_traces.decode.grammars.grammar import (
+    BetweenMarkers,
     Malformed,
     ParsedCall,
     Region,
     Scan,
-    ShownByTexts,
     call_region,
     calls_region,
 )
@@ -27,29 +27,12 @@ Call = tuple[str, dict[str, Any], str | None]
 
 
 @dataclass(frozen=True, eq=False)
-class MarkedJson(ShownByTexts):
-    """A family that writes calls as JSON between two literal markers.
+class MarkedJson(BetweenMarkers):
+    """A family that writes calls as JSON between two literal markers."""
 
-    Attributes:
-        name: the family.
-        opening: literal marker before the JSON.
-        closing: literal marker after it; empty when the family writes none.
-        needs: texts that all stand in a chat template of the family.
-        excludes: texts of which none does.
-        markers: scaffolding around the calls.
-    """
-
-    name: str
-    opening: str
-    closing: str
     needs: tuple[str, ...]
     excludes: tuple[str, ...] = ()
     markers: tuple[str, ...] = ()
-
-    @property
-    def opener(self) -> str:
-        """The opening marker as a regular expression."""
-        return re.escape(self.opening)
 
     def read(self, scan: Scan, at: int) -> Region | Malformed | None:
         """Reads the JSON between the markers."""

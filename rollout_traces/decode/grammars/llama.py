@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, Scan, ShownByTexts, call_region
+from rollout_traces.decode.grammars.grammar import Grammar, Malformed, Region, Scan, call_region
 from rollout_traces.decode.grammars.json_calls import (
     ARGUMENT_KEYS,
     ID_KEYS,
@@ -30,7 +30,7 @@ _FUNCTION_END = "</function>"
 _BUILTIN_SUFFIX = ".call"
 
 
-class BareJson(ShownByTexts):
+class BareJson(Grammar):
     """A JSON object with `name` and `parameters` at the start of a line, as Llama 3.1 and 3.2 write it."""
 
     name = "llama_json"
@@ -61,7 +61,7 @@ class BareJson(ShownByTexts):
         return read_calls(scan, at, values[-1][1], values) if values else None
 
 
-class PythonTag(ShownByTexts):
+class PythonTag(Grammar):
     """The text after `<|python_tag|>`: a JSON call, a built-in tool's call, or code for the interpreter."""
 
     name = "llama_python_tag"
@@ -95,7 +95,7 @@ class PythonTag(ShownByTexts):
                 return read_calls(scan, at, read.stop, values)
 
 
-class FunctionTag(ShownByTexts):
+class FunctionTag(Grammar):
     """`<function=name>` with the arguments as JSON inside, as Llama 3.1's prompt format has it."""
 
     name = "llama_function_tag"

@@ -10,6 +10,7 @@ from typing import Any
 
 from rollout_traces.decode.grammars.grammar import (
     UNPARSED,
+    BetweenMarkers,
     Grammar,
     Malformed,
     ParsedBody,
@@ -258,25 +259,10 @@ def _joined(body: str, spans: Sequence[TextSpan], kind: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class ThinkingTags:
-    """A pair of markers around reasoning.
+class ThinkingTags(BetweenMarkers):
+    """A pair of markers around reasoning."""
 
-    Attributes:
-        name: the family.
-        opening: literal marker before the reasoning.
-        closing: literal marker after it.
-        markers: other scaffolding of the family.
-    """
-
-    name: str
-    opening: str
-    closing: str
     markers: tuple[str, ...] = ()
-
-    @property
-    def opener(self) -> str:
-        """The opening marker as a regular expression."""
-        return re.escape(self.opening)
 
     @property
     def closers(self) -> tuple[str, ...]:

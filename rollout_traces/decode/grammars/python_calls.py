@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_traces.decode.grammars.grammar import (
+    Grammar,
     Malformed,
     ParsedCall,
     Region,
     Scan,
-    ShownByTexts,
     calls_region,
 )
 from rollout_traces.decode.grammars.literal import PYTHON, LiteralError, read_literal
@@ -28,7 +28,7 @@ _RAW_END = re.compile(
 
 
 @dataclass(frozen=True, eq=False)
-class PythonCalls(ShownByTexts):
+class PythonCalls(Grammar):
     """A family that writes calls as Python calls with keyword arguments.
 
     Attributes:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from rollout_traces.decode.grammars.grammar import Malformed, ParsedCall, Region, Scan, TextSpan
+from rollout_traces.decode.grammars.grammar import Grammar, Malformed, ParsedCall, Region, Scan, TextSpan
 from rollout_traces.decode.grammars.json_calls import call_of
 from rollout_traces.decode.grammars.literal import plain_data, typed
 from rollout_traces.model.text import SAID, quoted
@@ -36,13 +36,11 @@ class TemplateField:
 
 
 @dataclass(frozen=True, eq=False)
-class ResponseTemplate:
+class ResponseTemplate(Grammar):
     """Finds a response template's fields in a text and has transformers parse the calls in them."""
 
     fields: tuple[TemplateField, ...]
     name: str = "response_template"
-    markers: tuple[str, ...] = ()
-    closers: tuple[str, ...] = ()
 
     @property
     def opener(self) -> str:

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import re
 
-from rollout_traces.decode.grammars.grammar import Malformed, Region, Scan, ShownByTexts
+from rollout_traces.decode.grammars.grammar import Grammar, Malformed, Region, Scan
 from rollout_traces.decode.grammars.json_calls import read_marked_json, read_named_call
 
 
-class DeepSeek(ShownByTexts):
+class DeepSeek(Grammar):
     """One call; the section's markers are scaffolding."""
 
     begin, separator, end = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -54,7 +54,7 @@ class DeepSeek(ShownByTexts):
         return read_named_call(scan, at, name, pos, start, self.end, fence=self.fence)
 
 
-class Kimi(ShownByTexts):
+class Kimi(Grammar):
     """One call; the section's markers are scaffolding."""
 
     begin, arguments, end = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
@@ -77,7 +77,7 @@ class Kimi(ShownByTexts):
         return read_named_call(scan, at, name, head.end(), start, self.end, call_id=call_id or None)
 
 
-class Mistral(ShownByTexts):
+class Mistral(Grammar):
     """Both of Mistral's notations."""
 
     begin = "[TOOL_CALLS]"

@@ -17,11 +17,11 @@ from functools import cached_property
 from typing import Any
 
 from rollout_traces.decode.grammars.grammar import (
+    Grammar,
     Malformed,
     ParsedCall,
     Region,
     Scan,
-    ShownByTexts,
     calls_region,
 )
 from rollout_traces.decode.grammars.literal import typed
@@ -29,7 +29,7 @@ from rollout_traces.model.text import encodable_joined
 
 
 @dataclass(frozen=True, eq=False)
-class XmlFunctions(ShownByTexts):
+class XmlFunctions(Grammar):
     """One way of writing functions as tags.
 
     Attributes:
