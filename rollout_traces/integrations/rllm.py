@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollout_traces.model.batch import RolloutBatch
-from rollout_traces.model.model_calls import ModelCall, batch_of_rows, merge_calls
+from rollout_traces.model.model_calls import MergedRow, ModelCall, batch_of_rows, merge_calls
 from rollout_traces.model.plain_values import columns_of
 
 
@@ -29,7 +29,8 @@ def batches_from(native: Sequence[Any], /) -> list[RolloutBatch]:
         One batch, or none where no step has tokens. Rows of one task and trajectory name are a group; all rows of
         an episode share its id.
     """
-    rows, groups, episodes, rewards, successes, reasons, sources = [], [], [], [], [], [], []
+    rows: list[MergedRow] = []
+    known: list[dict[str, Any]] = []
     metrics: list[dict[str, float]] = []
     for episode in native:
         task = str(episode.id).partition(":")[0]
@@ -37,31 +38,21 @@ def batches_from(native: Sequence[Any], /) -> list[RolloutBatch]:
         for trajectory in episode.trajectories:
             merged = merge_calls([_call(step) for step in trajectory.steps if step.response_ids])
             rows += merged
-            groups += [f"{task}:{trajectory.name}"] * len(merged)
-            episodes += [str(episode.id)] * len(merged)
-            rewards += [None if trajectory.reward is None else float(trajectory.reward)] * len(merged)
-            successes += [bool(episode.is_correct)] * len(merged)
-            reasons += [None if reason is None else str(getattr(reason, "value", reason))] * len(merged)
-            sources += [str(trajectory.name)] * len(merged)
+            of_row = {
+                "group_ids": f"{task}:{trajectory.name}",
+                "episode_ids": str(episode.id),
+                "rewards": None if trajectory.reward is None else float(trajectory.reward),
+                "successes": bool(episode.is_correct),
+                "stop_reasons": None if reason is None else str(getattr(reason, "value", reason)),
+                "sources": str(trajectory.name),
+            }
+            known += [of_row] * len(merged)
             own = {
                 **(getattr(episode, "metrics", None) or {}),
                 **(getattr(trajectory, "signals", None) or {}),
             }
             metrics += [{k: float(v) for k, v in own.items() if isinstance(v, (int, float))}] * len(merged)
-    if not rows:
-        return []
-    return [
-        batch_of_rows(
-            rows,
-            sample_metrics=columns_of(metrics),
-            rewards=rewards,
-            group_ids=groups,
-            episode_ids=episodes,
-            successes=successes,
-            stop_reasons=reasons,
-            sources=sources,
-        )
-    ]
+    return [batch_of_rows(rows, sample_metrics=columns_of(metrics), **columns_of(known))] if rows else []
 
 
 def _call(step: Any) -> ModelCall:

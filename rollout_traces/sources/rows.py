@@ -195,6 +195,11 @@ def number(value: Any) -> float | None:
         return None
 
 
+def mapping_of(value: Any) -> Mapping[str, Any]:
+    """The value where it is an object, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def numbers(values: Mapping[str, Any] | None, but: Sequence[str] = ()) -> dict[str, float | None]:
     """The entries of a mapping that are numbers."""
     return {key: float(value) for key, value in scalars(values, but).items() if not isinstance(value, str)}

@@ -23,7 +23,7 @@ from rollout_traces.sources.chat import messages_of
 from rollout_traces.sources.formats.trl_parquet import TableReader
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.problems import Problems
-from rollout_traces.sources.rows import RolloutRow, number, numbers
+from rollout_traces.sources.rows import RolloutRow, mapping_of, number, numbers
 
 Metadata = Mapping[str, Any]
 
@@ -174,9 +174,8 @@ def _trl_table(step: int, messages: list[dict[str, Any]], m: Metadata) -> Rollou
 
 def _below(metadata: Metadata, prefix: str) -> dict[str, Any]:
     """Numbers whose name begins with a prefix, or that lie in a mapping of that name."""
-    nested = metadata.get(prefix.rstrip("/"))
     flat = {k.removeprefix(prefix): v for k, v in metadata.items() if k.startswith(prefix)}
-    return numbers(flat) | (numbers(nested) if isinstance(nested, Mapping) else {})
+    return numbers(flat) | numbers(metadata.get(prefix.rstrip("/")))
 
 
 def _int(value: Any) -> int | None:
@@ -206,9 +205,9 @@ def _verl(step: int, messages: list[dict[str, Any]], m: Metadata) -> RolloutRow 
     mask = output.get("response_mask")
     mask = mask if isinstance(mask, list) and len(mask) == len(response) else [1] * len(response)
     logprobs = output.get("response_logprobs")
-    inputs = m.get("inputs") if isinstance(m.get("inputs"), Mapping) else {}
-    given = inputs.get("kwargs") if isinstance(inputs, Mapping) else None
-    asked = messages_of((given if isinstance(given, Mapping) else inputs or {}).get("raw_prompt")) or []
+    inputs = mapping_of(m.get("inputs"))
+    given = inputs.get("kwargs")
+    asked = messages_of((given if isinstance(given, Mapping) else inputs).get("raw_prompt")) or []
     reply = output.get("response_text")
     at = _int(m.get("step"))
     row = _row(

@@ -355,11 +355,9 @@ class Store(StoreTables):
         Returns:
             A row a combination of values, with `rollouts` and the figures.
         """
-        from rollout_traces.store.questions import aggregate
-
         which.setdefault("rows", "all")
         scope = self._scope(**which)
-        return self.ask(lambda asking: aggregate(asking, scope, by, measures))
+        return self.ask(lambda asking: questions.aggregate(asking, scope, by, measures))
 
     def batch(self, run: str, step: int, split: str = "rollout", *, complete: bool = False) -> RolloutBatch:
         """The kept rollouts of a step as the batch that was logged; how many of all they are is logged as a warning.

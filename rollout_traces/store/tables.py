@@ -161,9 +161,7 @@ class StoreTables:
             The ledger, with the columns `run`, `split` and `step`; without rows where there are none.
             Unknown whole numbers are masked, unknown floats NaN, unknown texts None.
         """
-        from rollout_traces.store.questions import masked_ledger
-
-        return masked_ledger(self.ledger_rows(run, split, steps))
+        return questions.masked_ledger(self.ledger_rows(run, split, steps))
 
     def ledger_rows(
         self, run: str | None = None, split: str | None = None, steps: Steps | int = EVERYTHING
@@ -180,10 +178,8 @@ class StoreTables:
     def _ledger_of(
         self, run: str | None, split: str | None, steps: Steps | int, *, from_ledgers: bool
     ) -> Ledger:
-        from rollout_traces.store.questions import ledger_of
-
         scope = self._scope(run, split, steps=steps, rows="all")
-        return self.ask(lambda asking: ledger_of(asking, scope, from_ledgers=from_ledgers))
+        return self.ask(lambda asking: questions.ledger_of(asking, scope, from_ledgers=from_ledgers))
 
     def rollouts(
         self,

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from rollout_traces.decode.grammars.grammar import Grammar, Malformed, Region, Scan, call_region
 from rollout_traces.decode.grammars.json_calls import (
@@ -18,7 +19,7 @@ from rollout_traces.decode.grammars.json_calls import (
     read_calls,
     read_named_call,
 )
-from rollout_traces.decode.grammars.literal import JsonError, read_json, visible_name
+from rollout_traces.decode.grammars.literal import JsonError, JsonValue, read_json, visible_name
 from rollout_traces.decode.grammars.python_calls import read_python_call
 
 _PYTHON_TAG = "<|python_tag|>"
@@ -45,19 +46,13 @@ class BareJson(Grammar):
         if not scan.begins_text(at) and scan.text[at - 1 : at] != "\n":
             return None
         values = []
-        pos = at
-        while True:
-            read = read_json(scan, pos)
+        for start, read in _objects(scan, at, (";",)):
             if isinstance(read, JsonError):
                 shaped = _ARGUMENTS.search(scan.text, at, at + 400) and visible_name(scan, at)
                 return Malformed(read.why, at, visible_name(scan, at)) if shaped else None
             if not isinstance(read.value, dict) or not _is_call(read.value):
                 break
-            values.append((pos, read.stop, read.value))
-            separator = scan.skip_space(read.stop)
-            pos = scan.skip_space(separator + 1)
-            if scan.text[separator : separator + 1] != ";" or scan.text[pos : pos + 1] != "{":
-                break
+            values.append((start, read.stop, read.value))
         return read_calls(scan, at, values[-1][1], values) if values else None
 
 
@@ -83,16 +78,12 @@ class PythonTag(Grammar):
         return call_region(scan, at, len(scan.text), ("code_interpreter", {"code": code}, None))
 
     def _json(self, scan: Scan, at: int, start: int) -> Region | Malformed:
-        values, pos = [], start
-        while True:
-            read = read_json(scan, pos)
+        values = []
+        for pos, read in _objects(scan, start, (";", ",")):
             if isinstance(read, JsonError):
                 return Malformed(read.why, start, visible_name(scan, start))
             values.append((pos, read.stop, read.value))
-            separator = scan.skip_space(read.stop)
-            pos = scan.skip_space(separator + 1)
-            if scan.text[separator : separator + 1] not in (";", ",") or scan.text[pos : pos + 1] != "{":
-                return read_calls(scan, at, read.stop, values)
+        return read_calls(scan, at, values[-1][1], values)
 
 
 class FunctionTag(Grammar):
@@ -114,6 +105,21 @@ class FunctionTag(Grammar):
             return None
         start = scan.skip_space(head.end())
         return read_named_call(scan, at, head.group(1), start, start, _FUNCTION_END)
+
+
+def _objects(
+    scan: Scan, pos: int, separators: tuple[str, ...]
+) -> Iterator[tuple[int, JsonValue | JsonError]]:
+    """JSON values with a sign between them, each with its place; what is none is the last."""
+    following = "{"
+    while following == "{":
+        read = read_json(scan, pos)
+        yield pos, read
+        if isinstance(read, JsonError):
+            return
+        separator = scan.skip_space(read.stop)
+        pos = scan.skip_space(separator + 1)
+        following = scan.text[pos : pos + 1] if scan.text[separator : separator + 1] in separators else ""
 
 
 def _is_call(value: dict[str, object]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from rollout_traces.model.text import SAID
 from rollout_traces.sources.base import Claim, Fields, Found, Head, LinesFormat, split_of
 from rollout_traces.sources.chat import text_of
-from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, numbers
+from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, mapping_of, numbers
 
 _STOPS = {"max_tokens": "length", "max_output_tokens": "length", "end_turn": "stop", "stop_sequence": "stop"}
 
@@ -34,16 +34,16 @@ class ApiLog(LinesFormat):
         return Claim(head.path.parent, None, split, lacks)
 
     def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
-        request = _mapping(fields.first("request", "params", "body"))
-        request = _mapping(request.get("body", request))
-        response = _mapping(fields.first("response", "result"))
-        response = _mapping(response.get("body", response.get("message", response)))
+        request = mapping_of(fields.first("request", "params", "body"))
+        request = mapping_of(request.get("body", request))
+        response = mapping_of(fields.first("response", "result"))
+        response = mapping_of(response.get("body", response.get("message", response)))
         prompt = [
             *_system(request.get("system", request.get("instructions"))),
             *(fields.read_messages("messages", _first(request, "messages", "input", "prompt")) or []),
         ]
         answers = _answers(response)
-        usage = numbers(_mapping(response.get("usage")))
+        usage = numbers(response.get("usage"))
         if not answers and not prompt:
             failed = str(fields.first("error", "result", "response"))[:SAID]
             text = f"holds no request and no answer that is known ({failed}); it is passed over."
@@ -83,7 +83,7 @@ def _answers(response: Mapping[str, Any]) -> list[tuple[Any, Any]]:
             for c in given
         ]
     if isinstance(response.get("output"), list):
-        return [(response["output"], _mapping(response.get("incomplete_details")).get("reason", "stop"))]
+        return [(response["output"], mapping_of(response.get("incomplete_details")).get("reason", "stop"))]
     if "content" in response:
         return [({"role": "assistant", "content": response["content"]}, response.get("stop_reason"))]
     return []
@@ -95,7 +95,3 @@ def _system(given: Any) -> list[dict[str, Any]]:
 
 def _first(value: Mapping[str, Any], *keys: str) -> Any:
     return next((value[key] for key in keys if value.get(key) is not None), None)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

@@ -34,7 +34,6 @@ class Atropos(LinesFormat):
                 raise ValueError(f"{len(mask)} mask values beside {len(ids)} tokens")
             sampled = [int(value != NOT_IN_LOSS) for value in mask]
             messages = _of(group, "messages", n)
-            overrides = _of(group, "overrides", n)
             row = RolloutRow(
                 step=0,
                 split=TRAIN,
@@ -46,7 +45,7 @@ class Atropos(LinesFormat):
                 reward=fields.read_number("scores", group["scores"][n]),
                 group=f"group {fields.line}",
                 sample_id=n,
-                extras=scalars(overrides) if isinstance(overrides, Mapping) else {},
+                extras=scalars(_of(group, "overrides", n)),
             )
             for key, name in _TRACKS.items():
                 values = _of(group, key, n)

@@ -107,7 +107,7 @@ def rows_of(fields: Fields, step: int | None, split: str) -> Iterator[RolloutRow
             n_prompt_messages=n_prompt,
             tools=value.get("tools") if isinstance(value.get("tools"), list) else None,
             reward=reward,
-            components={**components, **(numbers(parts) if isinstance(parts, Mapping) else {})},
+            components={**components, **numbers(parts)},
             advantage=None if advantages[n] is None else fields.read_number("advantage", advantages[n]),
             group=group
             if isinstance(group, (str, int))

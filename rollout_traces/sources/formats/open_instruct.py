@@ -42,8 +42,6 @@ class OpenInstruct(LinesFormat):
                 f"logprobs: seen {seen}. Expected {len(response)}, one a response token; they are left out."
             )
             fields.note("logprobs_that_do_not_fit", text)
-        info = value.get("request_info") if isinstance(value.get("request_info"), dict) else {}
-        truth = value.get("ground_truth")
         yield RolloutRow(
             step=step,
             split=TRAIN,
@@ -55,7 +53,7 @@ class OpenInstruct(LinesFormat):
             group=value.get("prompt_idx"),
             sample_id=value.get("sample_idx"),
             source=str(value["dataset"]) if value.get("dataset") is not None else None,
-            ground_truth=truth,
+            ground_truth=value.get("ground_truth"),
             stop_reason=value.get("finish_reason"),
-            metrics=numbers(info, but=("tool_calleds",)),
+            metrics=numbers(value.get("request_info"), but=("tool_calleds",)),
         )

@@ -27,7 +27,7 @@ from rollout_traces.sources.base import (
     number_in,
 )
 from rollout_traces.sources.problems import NOT_UNDERSTOOD
-from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, scalars
+from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, mapping_of, scalars
 
 
 class SkyrlEvals(LinesFormat):
@@ -47,11 +47,9 @@ class SkyrlEvals(LinesFormat):
     def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:
         value = fields.record
         prompt, reply, score = value.get("input_prompt"), value.get("output_response"), value.get("score")
-        truth = (
-            (value.get("env_extras") or {}).get("reward_spec")
-            if isinstance(value.get("env_extras"), dict)
-            else None
-        )
+        extras = scalars(value.get("env_extras"))
+        if isinstance(value.get("env_class"), str):
+            extras = {"env_class": value["env_class"], **extras}
         yield RolloutRow(
             step=found.claim.step or 0,
             split=EVAL,
@@ -60,10 +58,10 @@ class SkyrlEvals(LinesFormat):
             reward=_sum(fields, score) if isinstance(score, list) else fields.number("score"),
             stop_reason=value.get("stop_reason"),
             source=value.get("data_source"),
-            ground_truth=truth.get("ground_truth") if isinstance(truth, dict) else None,
-            extras={"env_class": value["env_class"], **scalars(value.get("env_extras"))}
-            if isinstance(value.get("env_class"), str)
-            else scalars(value.get("env_extras")),
+            ground_truth=mapping_of(mapping_of(value.get("env_extras")).get("reward_spec")).get(
+                "ground_truth"
+            ),
+            extras=extras,
         )
 
 

@@ -33,7 +33,7 @@ from rollout_traces.sources.base import (
 )
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
-from rollout_traces.sources.rows import RolloutRow, add_tokens, call_of
+from rollout_traces.sources.rows import RolloutRow, add_tokens, call_of, mapping_of
 
 _PLACE = ("run_id", "run_attempt", "split", "iteration", "group_idx", "traj_idx")
 _CALL = (
@@ -119,7 +119,7 @@ def _goes_on(found: Found) -> bool:
 def _first_run(head: Head) -> str | None:
     name = None
     if head.record is not None:
-        name = _mapping_of(head.record.get("scope")).get("run_id")
+        name = mapping_of(head.record.get("scope")).get("run_id")
     else:
         with contextlib.suppress(sqlite3.Error), _store_of(head.path, Problems()) as store:
             (name,) = store.execute("SELECT min(run_id) FROM wire_rows").fetchone()
@@ -155,7 +155,7 @@ def _calls_of(
     record: Mapping[str, Any], path: Path, line: int, problems: Problems
 ) -> Iterator[dict[str, Any]]:
     """Makes the rows that the store would keep of a record: one for each sampled sequence."""
-    scope = _mapping_of(record.get("scope"))
+    scope = mapping_of(record.get("scope"))
     samples = record.get("samples") if record.get("kind") == "sample" else None
     problems.mappings(path, line, "samples", samples)
     for n, sample in enumerate(samples if isinstance(samples, list) else ()):
@@ -221,8 +221,4 @@ def _list(text: Any) -> list[Any] | None:
 
 
 def _mapping(text: Any) -> Mapping[str, Any]:
-    return _mapping_of(orjson.loads(text) if isinstance(text, str) else None)
-
-
-def _mapping_of(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    return mapping_of(orjson.loads(text) if isinstance(text, str) else None)
