@@ -61,12 +61,14 @@ def trackio_app(options: ServerOptions, base: str, projects: Callable[[], list[s
     Raises:
         Exception: whatever Trackio raises where it cannot be imported or lacks what is needed.
     """
+    from trackio.asgi_app import upload_handler, version_handler
+
     _name_logos(options.prefix)
     _front_page(base)
     takes_logs = options.write_token is not None or options.hub_writer is not None
     calls = _Calls(projects, sql=options.trackio_sql or takes_logs, writes=takes_logs)
     routes = [
-        Route("/version", calls.version, methods=["GET"]),
+        Route("/version", version_handler, methods=["GET"]),
         Route("/api/{name}", calls.answer, methods=["POST"]),
         Route("/file", calls.media, methods=["GET"]),
         Route("/artifact_blob/{project}/{digest}", calls.artifact, methods=["GET"]),
@@ -74,8 +76,6 @@ def trackio_app(options: ServerOptions, base: str, projects: Callable[[], list[s
     ]
     if not takes_logs:
         return Starlette(routes=routes)
-    from trackio.asgi_app import upload_handler
-
     app = Starlette(routes=[Route("/api/upload", upload_handler, methods=["POST"]), *routes])
     _prepare_uploads(app)
     return app
@@ -103,11 +103,6 @@ class _Calls:
         self._reads["get_run_mutation_status"] = get_run_mutation_status
         self._writes = {name: registry[name] for name in TRACKIO_WRITES if writes}
         self._limiter: anyio.CapacityLimiter | None = None
-
-    async def version(self, request: Request) -> Response:
-        from trackio.asgi_app import version_handler
-
-        return await version_handler(request)
 
     async def answer(self, request: Request) -> Response:
         """One call; its answer is computed and written as JSON in a thread."""
@@ -253,8 +248,6 @@ def _name_logos(prefix: str) -> None:
 
 def _prepare_uploads(app: Starlette) -> None:
     """Puts into the application what Trackio's upload handler and writing functions look for there."""
-    import threading
-
     from trackio.server import assert_can_stage_upload
 
     app.state.upload_authorizer = assert_can_stage_upload
