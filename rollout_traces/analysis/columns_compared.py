@@ -25,6 +25,7 @@ from rollout_traces.analysis.relations import Relations, as_arrays, sql_text
 from rollout_traces.analysis.schedules import counts
 from rollout_traces.analysis.selections import Selection
 from rollout_traces.analysis.two_sides import LEFT_OUT, A, B, EarlierVisits, SideRows, needs_texts
+from rollout_traces.metrics import is_computed
 
 LEAST_SHARE = 0.02
 """A share that neither side reaches is not compared."""
@@ -250,8 +251,6 @@ def _mean(known: np.ndarray, total: np.ndarray) -> np.ndarray:
     return np.where(known > 0, total / np.maximum(known, 1), np.nan)
 
 
-KEPT_IN_LEDGER = ("rollout/", "eval-rollout/")
-"""Prefixes of numbers that are made of the rollouts themselves, which are compared as columns."""
 FEWEST = 3
 """Values on either side, where neither is a single step."""
 
@@ -341,7 +340,7 @@ def _read(
     ]
     places: dict[str, list[int]] = {}
     for at, name in enumerate(names):
-        if not name.startswith(KEPT_IN_LEDGER):
+        if not is_computed(name):
             places.setdefault(name, []).append(at)
     steps_of, values = found["step"].astype(np.int64), found["value"].astype(float)
     return {name: (steps_of[at], values[at]) for name, at in places.items()}

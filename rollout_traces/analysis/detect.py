@@ -54,10 +54,13 @@ from rollout_traces.analysis.slow_change import (
     beside_learning,
     came_or_went,
     drift_of_run,
+    falls,
     gain,
     goes_along,
+    is_loss,
     is_needed,
     learning_is_likelier,
+    less_of_all,
     may_be_slow,
     since_it_bent,
     turns,
@@ -68,9 +71,9 @@ MOST_MOVEMENTS = 6
 """Movements of one measure that are looked for, one after the other."""
 MOST_ASIDE = 4
 """Times that what looks like one and is none, or is the rest of one, is passed over."""
-LASTING = -9.0
-"""Log of the chance below which something that lasts is sure: one in a hundred series reaches it whose noise alone lasts
-(120 each of 40 to 60 steps with correlations of 0.5 to 0.95) ..."""
+LASTING = -11.0
+"""Log of the chance below which something that lasts is sure: one in thirty series reaches it whose noise alone lasts
+(60 each of 60 steps with correlations of 0.5, 0.8, 0.9 and 0.95) ..."""
 LASTING_LOGGED = -12.5
 """... of a logged number, of which a run has dozens ..."""
 LASTING_BESIDE = -5.0
@@ -95,6 +98,8 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
     found = _search(panel, noise, limit, sure, None)
     lasting = [each for each in found if each.template.kind != "window" and not is_learning(each)]
     if not lasting or any(is_learning(each) for each in found) or len(panel.steps) < FEWEST_EVALUATIONS:
+        return found
+    if falls(panel):
         return found
     at, members = lasting[0].chosen.at, list(lasting[0].chosen.members)
     if not may_be_learned(panel, panel.parts[at]) or came_or_went(panel, members, lasting[0].template):
@@ -130,6 +135,7 @@ def _search(
         learning: slow change over the run; None where it is not known.
     """
     n, basis = len(panel.steps), constant_basis(panel)
+    may_drift = n >= FEWEST_EVALUATIONS and not falls(panel)
     noise = replace(noise, variance=noise.variance.copy())
     if learning is not None:
         panel, noise, basis = beside_learning(panel, noise, basis)
@@ -140,16 +146,17 @@ def _search(
         best, w = scan(panel, noise, basis)
         at = int(np.lexsort((-best.evidence, best.log_p - limit))[0])
         moves = bool(best.log_p[at] <= limit[at])
-        if learning is None and n >= FEWEST_EVALUATIONS and may_be_learned(panel, panel.parts[at]):
+        learner = at if may_be_learned(panel, panel.parts[at]) or panel.parts[0] else 0
+        if learning is None and may_drift and may_be_learned(panel, panel.parts[learner]):
             smooth = beside_learning(panel, noise, basis)
             is_slow = (
-                not came_or_went(panel, [at], best.template(at, n))
-                and learning_is_likelier(panel, noise, basis, best, at)
-                if moves
-                else _moves_beside(*smooth, limit)
+                not came_or_went(panel, [learner], best.template(learner, n))
+                and learning_is_likelier(panel, noise, basis, best, learner)
+                if best.log_p[learner] <= limit[learner]
+                else not moves and _moves_beside(*smooth, limit)
             )
             if is_slow:
-                learning = drift_of_run(panel, noise, basis, at)
+                learning = drift_of_run(panel, noise, basis, learner)
                 panel, noise, basis = smooth
                 continue
         if not moves:
@@ -171,6 +178,8 @@ def _search(
             rests += list(rows)
         else:
             kept.append(found)
+        if found.chosen.values == () and panel.parts[0] == ():
+            panel, noise = less_of_all(panel, noise, basis, rows, panel.beside_rest)
         basis = beside(basis, rows)
         if found.chosen.values == ():  # which is not in what a part does beside the rest
             basis[panel.beside_rest, -len(rows) :] = 0.0
@@ -179,7 +188,8 @@ def _search(
     for bent in learned:
         others = [each for each in others if stands(each, beside(basis, rows_of_basis(bent)), rests)]
         others = [replace(each, drift=each.drift or goes_along(each, bent)) for each in others]
-    return learned + [from_its_end(each) for each in there_and_back(others)]
+    curves = polynomials(len(panel.steps), DRIFT_DEGREE if learned else 0)[1:]
+    return learned + [from_its_end(each) for each in there_and_back(others, curves)]
 
 
 def _moves_beside(panel: Panel, noise: Noise, basis: np.ndarray, limit: np.ndarray) -> bool:
@@ -223,7 +233,7 @@ def _lasting(found: Moved, sure: float) -> float:
 def _beyond_noise(found: Moved) -> float:
     """Log of the chance that a movement of several steps is the series' noise, of whatever spread and memory; of a spike, which this cannot tell, minus infinity.
 
-    By the likelihood with and without it, beside a level or a slow drift, whichever is likelier (Wilks 1938).
+    By the likelihood with and without it, beside a level or, of what may be learned, a slow drift, whichever is likelier (Wilks 1938).
     """
     template, n = found.template, len(found.panel.steps)
     if template.kind == "window" and template.stop - template.start <= SPIKE:
@@ -232,7 +242,7 @@ def _beyond_noise(found: Moved) -> float:
     own, others = template.over(n)[None], found.basis[found.chosen.at, 1:]
     smooth = polynomials(n, DRIFT_DEGREE)
     slow = [np.concatenate([smooth[:1], np.zeros_like(smooth[1:])])]
-    if may_be_learned(found.panel, found.panel.parts[found.chosen.at]):
+    if may_be_learned(found.panel, found.panel.parts[found.chosen.at]) and not is_loss(found):
         slow.append(smooth)
     bases = [np.concatenate([drift, moved, others]) for moved in (np.zeros_like(own), own) for drift in slow]
     values, errors = (
@@ -375,7 +385,7 @@ def share_sizes(panel: Panel, at: int, template: Template, basis: np.ndarray) ->
     """
     share, n, error = panel.levels[at], panel.rows[at], panel.errors[at]
     there = np.isfinite(share) & (n > 0)
-    inside = template.inside(len(panel.steps)) & there
+    inside = (template.over(len(panel.steps)) > 1 / 2) & there
     busy = np.zeros(len(panel.steps), bool)
     for known in basis:
         busy |= (known != 0) & ((known == 0) | (known == 1)).all()

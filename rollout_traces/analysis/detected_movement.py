@@ -102,7 +102,7 @@ def from_its_end(found: Moved) -> Moved:
     """A window that begins with the run is how the run was before a level: nobody knows what was before it."""
     window, n = found.template, len(found.panel.steps)
     over_most = (window.stop - window.start) * MOST_OF_RUN > n and 2 * window.start * MOST_OF_RUN <= n
-    starts = window.start <= WARM_UP or over_most
+    starts = window.start <= min(WARM_UP, n // 4) or over_most
     if window.kind != "window" or not starts or window.stop - window.start <= SPIKE:
         return found
     return replace(found, located=_level_behind(found, abs(found.located.z)))
@@ -116,8 +116,13 @@ def _level_behind(window: Moved, size: float) -> Located:
     return Located(Template("level", window.template.stop, n), onset, None, float(z))
 
 
-def there_and_back(found: list[Moved]) -> list[Moved]:
-    """One window in place of a level and the level that takes it back."""
+def there_and_back(found: list[Moved], slow: np.ndarray) -> list[Moved]:
+    """One window in place of a level and the level that takes it back.
+
+    Args:
+        found: movements of a measure.
+        slow: float [K, T], curves by which their series drift beside them; none where they do not.
+    """
     lasting = sorted(
         (each for each in found if each.template.kind != "window"), key=lambda each: each.template.start
     )
@@ -129,7 +134,7 @@ def there_and_back(found: list[Moved]) -> list[Moved]:
             continue
         window = Template("window", one.template.start, two.template.start)
         t = np.arange(n)
-        values = one.panel.values[one.chosen.at]
+        values = _less_drift(one, found, slow)
         near = max(window.stop - window.start, NEAR_EDGE)
         inside = (t >= window.start) & (t < window.stop)
         around = (t >= window.start - near) & (t < window.stop + near) & ~inside
@@ -143,8 +148,17 @@ def there_and_back(found: list[Moved]) -> list[Moved]:
             located = Located(window, one.located.onset, last, one.located.z)
             log_p, is_sure = min(one.log_p, two.log_p), one.is_sure or two.is_sure
             merged = replace(one, located=located, drift=False, log_p=log_p, is_sure=is_sure)
-            return there_and_back([merged, *(each for each in found if each is not one and each is not two)])
+            return there_and_back([merged, *(each for each in found if each not in (one, two))], slow)
     return found
+
+
+def _less_drift(one: Moved, found: Sequence[Moved], slow: np.ndarray) -> np.ndarray:
+    """float [T]: the series of a movement without what it drifts by beside all that was found, by least squares."""
+    values = one.panel.values[one.chosen.at]
+    known = np.isfinite(values)
+    rows = np.concatenate([slow, constant_basis(one.panel)[0], *map(rows_of_basis, found)])
+    size = np.linalg.lstsq(rows[:, known].T, values[known], rcond=None)[0]
+    return values - size[: len(slow)] @ slow
 
 
 def outlasts(found: Moved, other: Moved) -> bool:

@@ -19,6 +19,7 @@ from rollout_traces.analysis.compete import (
 from rollout_traces.analysis.curves import HEAVIEST_COLUMN, HEAVIEST_SQL, Part, SeriesName
 from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved, is_spike
 from rollout_traces.analysis.diagnosis import OTHER, Carrier, Diagnosis, Movement, Severity, Shape
+from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS
 from rollout_traces.analysis.in_words import (
     TAGS,
     literal,
@@ -31,12 +32,14 @@ from rollout_traces.analysis.in_words import (
     steps_filter,
     value_filter,
 )
-from rollout_traces.analysis.learning import is_given
+from rollout_traces.analysis.learning import is_given, is_mix, is_of_sampler
 from rollout_traces.analysis.names import SIGNATURES, Signature
 from rollout_traces.analysis.noise import OF_LEVEL
+from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.relations import known_number, known_reward, quoted, sql_text
 from rollout_traces.analysis.run_rows import OF_TRACES, UNKNOWN
 from rollout_traces.analysis.scan import SPIKE
+from rollout_traces.analysis.schedules import has_no_noise
 from rollout_traces.analysis.selections import RunScope
 from rollout_traces.flags import needs_text
 
@@ -53,11 +56,11 @@ NEAR = 20
 
 
 def severity_of(found: Moved, n_series: int) -> Severity:
-    """Info for slow change, for how a run starts and for what may be chance; an error where chance is out of the question."""
+    """Info for slow change, for how a run starts and for what may be chance; an error where chance is out of the question, but for the mix of prompts, which somebody may have set."""
     if not found.is_sure or _is_expected(found):
         return "info"
     beyond_chance = found.log_p + np.log(max(n_series, 1)) < np.log(SURE)
-    return "error" if beyond_chance and not _is_of_few(found) else "warn"
+    return "error" if beyond_chance and not _is_of_few(found) and not is_mix(found.panel) else "warn"
 
 
 def _is_of_few(found: Moved) -> bool:
@@ -71,8 +74,10 @@ def _is_of_few(found: Moved) -> bool:
 
 
 def _is_expected(found: Moved) -> bool:
-    """Tells whether a movement is slow change, how a run starts, or a few steps that were given otherwise, as a loader does by chance."""
+    """Tells whether a movement is slow change, how a run starts, a mix of prompts that changes by and by, or a few steps that were given otherwise, as a loader does by chance."""
     if is_given(found.panel) and (is_spike(found) or _is_small(found)):
+        return True
+    if is_mix(found.panel) and found.template.kind == "ramp":  # a curriculum goes on by and by
         return True
     first = first_steps(len(found.panel.steps))
     return found.drift or (starts(found) and not is_learning(found) and found.located.onset[0] <= first)
@@ -91,14 +96,40 @@ def _severity_of_entry(found: Sequence[Moved], n_series: int) -> Severity:
 
     Beside a setting, which somebody may mean so, only what rollouts did of themselves counts: a batch that is doubled takes longer, and each rollout has half of its update.
     """
+    all_found, leaps = found, False
+    of_rows = [each for each in found if each.panel.source is not None]
     if _is_expected(found[0]):
-        return "info"
+        if not is_mix(found[0].panel):
+            return "info"
+        found = [each for each in of_rows if not is_given(each.panel)]  # the mix is taken off them
     if any(each.is_set for each in found):
-        own = [each for each in found if each.panel.source is not None and not is_given(each.panel)]
+        own = [each for each in of_rows if not is_given(each.panel) or _is_lost(each.panel)]
         own = [each for each in own if each.panel.parents[0] != "advantage"]
         found = own + [each for each in found if each.is_set and _is_off(each)]
-    severities = {severity_of(each, n_series) for each in found}
+        leaps = any(_is_setting(each) and _leaps(each) for each in all_found)
+    severities = {severity_of(each, n_series) for each in found} | ({"warn"} if leaps else set())
     return "error" if "error" in severities else "warn" if "warn" in severities else "info"
+
+
+def _is_setting(found: Moved) -> bool:
+    """Tells whether somebody set a number that has no noise; what else is set moved with the size of steps."""
+    return found.is_set and found.panel.source is None and has_no_noise(found.panel.levels[0])
+
+
+LEAP = 10.0
+"""Times what it was that a setting hardly is because somebody means it."""
+
+
+def _leaps(found: Moved) -> bool:
+    """Tells whether a setting is many times what it was, or a small part of it."""
+    before, after, _ = levels_of(found)
+    low, high = sorted(abs(each or 0.0) for each in (before, after))
+    return low > 0 and high > LEAP * low
+
+
+def _is_lost(panel: Panel) -> bool:
+    """Tells whether a measure says that rollouts are lost: how many an engine or a worker has, or a group."""
+    return is_of_sampler(panel) or panel.names[0].column in OF_WHOLE_GROUPS
 
 
 def _is_off(found: Moved) -> bool:
@@ -162,6 +193,8 @@ def levels_of(found: Moved) -> tuple[float | None, float | None, float | None]:
     inside = template.inside(n)
     t = np.arange(n)
     length = max(template.stop - template.start, NEAR) if template.kind == "window" else NEAR
+    if _is_setting(found):
+        inside, length = t == template.start, 1
     outside = (t < template.start) & (t >= template.start - length)
     if template.kind == "window" or not outside.any():
         outside |= (t >= template.stop) & (t < template.stop + length)
@@ -231,7 +264,7 @@ def diagnosis_of(
     """
     severity, all_found = _severity_of_entry(entry.found, n_series), list(entry.found)
     if severity == "info":  # what somebody set says when, and what it was
-        all_found.sort(key=lambda found: not found.is_set)
+        all_found.sort(key=lambda found: (not found.is_set, not _is_setting(found)))
     moved = [movement_of(found, carriers if found is carried else ()) for found in all_found]
     head = moved[0]
     is_set = severity == "info" and head.is_set

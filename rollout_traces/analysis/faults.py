@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.analysis.columns_compared import KEPT_IN_LEDGER
 from rollout_traces.analysis.curves import FEWEST_BESIDE, Part, SeriesName, ended_numbers, logged_numbers
 from rollout_traces.analysis.diagnosis import DATA, ENVIRONMENT, Diagnosis, Severity
 from rollout_traces.analysis.entries import SURE
@@ -26,6 +25,7 @@ from rollout_traces.analysis.run_rows import BY_OUTCOME, UNKNOWN, RunRows
 from rollout_traces.analysis.screen import FEWEST_EVALUATIONS
 from rollout_traces.analysis.selections import RunScope
 from rollout_traces.flags import REGISTRY
+from rollout_traces.metrics import is_computed
 from rollout_traces.model.text import quoted
 
 QUIET = 5
@@ -59,7 +59,7 @@ def number_entries(scope: RunScope) -> list[Diagnosis]:
         scope: the run.
     """
     logged = logged_numbers(scope.relations, scope.run).items()
-    numbers = {key: each for key, each in logged if not key.startswith(KEPT_IN_LEDGER)}
+    numbers = {key: each for key, each in logged if not is_computed(key)}
     lost: dict[tuple[int, int | None], list[str]] = {}
     for key, (steps, values) in numbers.items():
         known = np.isfinite(values)

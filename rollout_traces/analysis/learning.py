@@ -30,6 +30,22 @@ def is_given(panel: Panel) -> bool:
     return is_part or is_one_in_groups(source, measure.read())
 
 
+def is_mix(panel: Panel) -> bool:
+    """Tells whether a measure is the share of the rollouts whose prompts are of some kind, as of a source: what a curriculum or the data loader sets."""
+    return _is_share_of_part(panel) and is_of_prompts(panel.source, panel.names[0].column)  # type: ignore[arg-type]
+
+
+def is_of_sampler(panel: Panel) -> bool:
+    """Tells whether a measure is the share of the rollouts that an engine, a host or a worker has: what somebody sets, or what is lost."""
+    return _is_share_of_part(panel) and not is_mix(panel)
+
+
+def _is_share_of_part(panel: Panel) -> bool:
+    rows, name = panel.source, panel.names[0]
+    given = rows is not None and name.value is not None and name.column not in CUT_BY_OUTCOME
+    return given and name.column in rows.parts  # type: ignore[union-attr]
+
+
 def may_be_learned(panel: Panel, part: Part | None) -> bool:
     """Tells whether a policy may learn otherwise in a part than elsewhere: by what a prompt is or how a rollout came out, but not by who sampled it.
 

@@ -34,6 +34,9 @@ class Signature(NamedTuple):
 
 
 SIGNATURES: tuple[Signature, ...] = (
+    Signature(("engine *",), "", "went", "", SAMPLER, "an engine went", "Look at its logs."),
+    Signature(("extra/*worker *", "extra/*host *", "extra/*node *"), "", "went", "", SAMPLER, "a worker went", "Look at its logs."),
+    Signature(("engine *",), "", "came", "", SAMPLER, "an engine came", "Compare its settings with the others'."),
     Signature(("flags mask_leak", "flags mask_shifted"), "up", "", "", DATA, "tokens that the policy did not write are trained", "Look at the loss mask of these rollouts, turn by turn."),
     Signature(("flags untrained_sampled", "flags eos_untrained", "flags row_masked"), "up", "", "", DATA, "sampled tokens are left out of the loss", "Look at the loss mask of these rollouts, turn by turn."),
     Signature(("flags template_drift", "flags retokenized", "flags prefix_broken", "flags bos_anomaly"), "up", "", "", DATA, "what is trained is not what was sampled, token for token", "Compare the chat template and tokenizer of trainer and sampler."),
@@ -54,8 +57,6 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(("discard_reason none",), "up", "", "", ENVIRONMENT, "fewer rollouts are discarded", "Compare the filter's settings."),
     Signature(("discard_reason *",), "up", "", "", ENVIRONMENT, "more rollouts are discarded", "Look at what the filter says of them, and compare its settings."),
     Signature(("discard_reason *",), "down", "", "", ENVIRONMENT, "fewer rollouts are discarded", "Compare the filter's settings."),
-    Signature(("engine *",), "", "came", "", SAMPLER, "an engine came", "Compare its settings with the others'."),
-    Signature(("engine *",), "", "went", "", SAMPLER, "an engine went", "Look at its logs."),
     Signature(("staleness_max", "flags stale"), "up", "", "", SAMPLER, "samples are older", "Look at the synchronisation of weights and at the queue."),
     Signature(("mismatch_abs_max", "mismatch_k3", "mismatch_k1", "flags logprob_mismatch", "log_ratio_sum"), "up", "", "engine", SAMPLER, "an engine samples with other probabilities than the trainer computes", "Compare this engine's weights, temperature and precision with the others'."),
     Signature(("mismatch_abs_max", "mismatch_k3", "mismatch_k1", "flags logprob_mismatch", "log_ratio_sum"), "up", "", "", SAMPLER, "trainer and sampler compute other probabilities", "Compare weights, temperature, precision and template of trainer and sampler."),

@@ -151,7 +151,8 @@ def fits_of(values: np.ndarray, errors: np.ndarray, basis: np.ndarray) -> Fits:
             likely[here], left[here], squares = (each.T for each in fits)
             between[here] = squares * (whole if is_free else shared).T
             memory[here] = (slow * shared / whole).T
-            prior[here] = -np.log(len(grid))
+            rarer = np.ones(len(grid)) if is_free else RARER ** np.searchsorted(MEMORIES, slow[:, 0])
+            prior[here] = np.log(rarer / rarer.sum())
     return Fits(likely, left, between, memory, prior, first)
 
 
@@ -213,6 +214,8 @@ SPREADS = (0.0, *np.geomspace(1 / 6, 6, 5).tolist())
 """Variance of what steps differ by, in variances of what neighbours do, that are weighed against each other."""
 MEMORIES = (0.0, 0.4, 0.7, 0.9)
 """Correlations of what neighbours differ by, that are weighed against each other."""
+RARER = 0.5
+"""How much rarer each longer memory of what groups' means differ by is than the one before it."""
 SHARED = (0.5, 1.0)
 """Parts of a logged number's variance that have a memory, that are weighed against each other."""
 OF_GROUPS = [(0.0, spread, m) for spread in SPREADS for m in (MEMORIES if spread else MEMORIES[:1])]

@@ -10,6 +10,7 @@ import numpy as np
 
 from rollout_traces.analysis.curves import Part
 from rollout_traces.analysis.panel import Panel, rows_of
+from rollout_traces.analysis.run_rows import BY_OUTCOME
 from rollout_traces.analysis.scan import Template, Whitened, coefficients
 
 BOUND = NormalDist().inv_cdf(0.9)
@@ -73,6 +74,8 @@ def smallest_part(panel: Panel, w: Whitened, template: Template, at: int) -> Cho
         members = [
             i for i, part in enumerate(panel.parts) if part and part[0][0] == column and np.isfinite(error[i])
         ]
+        if column in BY_OUTCOME:
+            members = [i for i in members if _may_move(panel.levels[i])]
         if len(members) < 2:
             continue
         cut = best_cut(_effects(panel, beta, error, rows, members))
@@ -99,6 +102,12 @@ def smallest_part(panel: Panel, w: Whitened, template: Template, at: int) -> Cho
         return Chosen(best, (), (best,))
     own = panel.parts[at]
     return Chosen(at, None, (at,)) if own else Chosen(at, None, tuple(whole))
+
+
+def _may_move(levels_T: np.ndarray) -> bool:
+    """Tells whether a figure of rollouts that came out alike is not always the same, as the turns of those that reached a limit are."""
+    known = levels_T[np.isfinite(levels_T)]
+    return bool(len(known) and np.ptp(known))
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollout_traces.analysis.compete import AlikeMovements, entries, first_steps, span
+from rollout_traces.analysis.compete import AlikeMovements, entries, first_steps
 from rollout_traces.analysis.contributions import carriers_of
 from rollout_traces.analysis.curves import HEAVIEST, Series, heaviest_curve, logged_series
 from rollout_traces.analysis.detect import movements, spikes_of_rows
@@ -24,6 +24,7 @@ from rollout_traces.analysis.recurring import recurring_entries
 from rollout_traces.analysis.relations import Relations
 from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows, read_rows
 from rollout_traces.analysis.runs import setting_entries
+from rollout_traces.analysis.scan import SPIKE
 from rollout_traces.analysis.screen import (
     FEWEST_EVALUATIONS,
     FEWEST_STEPS,
@@ -36,6 +37,7 @@ from rollout_traces.analysis.selections import RunScope
 from rollout_traces.analysis.standing import standing_entries
 from rollout_traces.analysis.text_measures import text_rows
 from rollout_traces.analysis.unobserved import Contained, Unobserved, unobserved
+from rollout_traces.metrics import is_computed
 from rollout_traces.model.text import lines, quoted, table, titled
 
 ORDER = ("error", "warn", "info")
@@ -179,13 +181,12 @@ def _logged(scope: RunScope, panels: Sequence[Panel]) -> list[Panel]:
     """Reads what the trainer logged, which is no evaluation's. A figure that it logged of rollouts repeats the ledger, unless a mean differs from the ledger's."""
     if scope.split != "rollout":
         return []
-    ours = (f"{scope.split}/", "eval-rollout/")
     means = {f"{scope.split}/{panel.names[0]}/mean": panel for panel in panels if panel.parts[0] == ()}
     found = logged_series(scope.relations, scope.run)
     return logged_panels(
         each
         for each in found
-        if not each.name.column.startswith(ours)
+        if not is_computed(each.name.column)
         or (
             each.name.statistic == "logged"
             and each.name.column in means
@@ -288,9 +289,11 @@ def _resized(rows: RunRows) -> np.ndarray:
 
 
 def _is_of_size(found: Moved, resized: np.ndarray) -> bool:
-    """Tells whether a logged number, or a share of the update, moved where steps got another size, as their time does."""
+    """Tells whether a logged number, or a share of the update, moved about where steps got another size, as their time does."""
     is_of_steps = found.panel.source is None or found.panel.parents[0] == "advantage"
-    return is_of_steps and not is_spike(found) and span(found)[0] in resized
+    first, last = found.panel.steps[list(found.located.onset)].tolist()
+    together = ((resized >= first - SPIKE) & (resized <= last + SPIKE)).any()
+    return bool(is_of_steps and not is_spike(found) and together)
 
 
 def _with_prompts(found: Sequence[Diagnosis], changed: Sequence[Diagnosis]) -> list[Diagnosis]:

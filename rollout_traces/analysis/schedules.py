@@ -40,9 +40,16 @@ def setting_changes(panel: Panel) -> list[Located] | None:
         return []
     if is_logged(panel) and is_setting(levels_T[None])[0] and is_occasional(levels_T):
         return None
-    if is_setting(levels_T[None])[0] or is_scheduled(levels_T) or is_steered(levels_T):
-        return changes_of(*jumps_of(levels_T))
-    return None
+    return changes_of(*jumps_of(levels_T)) if has_no_noise(levels_T) else None
+
+
+def has_no_noise(values_T: np.ndarray) -> bool:
+    """Tells whether a number is set, keeps to a schedule or is steered.
+
+    Args:
+        values_T: float [T], without gaps.
+    """
+    return bool(is_setting(values_T[None])[0]) or is_scheduled(values_T) or is_steered(values_T)
 
 
 def is_logged(panel: Panel) -> bool:
@@ -80,16 +87,14 @@ def is_scheduled(values_T: np.ndarray) -> bool:
 
 
 def is_steered(values_T: np.ndarray) -> bool:
-    """Tells whether a number goes up and down by much the same small step, as a coefficient does that a controller adapts.
+    """Tells whether a number goes up and down by steps that are much like those before them, as a coefficient does that a controller adapts.
 
     Args:
         values_T: float [T], without gaps.
     """
     by = np.diff(values_T)
-    usual = float(np.median(np.abs(by)))
     both_ways = min((by > 0).sum(), (by < 0).sum()) >= BESIDE
-    is_even = np.abs(by).max() <= (1 + JUMPS) * usual
-    return bool(both_ways and is_even and np.median(np.abs(np.diff(by))) <= SMOOTH * usual)
+    return bool(both_ways and np.median(np.abs(np.diff(by))) <= SMOOTH * np.median(np.abs(by)))
 
 
 def jumps_of(values_T: np.ndarray) -> tuple[np.ndarray, float]:

@@ -10,7 +10,17 @@ import numpy as np
 from rollout_traces.analysis.compare import DISCOVERY
 from rollout_traces.analysis.curves import SeriesName
 from rollout_traces.analysis.learning import may_be_learned
-from rollout_traces.analysis.noise import Fits, Noise, crude, fits_of, median, noise_of, tails_of
+from rollout_traces.analysis.noise import (
+    FEWEST_OF_MEMORY,
+    MEMORIES,
+    Fits,
+    Noise,
+    crude,
+    fits_of,
+    median,
+    noise_of,
+    tails_of,
+)
 from rollout_traces.analysis.panel import Panel, one_of, stacked
 from rollout_traces.analysis.scan import (
     SHORTEST_RAMP,
@@ -70,39 +80,50 @@ def noise_of_panel(panel: Panel) -> Noise:
     n_series, n = panel.values.shape
     if n < FEWEST_EVALUATIONS:
         return crude(panel.values, panel.errors)
-    basis = np.tile(polynomials(n, DRIFT_DEGREE), (n_series, 1, 1))
+    degree = DRIFT_DEGREE if n >= FEWEST_OF_MEMORY else 1  # in a few steps a parabola is any movement
+    basis = np.tile(polynomials(n, degree), (n_series, 1, 1))
     basis[panel.beside_rest, 1:] = 0.0
     fits = fits_of(panel.values, panel.errors, basis)
     first = fits.first
     likely = noise_of(panel.values, panel.errors, fits)[1]
     without_spikes = replace(panel, values=first.clipped)
-    left, alike = np.arange(n_series), _of_one_measure(panel)
-    for _ in range(LARGEST_OF_NOISE):
-        if not len(left):
-            break
-        best = scan_in_parts(one_of(without_spikes, left.tolist()), first.at(left), basis[left])
-        worth = best.z**2 / 2 > np.log(n_tests(n)) + EVIDENT
-        left, kept = left[worth], np.flatnonzero(worth)
-        if not len(left):
-            break
-        further = [best.template(i, n).over(n) for i in kept.tolist()]
-        wider = np.concatenate([basis[left], np.stack(further)[:, None]], axis=1)
-        again = fits_of(panel.values[left], panel.errors[left], wider)
-        other = noise_of(panel.values[left], panel.errors[left], again)[1]
-        gained = np.zeros(n_series)
-        gained[left] = other - likely[left]
-        least = np.full(n_series, np.log(n_tests(n)) + EVIDENT)
-        for members in alike:  # where one of a measure's parts moves, others do, by what is beside the rest
-            if (gained[members] > least[members]).any():
-                least[members] = EVIDENT
-        sure = (gained > least)[left]
-        left = left[sure]
-        fits = fits.put(left, again, sure)
-        likely[left] = other[sure]
-        basis = np.concatenate([basis, np.zeros((n_series, 1, n))], axis=1)
-        basis[left] = wider[sure]
+    alike = _of_one_measure(panel)
+    for rough in (first, _that_lasts(first)):
+        left = np.arange(n_series)
+        for _ in range(LARGEST_OF_NOISE):
+            best = scan_in_parts(one_of(without_spikes, left.tolist()), rough.at(left), basis[left])
+            worth = best.z**2 / 2 > np.log(n_tests(n)) + EVIDENT
+            left, kept = left[worth], np.flatnonzero(worth)
+            if not len(left):
+                break
+            further = [best.template(i, n).over(n) for i in kept.tolist()]
+            wider = np.concatenate([basis[left], np.stack(further)[:, None]], axis=1)
+            again = fits_of(panel.values[left], panel.errors[left], wider)
+            other = noise_of(panel.values[left], panel.errors[left], again)[1]
+            gained = np.zeros(n_series)
+            gained[left] = other - likely[left]
+            least = np.full(n_series, np.log(n_tests(n)) + EVIDENT)
+            for (
+                members
+            ) in alike:  # where one of a measure's parts moves, others do, by what is beside the rest
+                if (gained[members] > least[members]).any():
+                    least[members] = EVIDENT
+            sure = (gained > least)[left]
+            left = left[sure]
+            fits = fits.put(left, again, sure)
+            likely[left] = other[sure]
+            basis = np.concatenate([basis, np.zeros((n_series, 1, n))], axis=1)
+            basis[left] = wider[sure]
+            if not len(left):
+                break
     noise = noise_of(panel.values, panel.errors, told_by_others(fits, alike))[0]
     return with_tails(panel, noise, basis)
+
+
+def _that_lasts(noise: Noise) -> Noise:
+    """The same noise with the longest memory: what a series wanders by is less in the way of what it jumps by."""
+    memory = np.full(len(noise.memory), MEMORIES[-1])
+    return replace(noise, memory=memory, variance=noise.variance / (1 - MEMORIES[-1]))
 
 
 def told_by_others(fits: Fits, alike: list[list[int]]) -> Fits:
@@ -241,7 +262,7 @@ def scan(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, Whiten
 
 def freedom_of(panel: Panel) -> np.ndarray:
     """float [S]: degrees of freedom with which the noise of a series is known: the groups', or its own steps'."""
-    known = median(np.where(np.isfinite(panel.values), panel.errors, 0.0)) > 0
+    known = median(np.where(np.isfinite(panel.values), np.nan_to_num(panel.errors), np.nan)) > 0
     n = np.isfinite(panel.values).sum(axis=1).astype(float)
     return np.where(known, FREEDOM_OF_GROUPS * n, n)
 

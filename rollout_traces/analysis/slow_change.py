@@ -74,15 +74,28 @@ def beside_learning(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Pane
     follows = np.asarray([not may_be_learned(panel, part) for part in panel.parts])
     if panel.parts[0] != () or not follows.any():
         return panel, noise, smooth
-    w = whitened(noise.clipped[:1], noise.at(np.asarray([0])), basis[:1])
-    rows = smooth[0, basis.shape[1] :]
-    white = w.apply(smooth[:1])[0]
-    y = w.apply(np.where(np.isfinite(noise.clipped[:1]), noise.clipped[:1], 0.0))[0]
-    size = np.linalg.lstsq(white.T, y, rcond=None)[0]
-    learned = np.where(follows, 1 - panel.control, 0.0)[:, None] * (size[basis.shape[1] :] @ rows)
+    unlearned, noise = less_of_all(panel, noise, basis, smooth[0, basis.shape[1] :], follows)
     smooth[follows, basis.shape[1] :] = 0.0
-    unlearned = replace(panel, values=panel.values - learned)
-    return unlearned, replace(noise, clipped=noise.clipped - learned), smooth
+    return unlearned, noise, smooth
+
+
+def less_of_all(
+    panel: Panel, noise: Noise, basis: np.ndarray, rows: np.ndarray, follows: np.ndarray
+) -> tuple[Panel, Noise]:
+    """Parts less what all rows do, as far as it is in them still.
+
+    Args:
+        panel, noise: the series, that of all rows first.
+        basis: float [S, K, T], what they do beside it.
+        rows: float [L, T], what all do.
+        follows: bool [S], which series do it too.
+    """
+    w = whitened(noise.clipped[:1], noise.at(np.asarray([0])), basis[:1])
+    white = w.apply(np.concatenate([basis[0], rows])[None])[0]
+    y = w.apply(np.where(np.isfinite(noise.clipped[:1]), noise.clipped[:1], 0.0))[0]
+    size = np.linalg.lstsq(white.T, y, rcond=None)[0][basis.shape[1] :]
+    shared = np.where(follows, 1 - panel.control, 0.0)[:, None] * (size @ rows)
+    return replace(panel, values=panel.values - shared), replace(noise, clipped=noise.clipped - shared)
 
 
 def drift_of_run(panel: Panel, noise: Noise, basis: np.ndarray, at: int) -> Moved:
@@ -186,6 +199,15 @@ def may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
 def is_loss(found: Moved) -> bool:
     """Tells whether what training is for fell, which nobody learns."""
     return found.located.z < 0 and is_purpose(found.panel)
+
+
+def falls(panel: Panel) -> bool:
+    """Tells whether what training is for is less in training at the end of a run than at its start: no policy learns that."""
+    levels = panel.values[0]
+    known = levels[np.isfinite(levels)]
+    ends = max(int(SLOW * len(known)), 1)
+    is_trained = is_purpose(panel) and panel.names[0].column in PURPOSES and panel.parts[0] == ()
+    return is_trained and bool(known[-ends:].mean() < known[:ends].mean())
 
 
 def is_purpose(panel: Panel) -> bool:

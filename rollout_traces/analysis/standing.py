@@ -82,7 +82,8 @@ def _apart(panel: Panel, n_series: int) -> Iterator[_Apart]:
     total = rows * np.where(known, panel.levels, 0.0)
     for column in dict.fromkeys(part[0][0] for part in panel.parts if part):
         left = [i for i, part in enumerate(panel.parts) if part and part[0][0] == column]
-        if may_be_learned(panel, panel.parts[left[0]]):
+        names_it = any(panel.parts[i][0][1] in str(panel.names[0].value) for i in left)
+        if names_it or may_be_learned(panel, panel.parts[left[0]]):
             continue
         while len(left) > 1:
             seen = [_beside(panel, i, [j for j in left if j != i], rows, total, spread) for i in left]

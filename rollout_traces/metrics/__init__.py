@@ -1,7 +1,13 @@
 """Metrics of a step over all its rollouts: `rollout_metrics(batch)`."""
 
 from rollout_traces.metrics import diversity, groups, loops, policy, prefixes, rewards, shapes, update
-from rollout_traces.metrics.compute import check_keys, missing_inputs, rollout_metrics, step_histograms
+from rollout_traces.metrics.compute import (
+    check_keys,
+    is_computed,
+    missing_inputs,
+    rollout_metrics,
+    step_histograms,
+)
 from rollout_traces.metrics.policy import identity_checks
 from rollout_traces.metrics.registry import FAMILIES, Family, Key, family
 from rollout_traces.metrics.view import StepView, ToolUse, tool_use
@@ -15,6 +21,7 @@ __all__ = [
     "check_keys",
     "family",
     "identity_checks",
+    "is_computed",
     "missing_inputs",
     "rollout_metrics",
     "step_histograms",

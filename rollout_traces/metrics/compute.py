@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
@@ -52,6 +53,8 @@ PER_EPISODE = frozenset(
 """Families of groups and pass rates: rows of one episode count once there."""
 _WHOLE_STEP_ONLY = ("discarded", "update")
 _PER_SOURCE_DEFAULT = ("source/*/reward/mean", "source/*/success/mean")
+BESIDE_FAMILIES = ("source/", "discarded/", "flags/", "total/")
+"""Beginnings of keys that no family declares: the families' own of each source and of what was left out, flags, and how many rollouts came."""
 MAX_KEYS_KEPT = 4096
 """Keys of which a filter remembers whether they were asked for."""
 HISTOGRAMS = {"reward/histogram": "reward", "tokens/completion/histogram": "n_sampled"}
@@ -145,7 +148,7 @@ def check_keys(keys: str | Sequence[str]) -> None:
     Raises:
         ConfigError: names the pattern, and keys that are written alike.
     """
-    declared = [glob for spec in FAMILIES.values() for key in spec.keys for glob in key.globs]
+    declared = [*_declared(tuple(FAMILIES.values()))]
     names = [keys] if isinstance(keys, str) else keys
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"metric_keys: seen {keys!r}. Expected a pattern, or a list of patterns.")
@@ -160,6 +163,24 @@ def check_keys(keys: str | Sequence[str]) -> None:
             f"Expected {DEFAULT!r}, {FULL!r} or patterns of the keys in docs/metrics.md"
             + (f", such as {', '.join(alike)}." if alike else ".")
         )
+
+
+def is_computed(key: str) -> bool:
+    """Tells whether a logged key is one that is computed from a step's rollouts, and not one of the trainer's own beside them.
+
+    Args:
+        key: with its split, as `rollout/reward/mean`.
+    """
+    plain = _without_split(key)
+    return plain != key and (
+        plain.startswith(BESIDE_FAMILIES)
+        or any(fnmatchcase(plain, glob) for glob in _declared(tuple(FAMILIES.values())))
+    )
+
+
+@lru_cache(maxsize=1)
+def _declared(families: tuple[Family, ...]) -> tuple[str, ...]:
+    return tuple(glob for spec in families for key in spec.keys for glob in key.globs)
 
 
 def step_histograms(ledger: Ledger, split: str = "rollout") -> dict[str, np.ndarray]:

@@ -75,7 +75,7 @@ class TestSchedules:
         values = schedule(90)
         values[45] *= 30
         (entry,) = diagnose(logged(steps(90), values.tolist(), "train/lr"), "run").diagnoses
-        assert (entry.severity, entry.shape, entry.step, entry.last) == ("info", "spike", 45, 45)
+        assert (entry.severity, entry.shape, entry.step, entry.last) == ("warn", "spike", 45, 45)
 
     def test_a_schedule_that_goes_on_three_times_as_high_changed_there(self):
         values = schedule(90)

@@ -925,7 +925,7 @@ class TestPromptsThatComeAgain:
         return rows
 
     def test_a_fall_is_seen_beside_how_prompts_differ(self):
-        [entry] = diagnose(table(self.rows(0.25)), "run").diagnoses
+        entry = diagnose(table(self.rows(0.25)), "run").diagnoses[0]
         assert (str(entry.series[0]), entry.part) == ("reward", ())
         assert entry.onset[0] <= 30 <= entry.onset[1] and entry.after < entry.before
 

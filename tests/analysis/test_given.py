@@ -1,0 +1,138 @@
+"""What rollouts are given, and what somebody or something sets: mixes, workers, controllers, and the trainer's own numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollout_traces.analysis import diagnose
+from rollout_traces.analysis.schedules import is_steered
+from tests.analysis.builders import steps, table
+from tests.analysis.test_movements import drawn, happens, logged, told
+
+
+def test_a_number_that_the_trainer_logs_under_the_name_of_a_split_is_looked_at():
+    """Seen once: a queue twice as long, a hundred errors, of which nothing was said: its key began with `rollout/`."""
+    values = np.random.default_rng(4).normal(45, 1, 60)
+    values[20:33] += 50
+    relations = logged(steps(60, n_prompt=7), values.tolist(), "rollout/queue_size")
+    [entry] = told(relations)
+    assert (entry.series[0].column, entry.step, entry.last) == ("rollout/queue_size", 20, 32)
+    [finding, *_] = [
+        each for each in diagnose(relations, "run").in_force(25, 25) if "queue_size" in each.sentence
+    ]
+    assert finding is not None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_coefficient_that_a_controller_multiplies_has_no_onset(seed):
+    """Seen once: an error in each healthy run whose coefficient fell to half, and then rose to twenty times that."""
+    rng = np.random.default_rng(seed)
+    of_target = 0.2 + 0.05 * np.arange(90) + rng.normal(0, 0.1, 90)
+    values = 0.05 * np.cumprod(1 + np.clip(of_target - 1, -0.2, 0.2) / 4)
+    assert is_steered(values) and not told(logged(steps(90), values.tolist(), "train/kl_coef"))
+    assert not is_steered(np.cumsum(rng.normal(size=90)))
+
+
+class TestTheMixOfPrompts:
+    def test_one_that_changes_in_stages_is_no_error(self):
+        """Seen once: an error in each run with a curriculum."""
+
+        def source(s: int, g: int, i: int) -> str:
+            return "easy" if g < (7 if s < 24 else 4 if s < 45 else 2) else "hard"
+
+        report = diagnose(table(steps(70, groups=9, source=source)), "run")
+        assert {each.severity for each in report.diagnoses} <= {"warn", "info"}
+        assert any(each.series[0].column == "source" for each in report.diagnoses)
+
+    def test_one_that_changes_at_once_is_a_warning(self):
+        source = [
+            each
+            for each in told(
+                table(
+                    steps(50, groups=9, source=lambda s, g, i: "math" if g < (6 if s < 25 else 2) else "code")
+                )
+            )
+            if each.series[0].column == "source"
+        ]
+        assert [each.severity for each in source] == ["warn"]
+
+
+def workers(n_steps: int) -> list[dict[str, object]]:
+    """Rows of four workers, of which one is lost at step 30, and with it its rollouts; five steps before, groups shrink."""
+    rows = steps(
+        n_steps,
+        groups=8,
+        size=8,
+        **{"extra/worker": lambda s, g, i: f"w{(i + int(4 * abs(drawn(s, g, i)))) % 4}"},
+    )
+    return [row for row in rows if row["step"] < 30 or row["extra/worker"] != "w3"]
+
+
+def test_a_worker_that_is_lost_is_said_though_steps_are_smaller_for_it():
+    """Seen once: info, the last words of a line about a timing."""
+    rng = np.random.default_rng(7)
+    seconds = np.where(np.arange(60) < 30, 14, 9) + rng.normal(0, 0.2, 60)
+    [entry] = told(logged(workers(60), seconds.tolist(), "timing_s/update_actor"))
+    assert entry.severity == "error"
+    assert entry.sentence.startswith("a worker went: extra/“worker” “w3” fell from")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_source_whose_solved_share_falls_is_sure_though_a_curve_may_fall_too(seed):
+    """Seen once: eleven errors, “perhaps by chance”: no policy learns to solve less."""
+    rng = np.random.default_rng(seed)
+    share = {"math": 0.4, "code": 0.42}
+    drawn_of = rng.random((68, 8, 4))
+
+    def solved(s: int, g: int, i: int) -> int:
+        fell = g % 2 and s >= 43
+        return int(drawn_of[s, g, i] < (0.05 if fell else share["code" if g % 2 else "math"]))
+
+    rows = steps(68, groups=8, success=solved, source=lambda s, g, i: "code" if g % 2 else "math")
+    [entry] = told(table(rows))
+    assert (entry.part, entry.onset[0] <= 43 <= entry.onset[1]) == ((("source", "code"),), True)
+
+
+def test_a_window_beside_a_curve_that_falls_comes_back_to_the_curve():
+    """Seen once: an entropy told as an error since the window began, and as one that fell where it ended."""
+    t = np.arange(40)
+    values = 0.38 + 0.16 * np.exp(-t / 14) + np.random.default_rng(2).normal(0, 0.004, 40)
+    values[27:33] += 0.1
+    [entry] = told(logged(steps(40), values.tolist(), "train/entropy"))
+    assert (entry.step, entry.last, entry.shape) == (27, 32, "window")
+
+
+def test_a_fall_in_a_run_of_eleven_steps_is_the_fault_and_not_where_it_ends():
+    """Seen once: “rose from 0.3 to 0.54, from step 9 to 10”."""
+
+    def solved(s: int, g: int, i: int) -> int:
+        return int(happens(0.15 if 4 <= s < 9 else 0.52, s, g, i))
+
+    [entry] = told(table(steps(11, groups=12, size=6, success=solved)))
+    assert (entry.step, entry.last) == (4, 8) and entry.after < entry.before
+
+
+def test_what_cannot_move_where_rollouts_end_otherwise_says_nothing_of_its_part():
+    """Seen once: more turns “on stop_reason “stop”, 11 elsewhere”: those that reached the limit of 11."""
+
+    def turns(s: int, g: int, i: int) -> int:
+        wanted = (4 if s < 30 else 7) + 2 * drawn(s, g, i) + drawn(s, g, 0, 1)
+        return int(np.clip(round(wanted), 1, 11))
+
+    rows = steps(
+        60, groups=8, n_turns=turns, stop_reason=lambda s, g, i: "limit" if turns(s, g, i) == 11 else "stop"
+    )
+    entries = [each for each in told(table(rows)) if "n_turns" in map(str, each.series)]
+    assert [each.part for each in entries] == [()]
+
+
+def test_a_text_that_holds_the_name_of_a_host_is_that_host_s_by_definition():
+    rows = steps(
+        30,
+        **{
+            "extra/host": lambda s, g, i: f"tools-{'ab'[i % 2]}",
+            "error_signatures": lambda s, g, i: [f"connection refused (host tools-{'ab'[i % 2]})"],
+        },
+    )
+    assert not told(table(rows))
