@@ -97,9 +97,7 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
         noise.variance[0, list(panel.carried)] = np.inf
     found = _search(panel, noise, limit, sure, None)
     lasting = [each for each in found if each.template.kind != "window" and not is_learning(each)]
-    if not lasting or any(is_learning(each) for each in found) or len(panel.steps) < FEWEST_EVALUATIONS:
-        return found
-    if falls(panel):
+    if not lasting or any(is_learning(each) for each in found) or not _may_drift(panel):
         return found
     at, members = lasting[0].chosen.at, list(lasting[0].chosen.members)
     if not may_be_learned(panel, panel.parts[at]) or came_or_went(panel, members, lasting[0].template):
@@ -135,7 +133,7 @@ def _search(
         learning: slow change over the run; None where it is not known.
     """
     n, basis = len(panel.steps), constant_basis(panel)
-    may_drift = n >= FEWEST_EVALUATIONS and not falls(panel)
+    may_drift = _may_drift(panel)
     noise = replace(noise, variance=noise.variance.copy())
     if learning is not None:
         panel, noise, basis = beside_learning(panel, noise, basis)
@@ -190,6 +188,11 @@ def _search(
         others = [replace(each, drift=each.drift or goes_along(each, bent)) for each in others]
     curves = polynomials(len(panel.steps), DRIFT_DEGREE if learned else 0)[1:]
     return learned + [from_its_end(each) for each in there_and_back(others, curves)]
+
+
+def _may_drift(panel: Panel) -> bool:
+    """Tells whether slow change may be what a measure did: of a few steps nobody can tell, and no policy learns to get less."""
+    return len(panel.steps) >= FEWEST_EVALUATIONS and not falls(panel)
 
 
 def _moves_beside(panel: Panel, noise: Noise, basis: np.ndarray, limit: np.ndarray) -> bool:

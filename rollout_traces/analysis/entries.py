@@ -94,7 +94,7 @@ def _is_small(found: Moved) -> bool:
 def _severity_of_entry(found: Sequence[Moved], n_series: int) -> Severity:
     """That of its surest movement that is neither slow change nor how a run starts; such a head is all that is said.
 
-    Beside a setting, which somebody may mean so, only what rollouts did of themselves counts: a batch that is doubled takes longer, and each rollout has half of its update.
+    Beside a setting, which somebody may mean so, only what rollouts did of themselves counts: a batch that is doubled takes longer, and each rollout has half of its update. A setting that is many times what it was is a warning.
     """
     all_found, leaps = found, False
     of_rows = [each for each in found if each.panel.source is not None]

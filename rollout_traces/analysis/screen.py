@@ -84,40 +84,53 @@ def noise_of_panel(panel: Panel) -> Noise:
     basis = np.tile(polynomials(n, degree), (n_series, 1, 1))
     basis[panel.beside_rest, 1:] = 0.0
     fits = fits_of(panel.values, panel.errors, basis)
-    first = fits.first
     likely = noise_of(panel.values, panel.errors, fits)[1]
-    without_spikes = replace(panel, values=first.clipped)
-    alike = _of_one_measure(panel)
-    for rough in (first, _that_lasts(first)):
-        left = np.arange(n_series)
-        for _ in range(LARGEST_OF_NOISE):
-            best = scan_in_parts(one_of(without_spikes, left.tolist()), rough.at(left), basis[left])
-            worth = best.z**2 / 2 > np.log(n_tests(n)) + EVIDENT
-            left, kept = left[worth], np.flatnonzero(worth)
-            if not len(left):
-                break
-            further = [best.template(i, n).over(n) for i in kept.tolist()]
-            wider = np.concatenate([basis[left], np.stack(further)[:, None]], axis=1)
-            again = fits_of(panel.values[left], panel.errors[left], wider)
-            other = noise_of(panel.values[left], panel.errors[left], again)[1]
-            gained = np.zeros(n_series)
-            gained[left] = other - likely[left]
-            least = np.full(n_series, np.log(n_tests(n)) + EVIDENT)
-            for (
-                members
-            ) in alike:  # where one of a measure's parts moves, others do, by what is beside the rest
-                if (gained[members] > least[members]).any():
-                    least[members] = EVIDENT
-            sure = (gained > least)[left]
-            left = left[sure]
-            fits = fits.put(left, again, sure)
-            likely[left] = other[sure]
-            basis = np.concatenate([basis, np.zeros((n_series, 1, n))], axis=1)
-            basis[left] = wider[sure]
-            if not len(left):
-                break
-    noise = noise_of(panel.values, panel.errors, told_by_others(fits, alike))[0]
+    for rough in (fits.first, _that_lasts(fits.first)):
+        fits, likely, basis = _beside_largest(panel, rough, fits, likely, basis)
+    noise = noise_of(panel.values, panel.errors, told_by_others(fits, _of_one_measure(panel)))[0]
     return with_tails(panel, noise, basis)
+
+
+def _beside_largest(
+    panel: Panel, rough: Noise, fits: Fits, likely: np.ndarray, basis: np.ndarray
+) -> tuple[Fits, np.ndarray, np.ndarray]:
+    """The fits beside the largest movements of each series, as long as these make it likelier; their log likelihood; and the basis with them.
+
+    Args:
+        panel: the series.
+        rough: the noise against which movements are looked for.
+        fits: without them.
+        likely: float [S], log likelihood of each series.
+        basis: float [S, K, T], what the series do beside them.
+    """
+    n_series, n = panel.values.shape
+    without_spikes = replace(panel, values=rough.clipped)
+    left, alike, likely = np.arange(n_series), _of_one_measure(panel), likely.copy()
+    for _ in range(LARGEST_OF_NOISE):
+        best = scan_in_parts(one_of(without_spikes, left.tolist()), rough.at(left), basis[left])
+        worth = best.z**2 / 2 > np.log(n_tests(n)) + EVIDENT
+        left, kept = left[worth], np.flatnonzero(worth)
+        if not len(left):
+            break
+        further = [best.template(i, n).over(n) for i in kept.tolist()]
+        wider = np.concatenate([basis[left], np.stack(further)[:, None]], axis=1)
+        again = fits_of(panel.values[left], panel.errors[left], wider)
+        other = noise_of(panel.values[left], panel.errors[left], again)[1]
+        gained = np.zeros(n_series)
+        gained[left] = other - likely[left]
+        least = np.full(n_series, np.log(n_tests(n)) + EVIDENT)
+        for members in alike:  # where one of a measure's parts moves, others do, by what is beside the rest
+            if (gained[members] > least[members]).any():
+                least[members] = EVIDENT
+        sure = (gained > least)[left]
+        left = left[sure]
+        fits = fits.put(left, again, sure)
+        likely[left] = other[sure]
+        basis = np.concatenate([basis, np.zeros((n_series, 1, n))], axis=1)
+        basis[left] = wider[sure]
+        if not len(left):
+            break
+    return fits, likely, basis
 
 
 def _that_lasts(noise: Noise) -> Noise:

@@ -203,11 +203,11 @@ def is_loss(found: Moved) -> bool:
 
 def falls(panel: Panel) -> bool:
     """Tells whether what training is for is less in training at the end of a run than at its start: no policy learns that."""
-    levels = panel.values[0]
-    known = levels[np.isfinite(levels)]
+    if panel.parts[0] != () or panel.names[0].column not in PURPOSES or not is_purpose(panel):
+        return False
+    known = panel.values[0][np.isfinite(panel.values[0])]
     ends = max(int(SLOW * len(known)), 1)
-    is_trained = is_purpose(panel) and panel.names[0].column in PURPOSES and panel.parts[0] == ()
-    return is_trained and bool(known[-ends:].mean() < known[:ends].mean())
+    return bool(len(known) and known[-ends:].mean() < known[:ends].mean())
 
 
 def is_purpose(panel: Panel) -> bool:

@@ -148,7 +148,7 @@ def check_keys(keys: str | Sequence[str]) -> None:
     Raises:
         ConfigError: names the pattern, and keys that are written alike.
     """
-    declared = [*_declared(tuple(FAMILIES.values()))]
+    declared = _declared(tuple(FAMILIES.values()))
     names = [keys] if isinstance(keys, str) else keys
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"metric_keys: seen {keys!r}. Expected a pattern, or a list of patterns.")

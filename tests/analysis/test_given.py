@@ -136,3 +136,47 @@ def test_a_text_that_holds_the_name_of_a_host_is_that_host_s_by_definition():
         },
     )
     assert not told(table(rows))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_source_that_takes_its_turn_is_as_sure_as_its_groups_are(seed):
+    """Seen once: the tails of twenty steps in place of those of a hundred groups: 0.62 to 0.39, “perhaps by chance”."""
+    rng = np.random.default_rng(seed)
+    of_rollouts = rng.random((60, 16, 6))
+
+    def solved(s: int, g: int, i: int) -> int:
+        return int(of_rollouts[s, g, i] < (0.36 if s % 3 == 2 and s >= 42 else 0.62))
+
+    entries = told(table(steps(60, groups=16, size=6, success=solved, source=lambda s, g, i: f"s{s % 3}")))
+    assert entries and abs(entries[0].step - 42) <= 3 and str(entries[0].series[0]) == "success"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_engine_that_falls_at_the_end_is_judged_beside_what_all_learn_until_then(seed):
+    """Seen once: a level since step 16, where learning became less, of an engine that fell at step 32."""
+    rng = np.random.default_rng(seed)
+    noise = rng.normal(0, 0.06, (40, 8, 4))
+
+    def certainty(s: int, g: int, i: int) -> float:
+        fell = 0.18 * min(max(s - 31, 0) / 6, 1) if i % 2 else 0.0
+        return -0.6 + 0.18 * (1 - np.exp(-s / 12)) - fell + noise[s, g, i]
+
+    [entry] = told(table(steps(40, groups=8, engine=lambda s, g, i: f"vllm-{i % 2}", mean_logprob=certainty)))
+    assert entry.part == (("engine", "vllm-1"),) and 29 <= entry.step <= 36 and entry.after < entry.before
+
+
+def test_a_rate_that_is_ten_times_as_high_is_a_warning_and_one_that_is_doubled_is_none():
+    for factor, severity in ((20.0, "warn"), (2.0, "info")):
+        values = (1e-6 * (1 - np.arange(60) / 80) * np.where(np.arange(60) < 30, 1, factor)).tolist()
+        [entry] = diagnose(logged(steps(60), values, "train/lr"), "run").diagnoses
+        assert (entry.severity, entry.step) == (severity, 30)
+        assert entry.after / entry.before == pytest.approx(factor, rel=0.05)
+
+
+def test_a_number_that_rises_from_nothing_still_shows_a_window_behind_it():
+    """Seen once: a divergence five times as large for eight steps, “perhaps by chance”: its first steps counted as its noise."""
+    t = np.arange(60)
+    values = 0.001 + 0.022 * (1 - np.exp(-t / 5)) * np.exp(np.random.default_rng(1).normal(0, 0.08, 60))
+    values[32:40] *= 5
+    [entry] = told(logged(steps(60), values.tolist(), "train/kl"))
+    assert (entry.step, entry.last, entry.severity) == (32, 39, "error")

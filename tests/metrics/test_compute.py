@@ -266,3 +266,10 @@ def test_metrics_of_a_step_of_two_parts_equal_those_of_the_whole(full_batch):
     same = ("reward/mean", "reward/std", "mismatch/k3", "group/tie_share", "tokens/completion/p95")
     for key in same:
         assert twice[f"rollout/{key}"] == pytest.approx(once[f"rollout/{key}"]), key
+
+
+def test_a_key_is_computed_or_the_trainer_s_own():
+    for key in ("rollout/reward/mean", "eval-rollout/success/mean", "rollout/source/math/reward/mean"):
+        assert metrics.is_computed(key)
+    for key in ("rollout/queue_size", "reward/mean", "train/loss", "eval-rollout/seconds"):
+        assert not metrics.is_computed(key)
