@@ -39,9 +39,10 @@ class TestTheMixOfPrompts:
         """Seen once: an error in each run with a curriculum."""
 
         def source(s: int, g: int, i: int) -> str:
-            return "easy" if g < (7 if s < 24 else 4 if s < 45 else 2) else "hard"
+            share = 0.8 if s < 24 else 0.5 if s < 30 else 0.25
+            return "easy" if happens(share, s, g, 0) else "hard"
 
-        report = diagnose(table(steps(70, groups=9, source=source)), "run")
+        report = diagnose(table(steps(70, groups=24, size=2, source=source)), "run")
         assert {each.severity for each in report.diagnoses} <= {"warn", "info"}
         assert any(each.series[0].column == "source" for each in report.diagnoses)
 
@@ -78,8 +79,8 @@ def test_a_worker_that_is_lost_is_said_though_steps_are_smaller_for_it():
     assert entry.sentence.startswith("a worker went: extra/“worker” “w3” fell from")
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_source_whose_solved_share_falls_is_sure_though_a_curve_may_fall_too(seed):
+@pytest.mark.parametrize(("seed", "left"), [(1, 0.1), (1, 0.12), (3, 0.06)])
+def test_a_source_whose_solved_share_falls_is_sure_though_a_curve_may_fall_too(seed, left):
     """Seen once: eleven errors, “perhaps by chance”: no policy learns to solve less."""
     rng = np.random.default_rng(seed)
     share = {"math": 0.4, "code": 0.42}
@@ -87,18 +88,18 @@ def test_a_source_whose_solved_share_falls_is_sure_though_a_curve_may_fall_too(s
 
     def solved(s: int, g: int, i: int) -> int:
         fell = g % 2 and s >= 43
-        return int(drawn_of[s, g, i] < (0.05 if fell else share["code" if g % 2 else "math"]))
+        return int(drawn_of[s, g, i] < (left if fell else share["code" if g % 2 else "math"]))
 
     rows = steps(68, groups=8, success=solved, source=lambda s, g, i: "code" if g % 2 else "math")
     [entry] = told(table(rows))
-    assert (entry.part, entry.onset[0] <= 43 <= entry.onset[1]) == ((("source", "code"),), True)
+    assert entry.part == (("source", "code"),) and abs(entry.step - 43) <= 3
 
 
 def test_a_window_beside_a_curve_that_falls_comes_back_to_the_curve():
     """Seen once: an entropy told as an error since the window began, and as one that fell where it ended."""
-    t = np.arange(40)
-    values = 0.38 + 0.16 * np.exp(-t / 14) + np.random.default_rng(2).normal(0, 0.004, 40)
-    values[27:33] += 0.1
+    before = "543 531 528 530 529 522 507 502 505 496 484 485 478 474 473 477 466 464 462 457 452 446 441 443 440 436 437"
+    inside, after = "530 516 510 500 503 496", "410 409 404 399 399 397 392"
+    values = np.asarray(f"{before} {inside} {after}".split(), float) / 1000
     [entry] = told(logged(steps(40), values.tolist(), "train/entropy"))
     assert (entry.step, entry.last, entry.shape) == (27, 32, "window")
 
@@ -117,7 +118,7 @@ def test_what_cannot_move_where_rollouts_end_otherwise_says_nothing_of_its_part(
     """Seen once: more turns “on stop_reason “stop”, 11 elsewhere”: those that reached the limit of 11."""
 
     def turns(s: int, g: int, i: int) -> int:
-        wanted = (4 if s < 30 else 7) + 2 * drawn(s, g, i) + drawn(s, g, 0, 1)
+        wanted = (4 if s < 30 else 7) + 4 * drawn(s, g, i) + drawn(s, g, 0, 1)
         return int(np.clip(round(wanted), 1, 11))
 
     rows = steps(
@@ -132,7 +133,7 @@ def test_a_text_that_holds_the_name_of_a_host_is_that_host_s_by_definition():
         30,
         **{
             "extra/host": lambda s, g, i: f"tools-{'ab'[i % 2]}",
-            "error_signatures": lambda s, g, i: [f"connection refused (host tools-{'ab'[i % 2]})"],
+            "flags": lambda s, g, i: [f"refused by tools-{'ab'[i % 2]}"] if happens(0.4, s, g, i) else [],
         },
     )
     assert not told(table(rows))
