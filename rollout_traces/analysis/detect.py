@@ -74,6 +74,8 @@ MOST_ASIDE = 4
 LASTING = -11.0
 """Log of the chance below which something that lasts is sure: one in thirty series reaches it whose noise alone lasts
 (60 each of 60 steps with correlations of 0.5, 0.8, 0.9 and 0.95) ..."""
+LASTING_NOT = -8.0
+"""... where what is left of the series beside the movement looks as if no noise of it lasted ..."""
 LASTING_LOGGED = -12.5
 """... of a logged number, of which a run has dozens ..."""
 LASTING_BESIDE = -5.0
@@ -167,7 +169,7 @@ def _search(
         found = next((behind(found, other) for other in kept if outlasts(found, other)), found)
         is_new = came_or_went(panel, list(found.chosen.members), found.template)
         slow = not is_new and (is_of_phrase(panel) or (may_be_slow(found, w, best, at) and not turns(found)))
-        plain = slow or is_new or _beyond_noise(found) <= _lasting(found, float(sure[at]))
+        plain = slow or is_new or _is_beyond_noise(found, float(sure[at]))
         is_sure = plain and bool(found.log_p <= sure[at])
         found = replace(found, drift=slow, is_sure=is_sure)
         rows = rows_of_basis(found)
@@ -226,21 +228,14 @@ def _set(panel: Panel, noise: Noise, located: Located, sure: float) -> Moved:
     )
 
 
-def _lasting(found: Moved, sure: float) -> float:
-    """Log of the chance below which a movement is no noise that lasts."""
-    if found.panel.control[found.chosen.at] == 1:
-        return LASTING_BESIDE
-    return min(sure, LASTING if found.panel.source is not None else LASTING_LOGGED)
-
-
-def _beyond_noise(found: Moved) -> float:
-    """Log of the chance that a movement of several steps is the series' noise, of whatever spread and memory; of a spike, which this cannot tell, minus infinity.
+def _is_beyond_noise(found: Moved, sure: float) -> bool:
+    """Tells whether a movement of several steps is hardly the series' noise, of whatever spread and memory; of a spike this cannot be told.
 
     By the likelihood with and without it, beside a level or, of what may be learned, a slow drift, whichever is likelier (Wilks 1938).
     """
     template, n = found.template, len(found.panel.steps)
     if template.kind == "window" and template.stop - template.start <= SPIKE:
-        return -np.inf
+        return True
     at = np.asarray([found.chosen.at])
     own, others = template.over(n)[None], found.basis[found.chosen.at, 1:]
     smooth = polynomials(n, DRIFT_DEGREE)
@@ -257,7 +252,23 @@ def _beyond_noise(found: Moved) -> float:
     likely[:, 1:] -= DRIFT_DEGREE * np.log(n) / 2
     without, beside = likely.max(axis=1)
     gained = max(beside - without, 0.0)
-    return float(np.log(n_tests(n)) + log_chance(np.sqrt(2 * gained), np.asarray(np.inf)))
+    chance = float(np.log(n_tests(n)) + log_chance(np.sqrt(2 * gained), np.asarray(np.inf)))
+    return chance <= _lasting(found, sure, float(fits.remembers[len(slow) + likely[1].argmax()]))
+
+
+def _lasting(found: Moved, sure: float, remembers: float) -> float:
+    """Log of the chance below which a movement is no noise that lasts.
+
+    Args:
+        found: the movement.
+        sure: log p up to which its series has moved for sure.
+        remembers: how likely the series' noise lasts, beside the movement.
+    """
+    if found.panel.control[found.chosen.at] == 1:
+        return LASTING_BESIDE
+    if found.panel.source is None:
+        return min(sure, LASTING_LOGGED)
+    return LASTING if remembers > 1 / 2 else LASTING_NOT
 
 
 def _set_aside(noise: Noise, best: Scanned, at: int) -> None:

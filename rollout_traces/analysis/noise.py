@@ -108,6 +108,11 @@ class Fits:
         weight = np.exp(score - score.max(axis=1, keepdims=True))
         return weight / weight.sum(axis=1, keepdims=True)
 
+    @property
+    def remembers(self) -> np.ndarray:
+        """float [S]: how likely the noise lasts."""
+        return (self.weight * (self.memory > 0)).sum(axis=1)
+
     def put(self, series: np.ndarray, others: Fits, at: np.ndarray) -> Fits:
         """The same with some of the series as they are `at` places of others."""
         found = {name: getattr(self, name).copy() for name in ("likely", "left", "between", "memory")}
