@@ -121,10 +121,9 @@ LEAP = 10.0
 
 
 def _leaps(found: Moved) -> bool:
-    """Tells whether a setting is many times what it was, or a small part of it."""
+    """Tells whether a setting is many times what it was; that it is a small part of it, as in stages of a schedule, may well be meant."""
     before, after, _ = levels_of(found)
-    low, high = sorted(abs(each or 0.0) for each in (before, after))
-    return low > 0 and high > LEAP * low
+    return bool(before and after) and abs(after or 0.0) > LEAP * abs(before or 0.0)
 
 
 def _is_lost(panel: Panel) -> bool:
