@@ -24,7 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait spin, on the 
 
 
 LONG_TESTS = Path(__file__).with_name("long_tests.txt")
-"""The cases that `make test` leaves to `make long`: the longest, so that the others take a quarter of an hour on two cores."""
+"""The cases that `make test` leaves to `make long`: the longest, so that the others take ten minutes on two cores."""
 
 
 @pytest.hookimpl(wrapper=True)

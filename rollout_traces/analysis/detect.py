@@ -173,9 +173,14 @@ def _search(
         is_sure = plain and bool(found.log_p <= sure[at])
         found = replace(found, drift=slow, is_sure=is_sure)
         rows = rows_of_basis(found)
-        if any(is_rest_of(found, other) for other in kept):
+        of = next((other for other in kept if is_rest_of(found, other)), None)
+        if of is not None:
             aside += 1
             rests += list(rows)
+            if (
+                is_sure and not slow and found.located.z * of.located.z > 0
+            ):  # a jump over two steps or three is one
+                kept[kept.index(of)] = replace(of, is_sure=True)
         else:
             kept.append(found)
         if found.chosen.values == () and panel.parts[0] == ():

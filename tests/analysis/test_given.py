@@ -181,3 +181,12 @@ def test_a_number_that_rises_from_nothing_still_shows_a_window_behind_it():
     values[32:40] *= 5
     [entry] = told(logged(steps(60), values.tolist(), "train/kl"))
     assert (entry.step, entry.last, entry.severity) == (32, 39, "error")
+
+
+def test_a_number_that_jumps_over_two_steps_is_as_sure_as_over_one():
+    """Seen once: a quarter more memory over two steps was “perhaps by chance”, over one an error."""
+    before = "58637 58698 58144 58704 58741 58883 59334 58437 58798 58842 59294 59284 58791 58561 58683 59030 58778 58685"
+    after = "73813 73710 73841 74030 73840 73899 74013 74002 73574 73896 74109 73920 73668 74172 73741 74164 73824 73523"
+    values = np.asarray(f"{before} 58457 59126 66378 73487 {after}".split(), float) / 1000
+    [entry] = told(logged(steps(40), values.tolist(), "perf/gpu_mem_gb"))
+    assert (entry.severity, entry.step) == ("error", 20)
