@@ -17,7 +17,9 @@ def rows(visit):
 
 def to_the_end(visit, held):
     """Scrolls to the end of the table, where its next rows are asked for, and waits until that is held back."""
-    visit.page.locator(".rt-sentinel").scroll_into_view_if_needed()
+    expect(visit.page.locator(".rt-sentinel")).to_be_attached()
+    # in one go, since it may be drawn anew meanwhile
+    visit.page.evaluate("document.querySelector('.rt-sentinel').scrollIntoView()")
     visit.page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
     while not held:
         visit.page.wait_for_timeout(20)
