@@ -338,9 +338,10 @@ def _read(
         key if key.startswith(split) else f"{split}{key}"
         for split, key in zip(found["split"].tolist(), found["key"].tolist(), strict=True)
     ]
+    computed = {name for name in set(names) if is_computed(name)}
     places: dict[str, list[int]] = {}
     for at, name in enumerate(names):
-        if not is_computed(name):
+        if name not in computed:
             places.setdefault(name, []).append(at)
     steps_of, values = found["step"].astype(np.int64), found["value"].astype(float)
     return {name: (steps_of[at], values[at]) for name, at in places.items()}

@@ -203,7 +203,8 @@ def is_loss(found: Moved) -> bool:
 
 def falls(panel: Panel) -> bool:
     """Tells whether what training is for is less in training at the end of a run than at its start: no policy learns that."""
-    if panel.parts[0] != () or panel.names[0].column not in PURPOSES or not is_purpose(panel):
+    name = panel.names[0]
+    if panel.parts[0] != () or name.column not in PURPOSES or name.value is not None:
         return False
     known = panel.values[0][np.isfinite(panel.values[0])]
     ends = max(int(SLOW * len(known)), 1)

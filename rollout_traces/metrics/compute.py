@@ -172,10 +172,10 @@ def is_computed(key: str) -> bool:
         key: with its split, as `rollout/reward/mean`.
     """
     plain = _without_split(key)
-    return plain != key and (
-        plain.startswith(BESIDE_FAMILIES)
-        or any(fnmatchcase(plain, glob) for glob in _declared(tuple(FAMILIES.values())))
-    )
+    if plain == key:
+        return False
+    declared = _declared(tuple(FAMILIES.values()))
+    return plain.startswith(BESIDE_FAMILIES) or any(fnmatchcase(plain, glob) for glob in declared)
 
 
 @lru_cache(maxsize=1)
