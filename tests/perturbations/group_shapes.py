@@ -13,12 +13,16 @@ LENGTHS = {"length": "n_sampled", "turns": "n_turns", "tool_calls": "n_tool_call
 def group_figures(run: Run, series: Series, rows: np.ndarray) -> Figures | None:
     """A figure of groups per step, over some rows; None where its name is not known."""
     name = series.column.removeprefix("group/").removesuffix("/mean").removesuffix("_mean")
-    if series.statistic == "covariance" or name.startswith("reward_corr_"):
+    if series.statistic in ("covariance", "correlation") or name.startswith("reward_corr_"):
         other = name.removeprefix("reward_corr_")
         column = LENGTHS.get(other, other)
         beside = series.value if series.value in run.c else "reward"
         beside = "success" if column == beside == "reward" else beside
-        return correlation(run, column, str(beside), rows) if column in run.c else None
+        if column not in run.c or column in run.values:
+            return None
+        return _together(run, column, str(beside), rows, series.statistic == "covariance")
+    if name == "prompts":
+        return _by_step(run, *_asked_again(run, rows)) if series.value == "again" else None
     of = _of_groups(run, name, rows)
     return None if of is None else _by_step(run, *of)
 
@@ -71,8 +75,21 @@ def _by_step(run: Run, values: np.ndarray, counted: np.ndarray) -> Figures:
         return Figures(np.where(count > 0, total / count, np.nan), count)
 
 
-def correlation(run: Run, column: str, beside: str, rows: np.ndarray) -> Figures:
-    """The pooled correlation inside groups of two columns, per step."""
+def _asked_again(run: Run, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of every group whether another group of its step, or one of the step before it, has its prompt."""
+    n = int(run.group.max()) + 1
+    groups, first = np.unique(run.group[rows], return_index=True)
+    step, prompt = run.c["step"][rows][first], run.c["prompt"][rows][first].astype(np.int64)
+    asked, counted = np.zeros(n), np.zeros(n, bool)
+    width = prompt.max(initial=0) + 1
+    keys, index, many = np.unique(step * width + prompt, return_inverse=True, return_counts=True)
+    asked[groups] = (many[index] > 1) | np.isin((step - 1) * width + prompt, keys)
+    counted[groups] = True
+    return asked, counted
+
+
+def _together(run: Run, column: str, beside: str, rows: np.ndarray, covariance: bool) -> Figures:
+    """How two columns go together inside groups, per step: the mean product of deviations, or their correlation."""
     a, b = run.c[column].astype(float), run.c[beside].astype(float)
     known = rows & np.isfinite(a) & np.isfinite(b)
     n, groups = run.spec.n_steps, int(run.group.max()) + 1
@@ -85,5 +102,7 @@ def correlation(run: Run, column: str, beside: str, rows: np.ndarray) -> Figures
     a, b, step = centred(a), centred(b), run.c["step"][known]
     ab, aa, bb = (np.bincount(step, x, n) for x in (a * b, a * a, b * b))
     rows_of = np.bincount(step, minlength=n).astype(float)
+    if covariance:
+        return Figures(np.where(rows_of > 0, ab / np.maximum(rows_of, 1), np.nan), rows_of)
     with np.errstate(invalid="ignore", divide="ignore"):
         return Figures(np.where(aa * bb > 1e-18, ab / np.sqrt(aa * bb), np.nan), rows_of)

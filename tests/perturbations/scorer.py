@@ -22,8 +22,7 @@ from tests.perturbations.change import Part, Perturbation
 from tests.perturbations.claims import Claim
 from tests.perturbations.named import Series
 from tests.perturbations.run import TRAIN
-from tests.perturbations.series import TEXTS, figures, split_of
-from tests.perturbations.tables import TEXT_FLAGS, TRACED_ONLY
+from tests.perturbations.series import figures, of_traces, split_of
 from tests.perturbations.truth import Effect, Seen, Trial, largest
 
 SHOWN, HIT = 2.0, 3.0
@@ -246,10 +245,4 @@ def onset_of(trial: Trial, claim: Claim, p: Perturbation) -> tuple[int, int]:
 
 def of_population(claim: Claim) -> bool:
     """Whether an entry speaks of ledger columns alone that are known of every row, kept or not."""
-
-    def whole(series: Series) -> bool:
-        column = split_of(series.column)[1]
-        of_traces = column in TRACED_ONLY or column in TEXTS or series.statistic == "text"
-        return not of_traces and not (column == "flags" and series.value in TEXT_FLAGS)
-
-    return bool(claim.series) and all(whole(s) for s in claim.series)
+    return bool(claim.series) and not any(of_traces(s) for s in claim.series)

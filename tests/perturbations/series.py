@@ -1,8 +1,11 @@
-"""One figure per step of any series that an entry may name, for any rows."""
+"""One figure per step of any series that an entry may name, for any rows.
+
+Some of them judge entries only: how much three rollouts carry, the covariance inside groups, prompts that come again,
+and the script, the form and the refusals of texts. No size is measured on these, so sizes are what they were.
+"""
 
 from __future__ import annotations
 
-import unicodedata
 import weakref
 from collections.abc import Iterator
 
@@ -15,8 +18,11 @@ from tests.perturbations.named import Figures, Series
 from tests.perturbations.run import EVAL, TRAIN, Run
 from tests.perturbations.tables import INTERNAL, TEXT_FLAGS, TRACED_ONLY
 from tests.perturbations.text import prompts, truths, written
+from tests.perturbations.text_shapes import PREFIX, text_shapes
 
 TEXTS = ("written", "prompt", "system", "tools", "ground_truth")
+HEAVIEST = 3
+"""Rollouts whose part of the update is `update/top3_share`."""
 UNKNOWN = ("null", "unknown", "none", "nan", "None", "NaN", "")
 
 
@@ -53,8 +59,10 @@ def _figures(run: Run, series: Series, part: Part, outside: bool) -> Figures | N
     rows = run.rows_of(part) & run.kept & (run.train == (split == TRAIN))
     if outside:
         rows = ~run.rows_of(part) & run.kept & (run.train == (split == TRAIN))
-    if column.startswith("group/") or series.statistic == "covariance":
+    if column.startswith("group/") or series.statistic in ("covariance", "correlation"):
         return group_figures(run, series._replace(column=column), rows)
+    if column == "update/top3_share":
+        return _carried_by_few(run, rows) if series.value is None else None
     values = row_values(run, series._replace(column=column))
     if values is None:
         return None
@@ -64,6 +72,21 @@ def _figures(run: Run, series: Series, part: Part, outside: bool) -> Figures | N
     total = np.bincount(run.c["step"][known], values[known], n)
     with np.errstate(invalid="ignore", divide="ignore"):
         return Figures(np.where(count > 0, total / count, np.nan), count)
+
+
+def _carried_by_few(run: Run, rows: np.ndarray) -> Figures:
+    """The part of some rows' update that the three heaviest of them carry; none of three rows or fewer."""
+    with np.errstate(invalid="ignore"):
+        known = np.flatnonzero(rows & (run.c["update_share"] >= 0))
+    share, step, n = run.c["update_share"][known], run.c["step"][known], run.spec.n_steps
+    order = np.lexsort((-share, step))
+    share, step = share[order], step[order]
+    place = np.arange(len(step)) - np.searchsorted(step, step)
+    count = np.bincount(step, minlength=n).astype(float)
+    heaviest = np.bincount(step, np.where(place < HEAVIEST, share, 0.0), n)
+    total = np.bincount(step, share, n)
+    shown = (count > HEAVIEST) & (total > 0)
+    return Figures(np.where(shown, heaviest / np.where(shown, total, 1.0), np.nan), count)
 
 
 def split_of(column: str) -> tuple[str, str]:
@@ -90,10 +113,10 @@ def row_values(run: Run, series: Series) -> np.ndarray | None:
 
 def _row_values(run: Run, series: Series) -> np.ndarray | None:
     column, value, statistic = series
+    if column.startswith(PREFIX):
+        return text_shapes(_texts(run, "written"), column, value)
     if (column in TEXTS and column not in run.c) or statistic == "text":
         return _text_values(run, column, value)
-    if column == "written/script":
-        return _in_latin(run) if value == "Latin" else 1 - _in_latin(run)
     if column == "flags":
         return run.flags[value].astype(float) if value in run.flags else None
     if column not in run.c and column in ("version_min", "version_max"):
@@ -136,17 +159,6 @@ def _text_values(run: Run, column: str, value: str | None) -> np.ndarray | None:
     return np.asarray([wanted in text for text in memory["text", column]], float)  # type: ignore[attr-defined]
 
 
-def _in_latin(run: Run) -> np.ndarray:
-    """[N], 1 for a text without a letter of another script."""
-    memory = _remembered(run)
-    if "latin" not in memory:
-        texts = _texts(run, "written")
-        memory["latin"] = [
-            all("LATIN" in unicodedata.name(c, "") for c in text if c.isalpha()) for text in texts
-        ]
-    return np.asarray(memory["latin"], float)
-
-
 def _texts(run: Run, column: str) -> list[str]:
     rows = np.arange(run.n)
     if column == "written":
@@ -163,11 +175,16 @@ def _plain(text: str) -> str:
     return " ".join(text.lower().split())
 
 
+def of_traces(series: Series) -> bool:
+    """Whether only traces know a series."""
+    column = split_of(series.column)[1]
+    of_text = column in TEXTS or column.startswith(PREFIX) or series.statistic == "text"
+    return of_text or column in TRACED_ONLY or (column == "flags" and series.value in TEXT_FLAGS)
+
+
 def thinned(run: Run, series: Series) -> float:
     """The share of rows that a series is read from: what only traces know is known of the cap's random part."""
-    column = split_of(series.column)[1]
-    of_traces = column in TRACED_ONLY or column in TEXTS or (column == "flags" and series.value in TEXT_FLAGS)
-    if not of_traces or not run.spec.cap:
+    if not of_traces(series) or not run.spec.cap:
         return 1.0
     rows_per_step = run.train.sum() / run.spec.n_steps
     return float(min(1.0, max(run.spec.cap * 3 // 4, 1) / max(rows_per_step, 1)))
@@ -193,7 +210,7 @@ def series_of(run: Run) -> Iterator[Series]:
             yield Series(f"{prefix}written", phrase, "text")
     for name in ("group/tie_share", "group/reward_std_mean", "group/size_mean"):
         yield Series(name, None, "mean")
-    yield Series("n_sampled", None, "covariance")
+    yield Series("n_sampled", None, "correlation")
     for key in run.logged:
         if run.kinds.get(key) in UNSIZED:
             continue

@@ -15,8 +15,9 @@ from tests.perturbations.habits import Habits
 from tests.perturbations.named import Series
 from tests.perturbations.plot import recall_plot
 from tests.perturbations.reports import empty_report, entry, perfect_report
-from tests.perturbations.scorer import judge, size_of
+from tests.perturbations.scorer import judge, of_population, size_of
 from tests.perturbations.scores import scores, table, worst
+from tests.perturbations.series import figures, thinned
 from tests.perturbations.spec import draw_spec
 from tests.perturbations.truth import Trial, draw_trial, make_trial
 from tests.perturbations.trying import ask, scored, try_seed
@@ -247,3 +248,104 @@ def test_a_counter_and_a_mean_of_what_became_longer_are_true() -> None:
     trial = make_trial(spec, [p])
     assert _said_of(trial, Series("counters/tokens", None, "logged")).true
     assert _said_of(trial, Series("length/mean", None, "logged")).hits == {1}
+
+
+def _level(node: str, how: str, size: float, value: str | None = None, **other: Any) -> Perturbation:
+    """A change from step 20 on."""
+    given = {"part": (), "shape": "level", "length": 40} | other
+    return Perturbation(1, (Change(node, how, size, value),), split="rollout", onset=20, n_steps=40, **given)
+
+
+@pytest.fixture(scope="module")
+def few_carry() -> Trial:
+    """Four rollouts of a step weigh much more in its update, at steps 20 and 21."""
+    heavy = _level("weight", "scale", 5.0, shape="spike", length=2, carriers=4)
+    return make_trial(draw_spec("agent", 7, 40), [heavy])
+
+
+def test_how_much_three_rollouts_carry_is_true_at_its_steps_alone(few_carry: Trial) -> None:
+    carried = Series("update/top3_share", None, "mean")
+    one = _said_of(few_carry, carried, before=0.15, after=0.7)
+    assert one.true and one.hits == {1}
+    early = _said_of(few_carry, carried, step=5, onset=(5, 5), last=6)
+    assert early.reason == "no difference at its steps" and not early.hits
+    assert _said_of(few_carry, carried, before=0.7, after=0.15).reason == "wrong direction"
+
+
+def test_how_much_three_rollouts_carry_has_a_wrong_part(few_carry: Trial) -> None:
+    part = (("source", "retail"),)
+    assert _said_of(few_carry, Series("update/top3_share", None, "mean"), part=part).reason == "wrong part"
+
+
+@pytest.fixture(scope="module")
+def longer_is_better() -> Trial:
+    """Longer rollouts of one source earn more from step 20 on."""
+    spec = draw_spec("large steps", 8, 40)
+    return make_trial(spec, [_level("reward", "bias", 0.5, part=(("source", spec.sources[0]),))])
+
+
+def test_a_covariance_is_true_of_the_rows_and_the_column_that_have_it(longer_is_better: Trial) -> None:
+    together = Series("n_sampled", None, "covariance")
+    one = _said_of(longer_is_better, together)
+    assert one.true and one.hits == {1}
+    assert not _said_of(longer_is_better, together, step=5, onset=(5, 5), last=9).true
+    assert not _said_of(longer_is_better, Series("n_prompt", None, "covariance")).true
+    assert not _said_of(longer_is_better, Series("n_sampled", None, "mean")).true
+    other = (("source", longer_is_better.spec.sources[1]),)
+    assert not _said_of(longer_is_better, together, part=other).true
+
+
+def test_a_covariance_is_true_of_rewards_that_spread_where_no_correlation_is() -> None:
+    trial = make_trial(draw_spec("long code", 3, 40), [_level("reward", "scale", 1.5)])
+    late = np.arange(40) >= 20
+    p = trial.perturbations[0]
+    sizes = [
+        effect.size(late)
+        for name in ("covariance", "correlation")
+        if (effect := trial.effect(Series("n_sampled", None, name), (), p))
+    ]
+    assert sizes[0] > 3 and sizes[1] < 1
+    assert _said_of(trial, Series("n_sampled", None, "covariance")).true
+
+
+WROTE = {
+    "written/refusal": ("I am sorry, but I cannot", "refusal", None),
+    "written/script": ("Сначала я проверю условие задачи.", "Latin with Cyrillic", "Latin with Indic"),
+    "written/answer": ("```python", "code block", "answer tag"),
+}
+
+
+@pytest.mark.parametrize("column", list(WROTE))
+def test_what_texts_are_like_is_true_of_the_rows_that_write_so(column: str) -> None:
+    phrase, value, wrong = WROTE[column]
+    spec = replace(draw_spec("large steps", 8, 40), cap=0)
+    trial = make_trial(spec, [_level("written", "write", 0.8, phrase, part=(("engine", "vllm-1"),))])
+    shape = Series(column, value, "share")
+    one = _said_of(trial, shape)
+    assert one.true and one.hits == {1}
+    assert not _said_of(trial, shape, step=5, onset=(5, 5), last=9).true
+    assert _said_of(trial, shape, part=(("source", spec.sources[0]),)).reason == "wrong part"
+    if wrong:
+        assert _said_of(trial, Series(column, wrong, "share")).reason == "no difference at its steps"
+    assert _said_of(trial, Series(column, "unheard of", "share")).reason.startswith("no such series")
+
+
+def test_what_texts_are_like_is_known_of_traces_alone() -> None:
+    spec = replace(draw_spec("large steps", 8, 40), cap=8)
+    trial = make_trial(spec, [_level("written", "write", 0.1, "I am sorry, but I cannot")])
+    refusal = Series("written/refusal", "refusal", "share")
+    assert thinned(trial.run, refusal) < 0.5
+    report = SimpleNamespace(diagnoses=(entry(refusal, trial.perturbations[0]),), problems=())
+    assert not of_population(claims_of(report)[0][0])
+
+
+def test_prompts_come_again_where_a_step_is_shown_twice_which_no_perturbation_did() -> None:
+    spec = draw_spec("replayed", 1)
+    given = {"onset": 12, "n_steps": spec.n_steps}
+    trial = make_trial(spec, [replace(_level("reward", "add", 0.5), **given)])
+    again = Series("group/prompts", "again", "share")
+    found, c = figures(trial.run, again, ()), trial.run.c
+    assert found is not None and set(found.value) == {0.0, 1.0}
+    asked = [set(c["prompt"][trial.run.train & (c["step"] == step)]) for step in range(spec.n_steps)]
+    assert all(asked[step] == asked[step - 1] for step in np.flatnonzero(found.value))
+    assert _said_of(trial, again).reason == "no difference at its steps"

@@ -21,6 +21,7 @@ from tests.perturbations.series import figures, series_of
 from tests.perturbations.spec import HELD_OUT, WORLDS, draw_spec
 from tests.perturbations.tables import metrics
 from tests.perturbations.text import written
+from tests.perturbations.text_shapes import text_shapes
 from tests.perturbations.truth import Effect, draw_trial, make_trial, whitened
 
 ALL_WORLDS = (*WORLDS, *HELD_OUT)
@@ -374,3 +375,62 @@ def test_rollouts_that_are_left_out_for_another_reason_have_no_weight() -> None:
     assert effect is not None and effect.mean(np.arange(40) >= 20) == pytest.approx(0.5, abs=0.06)
     c, stale = trial.run.c, trial.run.values["discard_reason"].index("stale")
     assert not np.nan_to_num(c["update_share"])[c["discard_reason"] == stale].any()
+
+
+def test_how_much_three_rollouts_carry_is_read_from_the_rows_that_have_a_share() -> None:
+    run = compute(Run(draw_spec("agent", 6, 20), 0, ()))
+    carried = figures(run, Series("update/top3_share", None, "mean"), ())
+    share, step = run.c["update_share"], run.c["step"]
+    assert carried is not None
+    for one in range(20):
+        known = np.sort(share[(step == one) & run.train & (share >= 0)])
+        assert carried.value[one] == pytest.approx(known[-3:].sum() / known.sum())
+    shorter = compute(Run(draw_spec("agent", 6, 20), 0, ()))
+    shorter.c["update_share"][np.flatnonzero((step == 5) & run.train)[3:]] = np.nan
+    few = figures(shorter, Series("update/top3_share", None, "mean"), ())
+    assert few is not None and np.isnan(few.value[5]) and np.isfinite(few.value[6])
+    assert figures(run, Series("update/top3_share", "3", "share"), ()) is None
+
+
+def test_a_covariance_grows_with_the_reward_and_a_correlation_does_not() -> None:
+    small, large = (compute(Run(draw_spec("long code", 3, 20), 0, ())) for _ in range(2))
+    large.c["reward"] = 3 * large.c["reward"]
+    for name, ratio in (("covariance", 3.0), ("correlation", 1.0)):
+        was, now = (figures(run, Series("n_sampled", None, name), ()) for run in (small, large))
+        assert was is not None and now is not None
+        assert now.value == pytest.approx(ratio * was.value) and np.isfinite(was.value).all()
+
+
+def test_no_size_is_measured_on_a_series_that_judges_entries_alone() -> None:
+    sized = set(series_of(compute(Run(draw_spec("agent", 6, 20), 0, ()))))
+    assert Series("n_sampled", None, "correlation") in sized
+    assert not {one for one in sized if one.statistic == "covariance"}
+    assert not {one for one in sized if one.column.startswith(("written/", "update/", "group/prompts"))}
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "value", "holds"),
+    [
+        ("written/script", "so it is", "Latin", 1),
+        ("written/script", "so это is it", "Latin with Cyrillic", 1),
+        ("written/script", "so это is it", "Cyrillic with Latin", 0),
+        ("written/script", "so это is it", "Latin", 0),
+        ("written/script", "we see 方程 here", "Latin with Chinese or Japanese", 1),
+        ("written/answer", "#### 3", "hashes", 1),
+        ("written/answer", "The answer is \\boxed{3}.", "boxed", 1),
+        ("written/answer", "The answer is \\boxed{3}.", "final answer", 0),
+        ("written/answer", "**Final answer:** 3", "final answer", 1),
+        ("written/refusal", "I'm sorry, no", "refusal", 1),
+        ("written/refusal", "I can read it", "refusal", 0),
+    ],
+)
+def test_a_text_is_of_a_shape(column: str, text: str, value: str, holds: int) -> None:
+    found = text_shapes([text], column, value)
+    assert found is not None and found.tolist() == [holds]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("written/script", "Klingon"), ("written/answer", None), ("written/mood", "glad")]
+)
+def test_a_text_of_a_shape_that_is_not_known_has_no_truth(column: str, value: str | None) -> None:
+    assert text_shapes(["so"], column, value) is None
