@@ -51,6 +51,7 @@ from rollout_traces.analysis.screen import (
     scan,
 )
 from rollout_traces.analysis.slow_change import (
+    OfAll,
     beside_learning,
     came_or_went,
     drift_of_run,
@@ -137,8 +138,10 @@ def _search(
     n, basis = len(panel.steps), constant_basis(panel)
     may_drift = _may_drift(panel)
     noise = replace(noise, variance=noise.variance.copy())
+    whole, of_whole = panel, noise
+    of_all: OfAll = ()
     if learning is not None:
-        panel, noise, basis = beside_learning(panel, noise, basis)
+        panel, noise, basis, of_all = beside_learning(whole, of_whole, basis)
     kept: list[Moved] = []
     rests: list[np.ndarray] = []
     aside = 0
@@ -148,16 +151,16 @@ def _search(
         moves = bool(best.log_p[at] <= limit[at])
         learner = at if may_be_learned(panel, panel.parts[at]) or panel.parts[0] else 0
         if learning is None and may_drift and may_be_learned(panel, panel.parts[learner]):
-            smooth = beside_learning(panel, noise, basis)
+            smooth = beside_learning(whole, of_whole, basis, of_all)
             is_slow = (
                 not came_or_went(panel, [learner], best.template(learner, n))
                 and learning_is_likelier(panel, noise, basis, best, learner)
                 if best.log_p[learner] <= limit[learner]
-                else not moves and _moves_beside(*smooth, limit)
+                else not moves and _moves_beside(*smooth[:3], limit)
             )
             if is_slow:
                 learning = drift_of_run(panel, noise, basis, learner)
-                panel, noise, basis = smooth
+                panel, noise, basis, of_all = smooth
                 continue
         if not moves:
             break
@@ -183,9 +186,10 @@ def _search(
                 kept[kept.index(of)] = replace(of, is_sure=True)
         else:
             kept.append(found)
-        if found.chosen.values == () and panel.parts[0] == ():
-            panel, noise = less_of_all(panel, noise, basis, rows, panel.beside_rest)
         basis = beside(basis, rows)
+        if found.chosen.values == () and panel.parts[0] == ():
+            of_all = (*of_all, (slice(basis.shape[1] - len(rows), basis.shape[1]), panel.beside_rest))
+            panel, noise = less_of_all(whole, of_whole, basis, of_all)
         if found.chosen.values == ():  # which is not in what a part does beside the rest
             basis[panel.beside_rest, -len(rows) :] = 0.0
     others = [each for each in kept if stands(each, basis, rests)]

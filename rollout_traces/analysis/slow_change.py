@@ -63,38 +63,48 @@ def with_curve(basis: np.ndarray) -> np.ndarray:
     return beside(basis, polynomials(basis.shape[-1], DRIFT_DEGREE)[1:])
 
 
-def beside_learning(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Panel, Noise, np.ndarray]:
+OfAll = tuple[tuple[slice, np.ndarray], ...]
+"""What all rows do that parts do too: rows of a basis, and bool [S], which series."""
+
+
+def beside_learning(
+    panel: Panel, noise: Noise, basis: np.ndarray, of_all: OfAll = ()
+) -> tuple[Panel, Noise, np.ndarray, OfAll]:
     """The series beside what a policy learns: a curve of its own, or that of all rows where a part learns nothing of its own.
 
     Args:
-        panel, noise: the series.
+        panel, noise: the series as they are.
         basis: float [S, K, T], what they do without learning.
+        of_all: what all rows do already.
     """
     smooth = with_curve(basis)
     follows = np.asarray([not may_be_learned(panel, part) for part in panel.parts])
     if panel.parts[0] != () or not follows.any():
-        return panel, noise, smooth
-    unlearned, noise = less_of_all(panel, noise, basis, smooth[0, basis.shape[1] :], follows)
-    smooth[follows, basis.shape[1] :] = 0.0
-    return unlearned, noise, smooth
+        return *less_of_all(panel, noise, smooth, of_all), smooth, of_all
+    curve = slice(basis.shape[1], None)
+    of_all = (*of_all, (slice(basis.shape[1], smooth.shape[1]), follows))
+    unlearned = less_of_all(panel, noise, smooth, of_all)
+    smooth[follows, curve] = 0.0
+    return *unlearned, smooth, of_all
 
 
-def less_of_all(
-    panel: Panel, noise: Noise, basis: np.ndarray, rows: np.ndarray, follows: np.ndarray
-) -> tuple[Panel, Noise]:
+def less_of_all(panel: Panel, noise: Noise, basis: np.ndarray, of_all: OfAll) -> tuple[Panel, Noise]:
     """Parts less what all rows do, as far as it is in them still.
 
     Args:
-        panel, noise: the series, that of all rows first.
-        basis: float [S, K, T], what they do beside it.
-        rows: float [L, T], what all do.
-        follows: bool [S], which series do it too.
+        panel, noise: the series as they are, that of all rows first.
+        basis: float [S, K, T], what they do.
+        of_all: which of it all do, all of which is fitted together.
     """
+    if not of_all:
+        return panel, noise
     w = whitened(noise.clipped[:1], noise.at(np.asarray([0])), basis[:1])
-    white = w.apply(np.concatenate([basis[0], rows])[None])[0]
     y = w.apply(np.where(np.isfinite(noise.clipped[:1]), noise.clipped[:1], 0.0))[0]
-    size = np.linalg.lstsq(white.T, y, rcond=None)[0][basis.shape[1] :]
-    shared = np.where(follows, 1 - panel.control, 0.0)[:, None] * (size @ rows)
+    size = np.linalg.lstsq(w.apply(basis[:1])[0].T, y, rcond=None)[0]
+    shared = sum(
+        np.where(follows, 1 - panel.control, 0.0)[:, None] * (size[rows] @ basis[0, rows])
+        for rows, follows in of_all
+    )
     return replace(panel, values=panel.values - shared), replace(noise, clipped=noise.clipped - shared)
 
 
