@@ -180,18 +180,18 @@ def _search(
         if of is not None:
             aside += 1
             rests += list(rows)
-            if (
-                is_sure and not slow and found.located.z * of.located.z > 0
-            ):  # a jump over two steps or three is one
+            # a jump over two steps or three is one
+            if is_sure and not slow and found.located.z * of.located.z > 0:
                 kept[kept.index(of)] = replace(of, is_sure=True)
         else:
             kept.append(found)
         basis = beside(basis, rows)
-        if found.chosen.values == () and panel.parts[0] == ():
-            of_all = (*of_all, (slice(basis.shape[1] - len(rows), basis.shape[1]), panel.beside_rest))
-            panel, noise = less_of_all(whole, of_whole, basis, of_all)
         if found.chosen.values == ():  # which is not in what a part does beside the rest
-            basis[panel.beside_rest, -len(rows) :] = 0.0
+            new = slice(basis.shape[1] - len(rows), basis.shape[1])
+            if panel.parts[0] == ():
+                of_all = (*of_all, (new, panel.beside_rest))
+                panel, noise = less_of_all(whole, of_whole, basis, of_all)
+            basis[panel.beside_rest, new] = 0.0
     others = [each for each in kept if stands(each, basis, rests)]
     learned = [] if learning is None or not is_needed(learning, others) else [since_it_bent(learning, others)]
     for bent in learned:

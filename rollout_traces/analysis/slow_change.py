@@ -81,20 +81,20 @@ def beside_learning(
     follows = np.asarray([not may_be_learned(panel, part) for part in panel.parts])
     if panel.parts[0] != () or not follows.any():
         return *less_of_all(panel, noise, smooth, of_all), smooth, of_all
-    curve = slice(basis.shape[1], None)
-    of_all = (*of_all, (slice(basis.shape[1], smooth.shape[1]), follows))
+    curve = slice(basis.shape[1], smooth.shape[1])
+    of_all = (*of_all, (curve, follows))
     unlearned = less_of_all(panel, noise, smooth, of_all)
     smooth[follows, curve] = 0.0
     return *unlearned, smooth, of_all
 
 
 def less_of_all(panel: Panel, noise: Noise, basis: np.ndarray, of_all: OfAll) -> tuple[Panel, Noise]:
-    """Parts less what all rows do, as far as it is in them still.
+    """Parts less what all rows do, as far as it is in them still: fitted together, since a curve fitted alone holds a ramp beside it too.
 
     Args:
         panel, noise: the series as they are, that of all rows first.
         basis: float [S, K, T], what they do.
-        of_all: which of it all do, all of which is fitted together.
+        of_all: which of it all do.
     """
     if not of_all:
         return panel, noise

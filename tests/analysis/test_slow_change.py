@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from rollout_traces.analysis import diagnose
+from rollout_traces.analysis.curves import SeriesName
+from rollout_traces.analysis.detected_movement import beside, constant_basis
 from rollout_traces.analysis.diagnosis import Diagnosis
+from rollout_traces.analysis.noise import crude
+from rollout_traces.analysis.panel import Panel
+from rollout_traces.analysis.run_rows import RunRows
+from rollout_traces.analysis.scan import Template
+from rollout_traces.analysis.slow_change import beside_learning, less_of_all
 from tests.analysis.builders import steps, table
 from tests.analysis.test_movements import drawn, happens, logged, told
 
@@ -163,3 +170,45 @@ class TestFallsBesideLearning:
             30,
             "eval-rollout/stop_reason length",
         )
+
+
+def all_and_a_host(of_all: np.ndarray, of_host: np.ndarray) -> Panel:
+    """A measure of all rows and of one host, of which more than half of what the others do is taken off already."""
+    n = len(of_all)
+    rows = RunRows(
+        np.arange(n),
+        np.arange(n),
+        np.arange(n),
+        {"extra/host": (np.zeros(n, int), ["h1"])},
+        of_prompts={"extra/host": False},
+    )
+    many, values = np.full((2, n), 40.0), np.stack([of_all, of_host])
+    name = SeriesName("reward")
+    return Panel(
+        np.arange(n),
+        (name, name),
+        ((), (("extra/host", "h1"),)),
+        values,
+        np.full((2, n), 1e-4),
+        many,
+        many,
+        ("", ""),
+        values,
+        np.full(2, np.nan),
+        rows,
+        control=np.asarray([0.0, 0.6]),
+    )
+
+
+def test_a_host_does_not_move_where_all_learn_late_whose_curve_alone_would_hold_the_rise_too():
+    """Seen once: a curve and then a rise beside it were taken off one by one, so that a host fell by what was taken twice."""
+    n = 40
+    t = np.arange(n)
+    late = 0.3 * Template("ramp", 21, 34).over(n) + 0.002 * t
+    panel = all_and_a_host(0.6 + late, 0.65 + 0.4 * late)
+    noise = crude(panel.values, panel.errors)
+    _, _, basis, of_all = beside_learning(panel, noise, constant_basis(panel))
+    basis = beside(basis, Template("ramp", 21, 34).over(n)[None])
+    of_all = (*of_all, (slice(basis.shape[1] - 1, basis.shape[1]), panel.beside_rest))
+    left, _ = less_of_all(panel, noise, basis, of_all)
+    assert np.ptp(left.values[1]) < 0.01 < 0.1 < np.ptp(panel.values[1])
