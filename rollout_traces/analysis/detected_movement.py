@@ -188,9 +188,11 @@ def is_rest_of(found: Moved, other: Moved) -> bool:
         return False
     both_last = one.kind != "window" and two.kind != "window" and found.located.z * other.located.z > 0
     of_all = both_last and not other.chosen.values
-    if not of_all and abs(found.located.z) >= RESIDUE * abs(other.located.z):
-        return False
     n = len(found.panel.steps)
+    # how a run starts is no ramp, and what that leaves may be nearly as large
+    least = 1.0 if two.kind == "ramp" and two.start <= min(WARM_UP, n // 4) else RESIDUE
+    if not of_all and abs(found.located.z) >= least * abs(other.located.z):
+        return False
     if two.start == 0 and two.stop == n:  # slow change over the run has no edge
         return False
     reach = max(NEAR_EDGE, (two.stop - two.start) // NEAR_EDGE)

@@ -61,6 +61,11 @@ class TestHealthy:
         assert not [d for d in told if d.severity == "error"]
         assert len(told) <= 1
 
+    def test_how_samples_get_older_at_first_leaves_no_level_behind(self):
+        """Seen once: ages that reach their level in three steps are no ramp, and what one left of them was an error."""
+        told = diagnose(of_story(write_run(6, "sigmoid")), "run").diagnoses
+        assert [d.severity for d in told if d.series[0].column == "staleness_max"] == ["info"]
+
     @pytest.mark.slow
     @pytest.mark.parametrize("kind", list(KINDS))
     def test_every_kind_of_healthy_run_is_silent(self, kind):
