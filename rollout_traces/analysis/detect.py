@@ -25,6 +25,7 @@ from rollout_traces.analysis.noise import (
     Noise,
     clipped,
     fits_of,
+    likelihood_of_wandering,
     noise_of,
 )
 from rollout_traces.analysis.panel import Panel
@@ -197,6 +198,10 @@ def _search(
     for bent in learned:
         others = [each for each in others if stands(each, beside(basis, rows_of_basis(bent)), rests)]
         others = [replace(each, drift=each.drift or goes_along(each, bent)) for each in others]
+    learned = [
+        replace(each, is_sure=each.drift or _is_beyond_noise(each, float(sure[each.chosen.at]), bent=True))
+        for each in learned
+    ]
     curves = polynomials(len(panel.steps), DRIFT_DEGREE if learned else 0)[1:]
     return learned + [from_its_end(each) for each in there_and_back(others, curves)]
 
@@ -237,10 +242,11 @@ def _set(panel: Panel, noise: Noise, located: Located, sure: float) -> Moved:
     )
 
 
-def _is_beyond_noise(found: Moved, sure: float) -> bool:
+def _is_beyond_noise(found: Moved, sure: float, bent: bool = False) -> bool:
     """Tells whether a movement of several steps is hardly the series' noise, of whatever spread and memory; of a spike this cannot be told.
 
     By the likelihood with and without it, beside a level or, of what may be learned, a slow drift, whichever is likelier (Wilks 1938).
+    What is logged may go on from where it is instead, which alone is looked at where slow change was `bent`.
     """
     template, n = found.template, len(found.panel.steps)
     if template.kind == "window" and template.stop - template.start <= SPIKE:
@@ -260,6 +266,9 @@ def _is_beyond_noise(found: Moved, sure: float) -> bool:
     likely = noise_of(values, errors, fits)[1].reshape(2, len(slow))
     likely[:, 1:] -= DRIFT_DEGREE * np.log(n) / 2
     without, beside = likely.max(axis=1)
+    if is_logged(found.panel):
+        wanders = likelihood_of_wandering(values[0]) + len(others) * np.log(n) / 2
+        without = max(wanders, -np.inf if bent else without)
     gained = max(beside - without, 0.0)
     chance = float(np.log(n_tests(n)) + log_chance(np.sqrt(2 * gained), np.asarray(np.inf)))
     return chance <= _lasting(found, sure, float(fits.remembers[len(slow) + likely[1].argmax()]))

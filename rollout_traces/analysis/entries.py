@@ -121,9 +121,10 @@ LEAP = 10.0
 
 
 def _leaps(found: Moved) -> bool:
-    """Tells whether a setting is many times what it was; that it is a small part of it, as in stages of a schedule, may well be meant."""
-    before, after, _ = levels_of(found)
-    return bool(before and after) and abs(after or 0.0) > LEAP * abs(before or 0.0)
+    """Tells whether a setting is many times what it ever was, as after no restart of a schedule; that it is a small part of it, as in stages of one, may well be meant."""
+    _, after, _ = levels_of(found)
+    earlier = np.abs(found.panel.levels[0, : found.template.start])
+    return bool(earlier.any() and abs(after or 0.0) > LEAP * earlier.max())
 
 
 def _is_lost(panel: Panel) -> bool:

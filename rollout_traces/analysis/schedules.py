@@ -40,6 +40,8 @@ def setting_changes(panel: Panel) -> list[Located] | None:
         return []
     if is_logged(panel) and is_setting(levels_T[None])[0] and is_occasional(levels_T):
         return None
+    if is_logged(panel) and is_adapted(levels_T):
+        return []
     return changes_of(*jumps_of(levels_T)) if has_no_noise(levels_T) else None
 
 
@@ -95,6 +97,21 @@ def is_steered(values_T: np.ndarray) -> bool:
     by = np.diff(values_T)
     both_ways = min((by > 0).sum(), (by < 0).sum()) >= BESIDE
     return bool(both_ways and np.median(np.abs(np.diff(by))) <= SMOOTH * np.median(np.abs(by)))
+
+
+def is_adapted(values_T: np.ndarray) -> bool:
+    """Tells whether a number changes again and again by the same factor, both ways, as a coefficient does that a controller multiplies.
+
+    Args:
+        values_T: float [T], without gaps.
+    """
+    by = np.diff(np.log(values_T)) if values_T.min() > 0 else np.empty(0)
+    size = np.abs(by[np.abs(by) > OF_LEVEL])
+    if len(size) <= MOST_CHANGES or by.min() > 0 or by.max() < 0:
+        return False
+    usual, (second, largest) = np.median(size), np.sort(size)[-2:]
+    alike = np.abs(size - usual) <= OF_LEVEL * usual
+    return bool(alike.mean() > 1 / 2 and largest <= JUMPS * second)
 
 
 def jumps_of(values_T: np.ndarray) -> tuple[np.ndarray, float]:
