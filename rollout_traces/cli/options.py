@@ -20,7 +20,7 @@ import orjson
 import typer
 
 from rollout_traces.errors import StoreError
-from rollout_traces.model.private_files import make_folder
+from rollout_traces.model.private_files import make_folder, replace_file
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -322,9 +322,7 @@ def remember(name: str, option: str = "--project") -> None:
     path = _file()
     with contextlib.suppress(OSError):
         make_folder(path.parent)
-        unfinished = path.with_suffix(".unfinished")
-        unfinished.write_bytes(orjson.dumps(places))
-        unfinished.replace(path)
+        replace_file(path, orjson.dumps(places))
 
 
 def remembered() -> list[Place]:

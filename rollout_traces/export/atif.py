@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 
 from rollout_traces.export.rows import ExportQuery, empty_folder, records
-from rollout_traces.model.plain_values import plain
+from rollout_traces.model.plain_values import from_json, plain
 from rollout_traces.model.text import short_hash
 from rollout_traces.trace.conversion import with_thinking_apart
 
@@ -112,10 +112,7 @@ def _call(call: Mapping[str, Any], at: int) -> dict[str, Any]:
     function = call.get("function") or {}
     arguments = function.get("arguments")
     if isinstance(arguments, str):
-        try:
-            arguments = orjson.loads(arguments or "{}")
-        except orjson.JSONDecodeError:
-            arguments = {"text": arguments}
+        arguments = from_json(arguments or "{}", {"text": arguments})
     return {
         "tool_call_id": str(call.get("id") or f"call_{at}"),
         "function_name": str(function.get("name") or ""),

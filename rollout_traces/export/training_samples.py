@@ -15,6 +15,7 @@ import orjson
 from rollout_traces.decode.messages import text_of
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.export.rows import ExportQuery, found
+from rollout_traces.model.plain_values import from_json
 from rollout_traces.model.text import IDENTITY_BYTES, short_hash
 from rollout_traces.trace.conversion import TraceRecord, read_transcript, with_thinking_apart
 
@@ -238,12 +239,8 @@ def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = dict(call.get("function") or {})
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        try:
-            function["arguments"] = orjson.loads(arguments)
-        except orjson.JSONDecodeError:
-            function["arguments"] = arguments
+    if isinstance(arguments := function.get("arguments"), str):
+        function["arguments"] = from_json(arguments, arguments)
     return {**call, "function": function}
 
 

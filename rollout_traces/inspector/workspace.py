@@ -394,6 +394,16 @@ def as_json(answer: Any) -> bytes:
     return orjson.dumps(answer, default=str, option=_OPTIONS)
 
 
+def check_part(after: int, limit: int, most: int) -> None:
+    """Refuses a part of a list that is none.
+
+    Raises:
+        StoreError: it begins before the first entry, or holds none or too many.
+    """
+    if after < 0 or not 1 <= limit <= most:
+        raise StoreError(f"after: 0 or more; limit: 1 to {most}. Seen {after} and {limit}.")
+
+
 def seen(value: object) -> str:
     """Quotes the beginning of what was sent, for a refusal."""
     return repr(str(value)[:BRIEF])

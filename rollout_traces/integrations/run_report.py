@@ -16,6 +16,7 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rollout_traces.model.private_files import replace_file
 from rollout_traces.model.units import MS
 
 FOLDER = "ROLLOUT_TRACES_RUN_REPORT"
@@ -84,10 +85,8 @@ def write() -> None:
     folder = os.environ.get(FOLDER)
     if not folder:
         return
-    path = Path(folder) / f"{os.getpid()}.json"
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps([asdict(report) for report in _reports.values()]))
-    new.replace(path)
+    said = json.dumps([asdict(report) for report in _reports.values()])
+    replace_file(Path(folder) / f"{os.getpid()}.json", said.encode())
 
 
 def environment() -> dict[str, str]:

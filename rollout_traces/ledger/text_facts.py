@@ -12,8 +12,8 @@ from http import HTTPStatus
 from typing import Any
 
 import numpy as np
-import orjson
 
+from rollout_traces.model.plain_values import from_json
 from rollout_traces.model.transcript import Transcript, Turn
 
 _OPENS_AS_FAILURE = re.compile(
@@ -79,10 +79,7 @@ def _parse(content: str) -> Mapping[str, Any] | None:
     text = content.strip()
     if not text.startswith("{") or not text.endswith("}") or len(text) > JSON_LIMIT:
         return None
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
+    value = from_json(text)
     return value if isinstance(value, dict) else None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import orjson
 
 from rollout_traces.errors import text_of
 from rollout_traces.model.text import encodable
@@ -81,6 +82,14 @@ def _not_finite(value: float) -> str | None:
     if math.isnan(value):
         return None
     return "Infinity" if value > 0 else "-Infinity"
+
+
+def from_json(text: str | bytes, otherwise: Any = None) -> Any:
+    """Reads the value that a JSON text holds; `otherwise` where it is none."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return otherwise
 
 
 def finite_or_text(value: Any) -> Any:

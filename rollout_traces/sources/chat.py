@@ -13,6 +13,8 @@ from typing import Any
 
 import orjson
 
+from rollout_traces.model.plain_values import from_json
+
 ROLES = ("system", "user", "assistant", "tool")
 _ROLE_NAMES = {
     "human": "user",
@@ -190,10 +192,7 @@ def _says_failed(result: Mapping[str, Any]) -> bool:
 
 def _call_in_text(text: str) -> Mapping[str, Any]:
     """A call that is written as JSON text."""
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        value = None
+    value = from_json(text)
     return value if isinstance(value, Mapping) else {"name": "", "arguments": text}
 
 

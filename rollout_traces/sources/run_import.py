@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 
 from rollout_traces.decode.decoder import TranscriptDecoder
 from rollout_traces.logger.attempts import attempts_of
 from rollout_traces.logger.rollout_logger import RolloutLogger
+from rollout_traces.model.plain_values import from_json
 from rollout_traces.model.text import IDENTITY_BYTES, short_hash
 from rollout_traces.model.units import KB, MB, MINUTE
 from rollout_traces.sources.base import FileReading, Found
@@ -212,11 +212,8 @@ def _with_parsed_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
     calls = []
     for call in message.get("tool_calls") or ():
         function = dict(call.get("function") or {})
-        if isinstance(function.get("arguments"), str):
-            try:
-                function["arguments"] = orjson.loads(function["arguments"] or "{}")
-            except orjson.JSONDecodeError:
-                function["arguments"] = {"text": function["arguments"]}
+        if isinstance(text := function.get("arguments"), str):
+            function["arguments"] = from_json(text or "{}", {"text": text})
         calls.append({**call, "function": function})
     return {**message, **({"tool_calls": calls} if calls else {})}
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.bounded_reading import MOST_IDLE, on_disk, read, schema_of
-from rollout_traces.model.private_files import make_folder
+from rollout_traces.model.private_files import make_folder, replace_file
 from rollout_traces.store import manifest
 from rollout_traces.store.columns import (
     ALWAYS,
@@ -65,9 +65,7 @@ class ExportIndex(Index):
             if copy.exists() and stamp.exists() and stamp.read_text() == file.stamp:
                 continue
             make_folder(copy.parent)
-            unfinished = copy.with_suffix(".unfinished")
-            unfinished.write_bytes(self.export.folder.read(file.path))
-            unfinished.replace(copy)
+            replace_file(copy, self.export.folder.read(file.path))
             stamp.write_text(file.stamp)
         for copy in folder.rglob("*.parquet") if folder.is_dir() else ():
             if copy.relative_to(folder).as_posix() not in there:

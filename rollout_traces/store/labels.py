@@ -24,8 +24,9 @@ import orjson
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
-from rollout_traces.model.private_files import open_file, take_folder, why_not_believed, write_file
-from rollout_traces.model.text import BRIEF, fresh_name
+from rollout_traces.model.plain_values import from_json
+from rollout_traces.model.private_files import open_file, replace_file, take_folder, why_not_believed
+from rollout_traces.model.text import BRIEF
 from rollout_traces.model.transcript import Transcript
 from rollout_traces.model.units import MB
 from rollout_traces.store.columns import LABELLED, type_of
@@ -138,10 +139,7 @@ def read_entry(line: bytes) -> Entry | None:
     """The entry of a line; None where it is none, such as one that a full disk cut."""
     if len(line) > LARGEST:
         return None
-    try:
-        found = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return None
+    found = from_json(line)
     return _entry(found) if isinstance(found, Mapping) else None
 
 
@@ -249,7 +247,6 @@ class LabelLog:
         """
         if not self.path.exists():
             return 0
-        rest = self.path.with_name(f".{self.path.name}.{fresh_name()}")
         try:
             fd = self._locked()
             try:
@@ -258,12 +255,10 @@ class LabelLog:
                     line for line in lines if (e := read_entry(line)) is None or e.rollout not in rollouts
                 ]
                 if len(kept) < len(lines):
-                    write_file(rest, b"".join(kept))
-                    rest.replace(self.path)
+                    replace_file(self.path, b"".join(kept))
             finally:
                 os.close(fd)
         except OSError as error:
-            rest.unlink(missing_ok=True)
             raise StoreError(f"labels: {self.path} cannot be written ({error.strerror}).") from error
         return len(lines) - len(kept)
 

@@ -9,10 +9,10 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
+from rollout_traces.model.plain_values import from_json
 from rollout_traces.store.asking import EVERYTHING, Steps
 from rollout_traces.store.logged_tables import is_row_of_table
 from rollout_traces.store.source import LocalSource
@@ -291,11 +291,7 @@ def _files_of_run(own: Path, name: str) -> Iterator[Path]:
 
 def _files_in(own: Path, texts: Collection[str | bytes | None]) -> Iterator[Path]:
     for text in texts:
-        try:
-            read = orjson.loads(text or b"null")
-        except orjson.JSONDecodeError:
-            continue
-        for name in _paths(read):
+        for name in _paths(from_json(text or b"null")):
             path = _inside(own, own.parent / name)
             if path is not None:
                 yield path

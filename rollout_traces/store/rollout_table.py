@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollout_traces.errors import StoreError
-from rollout_traces.model.private_files import write_file
+from rollout_traces.model.private_files import replace_file
 from rollout_traces.model.text import fresh_name
 from rollout_traces.store.columns import (
     ALWAYS,
@@ -89,15 +89,10 @@ def write_segment(folder: Path, table: pa.Table) -> tuple[Path, int]:
         The file, and the CRC-32 of its bytes.
     """
     path = folder / f"{fresh_name()}{SUFFIX}"
-    unfinished = path.with_suffix(".unfinished")
     buffer = pa.BufferOutputStream()
     pq.write_table(table, buffer, compression="zstd", row_group_size=ROW_GROUP, store_schema=False)
     content = buffer.getvalue().to_pybytes()
-    try:
-        write_file(unfinished, content)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    replace_file(path, content)
     return path, zlib.crc32(content)
 
 
@@ -122,7 +117,7 @@ def remove_unknown(folder: Path, known: Sequence[Path]) -> None:
     """Removes the files of a folder that no manifest knows, left by a process that was killed."""
     kept = {path.name for path in known}
     for path in folder.iterdir() if folder.is_dir() else ():
-        if path.suffix in (SUFFIX, ".unfinished") and path.name not in kept:
+        if SUFFIX in path.name and path.name not in kept:
             with suppress(OSError):
                 path.unlink()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -233,15 +232,6 @@ class Group:
         """Mean of the known rewards."""
         known = [reward for reward in self.rewards if reward is not None]
         return sum(known) / len(known) if known else None
-
-    @property
-    def reward_std(self) -> float | None:
-        """Population standard deviation of the known rewards."""
-        known = [reward for reward in self.rewards if reward is not None]
-        if not known:
-            return None
-        mean = sum(known) / len(known)
-        return math.sqrt(sum((reward - mean) ** 2 for reward in known) / len(known))
 
 
 @dataclass(frozen=True)

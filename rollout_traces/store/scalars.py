@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from rollout_traces.errors import StoreError, extra
-from rollout_traces.model.plain_values import NOT_FINITE
+from rollout_traces.model.plain_values import NOT_FINITE, from_json
 from rollout_traces.store.source import Source
 from rollout_traces.trace.conversion import ATTEMPT_KEY
 
@@ -160,10 +158,7 @@ def _logged(
 
 def _add(values: dict[str, dict[str, dict[int, float]]], step: int, text: str | bytes) -> bool:
     """Adds the numbers of one row; False when it is damaged."""
-    try:
-        logged = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return False
+    logged = from_json(text)
     if type(step) is not int or not isinstance(logged, dict):
         return False
     attempt = logged.get(ATTEMPT_KEY)

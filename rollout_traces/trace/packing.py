@@ -16,7 +16,7 @@ import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.packed_arrays import check_count, damage_said, pack_text, unpack_text
-from rollout_traces.model.plain_values import plain
+from rollout_traces.model.plain_values import from_json, plain
 from rollout_traces.model.transcript import INT_TRACKS, TokenTrack, ToolCall, Transcript, Turn
 
 MASKS = ("loss_mask", "response_mask", "special")
@@ -137,10 +137,7 @@ def _says(stored: Mapping[str, Any], call: ToolCall) -> bool:
     """True when the stored message gives the call's id and arguments back."""
     if not call.parsed or stored["id"] != call.id:
         return False
-    try:
-        return orjson.loads(stored["function"]["arguments"]) == call.arguments
-    except orjson.JSONDecodeError:
-        return False
+    return bool(from_json(stored["function"]["arguments"], ...) == call.arguments)
 
 
 def _unpack_turn(entry: Mapping[str, Any], message: Mapping[str, Any], n_tokens: int) -> Turn:

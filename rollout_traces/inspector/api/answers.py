@@ -29,6 +29,7 @@ from rollout_traces.inspector.workspace import (
     ProjectView,
     SplitView,
     Workspace,
+    check_part,
     seen,
     taken,
 )
@@ -340,8 +341,7 @@ def flips(view: EvaluationView, first: int, last: int) -> FlipListAnswer:
 
 def label_lines(view: ProjectView, after: int = 0, limit: int = MOST_LINES) -> LabelLinesAnswer:
     """The lines of a project's file of labels, in their order: what another copy of it lacks."""
-    if after < 0 or not 1 <= limit <= MOST_LINES:
-        raise StoreError(f"after: 0 or more; limit: 1 to {MOST_LINES}. Seen {after} and {limit}.")
+    check_part(after, limit, MOST_LINES)
     lines = view.store.labels.lines()
     behind = after + limit
     return LabelLinesAnswer(

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, create_model
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from rollout_traces.errors import RolloutTracesError, StoreError
+from rollout_traces.errors import RolloutTracesError
 from rollout_traces.inspector.guard import error_response
 from rollout_traces.inspector.registry import PARTS, READ, SENT
 from rollout_traces.inspector.workspace import (
@@ -25,6 +25,7 @@ from rollout_traces.inspector.workspace import (
     answer_of,
     as_json,
     as_plain,
+    check_part,
     parameters,
 )
 from rollout_traces.model.text import listed
@@ -86,8 +87,7 @@ def part_of(answer: Any, paths: tuple[str, ...], after: int, limit: int) -> Any:
     Raises:
         StoreError: the part is none.
     """
-    if after < 0 or not 1 <= limit <= MOST:
-        raise StoreError(f"after: 0 or more; limit: 1 to {MOST}. Seen {after} and {limit}.")
+    check_part(after, limit, MOST)
     found = as_plain(answer)
     n = 0
     for path in paths:

@@ -25,6 +25,7 @@ from rollout_traces.inspector.access import who_asks
 from rollout_traces.inspector.pages.figures import Card, sample_card
 from rollout_traces.inspector.pages.labels import TAKES_NONE
 from rollout_traces.inspector.workspace import SplitView
+from rollout_traces.model.plain_values import from_json
 from rollout_traces.model.private_files import make_folder, open_file
 from rollout_traces.store import TraceRow
 
@@ -251,11 +252,7 @@ class IncidentMarks:
         except OSError:
             return
         for line in text.splitlines():
-            try:
-                read = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                continue
-            if isinstance(read, dict):
+            if isinstance(read := from_json(line), dict):
                 yield read
 
 

@@ -29,7 +29,7 @@ from rollout_traces.inspector.pages.figures import (
 from rollout_traces.inspector.pages.incidents import RunAlarms, cards, run_alarms
 from rollout_traces.inspector.pages.labels import labels
 from rollout_traces.inspector.payload import rollout_payload
-from rollout_traces.inspector.workspace import Names, ProjectView, SplitView, seen
+from rollout_traces.inspector.workspace import Names, ProjectView, SplitView, check_part, seen
 from rollout_traces.store import Group, RowPage, TraceRow
 from rollout_traces.store.query.nodes import Name
 from rollout_traces.store.query.parser import parse_sort
@@ -210,8 +210,7 @@ def tokens(view: ProjectView, id: str, after: int = 0, limit: int = MOST_TOKENS)
     Raises:
         StoreError: there is no such rollout, or its tokens are unobserved.
     """
-    if after < 0 or not 1 <= limit <= MOST_TOKENS:
-        raise StoreError(f"after: 0 or more; limit: 1 to {MOST_TOKENS}. Seen {after} and {limit}.")
+    check_part(after, limit, MOST_TOKENS)
     trace_id = view.store.find(id)
     transcript = view.store.transcript(trace_id)
     if transcript is None or not len(transcript.tokens):
