@@ -149,7 +149,7 @@ class TestSegments:
     def test_what_a_killed_process_left_behind_goes(self, trackio_dir: Path) -> None:
         write_step(make_ledger([[0.0]], step=0), (0,))
         store = open_store(PROJECT)
-        left = [store.index_path / "segments" / name for name in ("a.parquet", "b.unfinished")]
+        left = [store.index_path / "segments" / name for name in ("a.parquet", ".b.parquet.4711-0a1b2c")]
         for path in left:
             path.write_bytes(b"cut sh")
         write_step(make_ledger([[0.0]], step=1), (0,))
