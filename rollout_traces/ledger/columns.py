@@ -222,42 +222,6 @@ def any_known(name: str, column: np.ndarray) -> bool:
     return any(value is not None for value in column.tolist())
 
 
-def concatenate(ledgers: Sequence[Ledger]) -> Ledger:
-    """Stacks ledgers; a column that only some have is unknown in the others.
-
-    An extra that is of numbers in some and of texts in others is of texts; of whole numbers in some and of any
-    in others, of floats.
-    """
-    names = list(dict.fromkeys(name for ledger in ledgers for name in ledger.columns))
-    return Ledger({name: _stacked(name, ledgers) for name in names})
-
-
-def _stacked(name: str, ledgers: Sequence[Ledger]) -> np.ndarray:
-    having = [ledger.columns[name] for ledger in ledgers if name in ledger.columns]
-    kinds = {kind_of(name, column) for column in having}
-    kind: Kind = kinds.pop() if len(kinds) == 1 else "float" if kinds == {"int", "float"} else "text"
-    return np.concatenate(
-        [
-            _as_kind(ledger.columns[name], kind) if name in ledger.columns else _unknown(kind, ledger.n_rows)
-            for ledger in ledgers
-        ]
-    )
-
-
-def _as_kind(column: np.ndarray, kind: Kind) -> np.ndarray:
-    """A column as another kind that holds its values."""
-    if kind == "float" and column.dtype.kind == "i":
-        return np.where(column == NULL_INT, np.nan, column)
-    if kind != "text" or column.dtype == object:
-        return column
-    texts = np.empty(len(column), object)
-    unknown = (column == NULL_INT) | (column != column)
-    texts[:] = [
-        None if no else number_text(v) for v, no in zip(column.tolist(), unknown.tolist(), strict=True)
-    ]
-    return texts
-
-
 def number_text(value: float) -> str:
     """A number among texts: the same for 1, 1.0 and True, as JSON has it, infinities too."""
     if isinstance(value, float) and not value.is_integer():

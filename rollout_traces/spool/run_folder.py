@@ -65,7 +65,6 @@ class RunManifest:
         options: the worker's settings, plain values.
         decoding: settings for decoding in addition to the tokenizer, plain values.
         has_tokenizer: whether `tokenizer/` is complete.
-        world_size: ranks that hand over to this run.
         version: of these fields.
     """
 
@@ -80,7 +79,6 @@ class RunManifest:
     options: Mapping[str, Any] = field(default_factory=dict)
     decoding: Mapping[str, Any] = field(default_factory=dict)
     has_tokenizer: bool = False
-    world_size: int = 1
     version: int = MANIFEST_VERSION
 
     @property

@@ -16,7 +16,7 @@ from rollout_traces.ledger.build import (
     complete_from_transcripts,
     normalise_stop_reason,
 )
-from rollout_traces.ledger.columns import COLUMNS, NULL_INT, Ledger, concatenate, pack, unpack
+from rollout_traces.ledger.columns import COLUMNS, NULL_INT, Ledger, pack, unpack
 from rollout_traces.metrics import rollout_metrics
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.spans import read_packed, unpacked
@@ -378,16 +378,11 @@ class TestNamedValues:
         far = 2**60 + 3
         ledger = unpack(pack(ledger_of(extras=[{"seed": far}, {"seed": 7}, {}])))
         assert [ledger.row(b).get("extra/seed") for b in range(3)] == [far, 7, None]
-        both = concatenate([ledger, ledger_of(extras=[{"seed": 0.5}] * 3)])
-        assert both.get("extra/seed")[[1, 3]].tolist() == [7.0, 0.5] and np.isnan(both.get("extra/seed")[2])
 
     def test_a_number_is_written_alike_among_texts_whatever_step_it_is_of(self):
         odd = [{"level": value} for value in (True, 1.0, 2.5, float("inf"), 10**15, "x")]
-        numbers = ledger_of(5, extras=odd[:5])
         together = ledger_of(6, extras=odd).get("extra/level").tolist()
         assert together == ["1", "1", "2.5", "Infinity", "1000000000000000", "x"]
-        beside = concatenate([numbers, ledger_of(1, extras=[{"level": "x"}])])
-        assert beside.get("extra/level").tolist() == together
 
     def test_an_infinite_number_is_one_and_not_unknown(self):
         ledger = unpack(
@@ -408,11 +403,6 @@ class TestNamedValues:
         assert np.array_equal(again.get("extra/level"), ledger.get("extra/level"), equal_nan=True)
         assert again.get("extra/topic").tolist() == ["sets", None, None]
         assert again.row(0)["extra/level"] == 3.0 and again.row(1)["extra/level"] is None
-
-    def test_numbers_of_one_part_and_texts_of_another_become_texts(self):
-        numbers, texts = ledger_of(extras=[{"x": 1}] * 3), ledger_of(extras=[{"x": "one"}] * 3)
-        joined = concatenate([numbers, texts, ledger_of()]).get("extra/x")
-        assert joined.tolist() == ["1"] * 3 + ["one"] * 3 + [None] * 3
 
 
 class TestEqualCompletions:

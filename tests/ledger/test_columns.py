@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rollout_traces.errors import StoreError
-from rollout_traces.ledger.columns import NULL_INT, Ledger, concatenate, kind_of, pack, unpack
+from rollout_traces.ledger.columns import NULL_INT, Ledger, kind_of, pack, unpack
 from rollout_traces.model import packed_arrays
 
 
@@ -82,10 +82,6 @@ class TestPacking:
 
 
 class TestColumns:
-    def test_a_column_that_only_one_part_has_is_unknown_in_the_other(self):
-        joined = concatenate([make_ledger(2), make_ledger(1).with_columns(n_turns=np.asarray([4]))])
-        assert joined.get("n_turns").tolist() == [NULL_INT, NULL_INT, 4]
-
     def test_an_absent_column_reads_as_unknown(self):
         ledger = make_ledger(2)
         assert np.isnan(ledger.get("advantage")).all()

@@ -104,7 +104,7 @@ class TestTheFolder:
         assert safe_name(text) == name
 
     def test_a_manifest_comes_back(self, folder):
-        written = RunManifest("p", "run", "1", config={"lr": 0.1}, server_url="http://x", world_size=2)
+        written = RunManifest("p", "run", "1", config={"lr": 0.1}, server_url="http://x")
         folder.write_manifest(written)
         assert folder.manifest() == written and written.remote == "http://x"
         assert RunManifest("p", "r", "1").remote is None
