@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from rollout_traces.errors import ConfigError
 from rollout_traces.model.batch import SPLITS
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 Severity = Literal["error", "warn", "info"]
 
@@ -176,17 +173,6 @@ class FlagSpec:
         return tuple(dict.fromkeys(name for names in lacking for name in names)) if all(lacking) else ()
 
 
-class FlagOptions(TypedDict, total=False):
-    """What else is said of a flag where it is registered: fields of `FlagSpec`."""
-
-    on_request: bool
-    splits: tuple[str, ...]
-    explained_by: tuple[str, ...]
-    of_group: bool
-    given: str
-    follows: tuple[str, ...]
-
-
 REGISTRY: dict[str, FlagSpec] = {}
 """Every known flag by name, in order of registration."""
 
@@ -198,7 +184,12 @@ def population_flag(
     severity: Severity,
     meaning: str,
     needs: tuple[str, ...] = (),
-    **about: Unpack[FlagOptions],
+    on_request: bool = False,
+    splits: tuple[str, ...] = SPLITS,
+    explained_by: tuple[str, ...] = (),
+    of_group: bool = False,
+    given: str = "",
+    follows: tuple[str, ...] = (),
 ) -> Callable[[PopulationDetector], PopulationDetector]:
     """Registers a detector that sees all rows without their text.
 
@@ -208,12 +199,20 @@ def population_flag(
         severity: `error`, `warn` or `info`.
         meaning: one sentence: when it fires.
         needs: inputs without which it is off.
-        **about: further fields of `FlagSpec`.
+        on_request: off until one of its thresholds is set.
+        splits: the splits it makes sense on.
+        explained_by: flags of the same row that are its cause: it is nested under them.
+        of_group: it speaks of the group.
+        given: the column that it is computed from.
+        follows: columns that it is a plain consequence of, see `FlagSpec`.
 
     Raises:
         ConfigError: the name is taken.
     """
-    return _registers(FlagSpec(name, family, severity, meaning, **about), "population", needs)
+    spec = FlagSpec(
+        name, family, severity, meaning, on_request, splits, explained_by, of_group, given, follows
+    )
+    return _registers(spec, "population", needs)
 
 
 def row_flag(
@@ -223,10 +222,18 @@ def row_flag(
     severity: Severity,
     meaning: str,
     needs: tuple[str, ...] = (),
-    **about: Unpack[FlagOptions],
+    on_request: bool = False,
+    splits: tuple[str, ...] = SPLITS,
+    explained_by: tuple[str, ...] = (),
+    of_group: bool = False,
+    given: str = "",
+    follows: tuple[str, ...] = (),
 ) -> Callable[[RowDetector], RowDetector]:
     """Registers a detector that sees one decoded rollout; arguments as in `population_flag`."""
-    return _registers(FlagSpec(name, family, severity, meaning, **about), "row", needs)
+    spec = FlagSpec(
+        name, family, severity, meaning, on_request, splits, explained_by, of_group, given, follows
+    )
+    return _registers(spec, "row", needs)
 
 
 def also_on_rows(name: str, *, needs: tuple[str, ...] = ()) -> Callable[[RowDetector], RowDetector]:
