@@ -15,6 +15,7 @@ from rollout_traces.analysis.run_rows import MOST_PARTS, UNKNOWN, RowMeasure, Ru
 from rollout_traces.analysis.selections import OUTCOMES
 from rollout_traces.flags import REGISTRY, needs_text
 from rollout_traces.ledger.columns import NULL_INT, Ledger
+from rollout_traces.model.plain_values import NOT_FINITE
 
 NOTHING = ""
 """The value of a share that no row has: what a value that comes later had been before."""
@@ -37,6 +38,7 @@ class Figures:
         faults: flags of severity error -> the rollouts that carry them.
         n_rows: rollouts of the step.
         prompts: the same for two steps that ask the same prompts; 0 where they are unknown.
+        lost: logged numbers that are NaN or infinite.
     """
 
     step: int
@@ -46,6 +48,7 @@ class Figures:
     faults: Mapping[str, int]
     n_rows: int
     prompts: int = 0
+    lost: tuple[str, ...] = ()
 
 
 def figures_of(ledger: Ledger, step: int, seen: Iterable[SeriesName] = ()) -> Figures:
@@ -87,16 +90,21 @@ def _prompts(ledger: Ledger) -> int:
 
 
 def scalar_figures(scalars: Mapping[str, object], step: int) -> Figures:
-    """The figures of what a trainer logged at a step; what is no finite number is left out."""
-    known = {
-        key: float(value)
-        for key, value in scalars.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
-    }
+    """The figures of what a trainer logged at a step."""
+    numbers = {key: number for key, value in scalars.items() if (number := _number(value)) is not None}
+    known = {key: number for key, number in numbers.items() if np.isfinite(number)}
     table = np.zeros((len(FIELDS), len(known)))
     table[0], table[1] = list(known.values()), 1.0
     names = tuple(SeriesName(key, None, "logged") for key in known)
-    return Figures(step, names, ("",) * len(names), table, {}, 1)
+    lost = tuple(key for key in numbers if key not in known)
+    return Figures(step, names, ("",) * len(names), table, {}, 1, lost=lost)
+
+
+def _number(value: object) -> float | None:
+    """What was logged as a number, NaN and infinities by their names too; None for all else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    return float(value) if not isinstance(value, str) or value in NOT_FINITE else None
 
 
 def _is_fault(name: str) -> bool:

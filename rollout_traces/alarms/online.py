@@ -3,27 +3,40 @@
 The series, the noise, the sizes and the control of false discoveries are those of `analysis`; only the last steps are looked
 at, all rollouts together. Parts, causes and what shows in the whole run alone are left to the reader. A cheap screen
 chooses the few series that are looked at; a series that raised an alarm begins anew, so that what lasts is said once.
+
+A mean of rows says by its groups how sure it is. Of a logged number only its steps do: it is looked at where its last steps
+lie twice as far from those before them as steps ever did within the trail, which holds for noise that lasts, tails, drift
+and what comes again, as checkpoints; and then again while it stays off, until what it does is sure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from rollout_traces.alarms.figures import FIELDS, Figures, nothing_of
-from rollout_traces.analysis.compete import entries
-from rollout_traces.analysis.curves import Series, SeriesName
+from rollout_traces.analysis.compete import AlikeMovements, entries
+from rollout_traces.analysis.curves import FEWEST_BESIDE, Series, SeriesName
 from rollout_traces.analysis.detect import movements
 from rollout_traces.analysis.detected_movement import RESIDUE, Moved
 from rollout_traces.analysis.diagnosis import Diagnosis
-from rollout_traces.analysis.entries import diagnosis_of
-from rollout_traces.analysis.noise import DEVIATION, SMALLEST_ERROR, fits_of, noise_of
+from rollout_traces.analysis.entries import LEAP, diagnosis_of
+from rollout_traces.analysis.noise import DEVIATION, SMALLEST_ERROR, crude, fits_of, noise_of
 from rollout_traces.analysis.panel import Panel, logged_panels
 from rollout_traces.analysis.run_rows import FEWEST_HITS
-from rollout_traces.analysis.scan import SPIKE, Template, coefficients, n_tests, polynomials, whitened
+from rollout_traces.analysis.scan import (
+    SPIKE,
+    Template,
+    coefficients,
+    lengths,
+    n_tests,
+    polynomials,
+    whitened,
+)
+from rollout_traces.analysis.schedules import setting_changes
 from rollout_traces.analysis.screen import (
     DRIFT_DEGREE,
     FEWEST_STEPS,
@@ -43,6 +56,10 @@ REACH = 8
 """Steps within which a movement has to have begun."""
 LENGTHS = (1, 2, 3, 5, REACH)
 """Steps of the windows up to the newest step that are tried."""
+REACH_OF_LOGGED = TRAIL // 2
+"""The same of a logged number: the other half of the trail says what was before."""
+LENGTHS_OF_LOGGED = tuple(lengths(REACH_OF_LOGGED).tolist())
+"""Steps of the windows of a logged number that are tried, and for which it is off when it is looked at again."""
 WORTH_A_LOOK = 3.5
 """Standard errors by which such a window lies from the steps before it, for it to be looked at: what is a movement lies further."""
 
@@ -61,6 +78,10 @@ class Trail:
         n_steps: steps that were judged so far.
         faults: flags of severity error -> the step, counted from the first one, that last had them.
         prompts: those of the newest step, see `Figures`.
+        seen: int [S], how many of the steps there were of a series, those before its last alarm too.
+        age: int [S], steps for which a logged number has lain far from those before; 0 where it does not.
+        off: float [S], how far, when it began to.
+        finite: logged numbers -> how often each was finite; None once it was not.
         again: whether the newest step asked the prompts of the one before, as an evaluation does: how prompts differ
             is no error then, and the steps tell how far they differ.
     """
@@ -74,6 +95,10 @@ class Trail:
     n_steps: int = 0
     faults: Mapping[str, int] = field(default_factory=dict)
     prompts: int = 0
+    seen: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    age: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    off: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    finite: Mapping[str, int | None] = field(default_factory=dict)
     again: bool = False
 
 
@@ -85,11 +110,13 @@ class Judged:
         trail: with the step in it.
         found: what moved, as `explain` says it of a run.
         faults: flags of severity error that the run did not have lately -> the rollouts that carry them.
+        lost: logged numbers that are NaN or infinite for the first time, and had been finite.
     """
 
     trail: Trail
     found: tuple[Diagnosis, ...] = ()
     faults: Mapping[str, int] = field(default_factory=dict)
+    lost: tuple[str, ...] = ()
 
 
 def judge(trail: Trail, figures: Figures) -> Judged:
@@ -106,12 +133,93 @@ def judge(trail: Trail, figures: Figures) -> Judged:
         if trail.n_steps - trail.faults.get(name, -FEWEST_STEPS) >= FEWEST_STEPS
     }
     trail = replace(trail, faults={**trail.faults, **dict.fromkeys(figures.faults, trail.n_steps)})
+    lost = tuple(key for key in figures.lost if (trail.finite.get(key) or 0) >= FEWEST_BESIDE)
+    trail = replace(trail, finite=_counted(trail.finite, figures))
     ready = at[trail.known[at] >= FEWEST_STEPS]
-    moved = _moved(trail, ready) if len(ready) else {}
-    anew = {i: _level_before(trail, i, found) for i, found in moved.items()}
-    said = [found for i, found in moved.items() if not _is_back(trail, i, found)]
-    found = [diagnosis_of(entry, len(ready), float(figures.n_rows)) for entry in entries(said)]
-    return Judged(_begun_anew(trail, anew), tuple(d for d in found if d.severity != "info"), faults)
+    moved: dict[int, Moved] = {}
+    if len(ready) and trail.names[ready[0]].statistic == "logged":
+        trail, turn = _in_turn(trail, ready)
+        [limit, *_], _ = limits([np.zeros(1)] * len(ready), [np.zeros(1)] * len(ready))
+        moved = {i: each for i in turn if (each := _movement(trail, i, limit)) is not None}
+    elif len(ready):
+        moved = _moved(trail, ready)
+    said = entries([found for i, found in moved.items() if not _is_back(trail, i, found)])
+    known = [(entry, diagnosis_of(entry, len(ready), float(figures.n_rows))) for entry in said]
+    # what is not sure yet may be with the next steps
+    waits = {name for entry, each in known if each.severity == "info" for name in _names_of(entry)}
+    anew = {
+        i: _level_before(trail, i, found) for i, found in moved.items() if found.panel.names[0] not in waits
+    }
+    loud = tuple(each for _, each in known if each.severity != "info")
+    return Judged(_begun_anew(trail, anew), loud, faults, lost)
+
+
+def _names_of(entry: AlikeMovements) -> Iterator[SeriesName]:
+    for each in (entry, *entry.follows):
+        yield from (found.panel.names[0] for found in each.found)
+
+
+def _counted(finite: Mapping[str, int | None], figures: Figures) -> dict[str, int | None]:
+    """How often each logged number was finite, with a step; None once it was not."""
+    found = dict(finite)
+    for name in figures.names:
+        if name.statistic == "logged" and (n := found.get(name.column, 0)) is not None:
+            found[name.column] = n + 1
+    return found | dict.fromkeys(figures.lost)
+
+
+def _in_turn(trail: Trail, ready: np.ndarray) -> tuple[Trail, list[int]]:
+    """The trail with how long each logged number has been off, and those that are to be looked at now.
+
+    One is looked at as it goes off, and at longer and longer intervals while its mean since then is off by half as much.
+
+    Args:
+        trail: the steps.
+        ready: int [K], places of the numbers.
+    """
+    far, age, off = _far_as_never(trail, ready), trail.age.copy(), trail.off.copy()
+    for i in ready[age[ready] > 0].tolist():
+        age[i] += 1
+        values = trail.table[0, i]
+        by = values[-age[i] :].mean() - np.median(values[-age[i] - NEIGHBOURS : -age[i]])
+        if age[i] > REACH_OF_LOGGED or 2 * by * np.sign(off[i]) < abs(off[i]):
+            age[i] = 0
+    for i, by in far.items():
+        if not age[i]:
+            age[i], off[i] = 1, by
+    turn = [i for i in ready.tolist() if i in far or age[i] in LENGTHS_OF_LOGGED]
+    return replace(trail, age=age, off=off), turn
+
+
+def _far_as_never(trail: Trail, ready: np.ndarray) -> dict[int, float]:
+    """Finds the logged numbers whose last steps lie twice as far from the steps before them as any of the trail did, and how far.
+
+    Args:
+        trail: the steps.
+        ready: int [K], places of the numbers.
+    """
+    found: dict[int, float] = {}
+    for n in np.unique(trail.seen[ready]).tolist():
+        at = ready[trail.seen[ready] == n]
+        values = trail.table[0, at, TRAIL - n :]
+        if n < NEIGHBOURS + 1:
+            continue
+        around = np.lib.stride_tricks.sliding_window_view(values, NEIGHBOURS, axis=1)
+        before = np.partition(around, NEIGHBOURS // 2, axis=2)[..., NEIGHBOURS // 2]
+        total = np.cumsum(values, axis=1)
+        floor = SMALLEST_ERROR * np.abs(values).max(axis=1)
+        for length in LENGTHS_OF_LOGGED:
+            if n < FEWEST_STEPS + NEIGHBOURS + 2 * 2 * length:  # the longer, the more alike are neighbours
+                break
+            mean = (total[:, NEIGHBOURS + length - 1 :] - total[:, NEIGHBOURS - 1 : -length]) / length
+            apart = mean - before[:, :-length]
+            last, earlier = apart[:, -1], apart[:, :-length]
+            beyond = (last > earlier.max(axis=1) + floor) | (last < earlier.min(axis=1) - floor)
+            for i in np.flatnonzero(beyond).tolist():
+                usual = np.median(earlier[i])
+                if abs(last[i] - usual) > 2 * np.abs(earlier[i] - usual).max():
+                    found.setdefault(int(at[i]), float(last[i] - usual))
+    return found
 
 
 def _appended(trail: Trail, figures: Figures) -> tuple[Trail, np.ndarray]:
@@ -120,14 +228,16 @@ def _appended(trail: Trail, figures: Figures) -> tuple[Trail, np.ndarray]:
     place = {name: i for i, name in enumerate(trail.names)}
     at = np.asarray([place[name] for name in figures.names], np.int64)
     steps, known, table = trail.steps.copy(), trail.known.copy(), trail.table.copy()
+    seen = trail.seen.copy()
     steps[at, :-1], steps[at, -1] = steps[at, 1:], figures.step
     table[:, at, :-1], table[:, at, -1] = table[:, at, 1:], figures.table
-    known[at] = np.minimum(known[at] + 1, TRAIL)
+    known[at], seen[at] = np.minimum(known[at] + 1, TRAIL), np.minimum(seen[at] + 1, TRAIL)
     again = figures.prompts != 0 and figures.prompts == trail.prompts
     return replace(
         trail,
         steps=steps,
         known=known,
+        seen=seen,
         table=table,
         n_steps=trail.n_steps + 1,
         prompts=figures.prompts,
@@ -191,6 +301,9 @@ def _with_series(trail: Trail, figures: Figures) -> Trail:
             [trail.table, *(trail.table[:, b : b + 1] if b is not None else blank for b in base)], axis=1
         ),
         home=np.r_[trail.home, np.full(len(new), np.nan)],
+        age=np.r_[trail.age, np.zeros(len(new), np.int64)],
+        off=np.r_[trail.off, np.zeros(len(new))],
+        seen=np.r_[trail.seen, [trail.seen[b] if b is not None else 0 for b in base]].astype(np.int64),
     )
 
 
@@ -206,10 +319,10 @@ def _begun_anew(trail: Trail, anew: Mapping[int, float]) -> Trail:
     """The trail where some series begin anew, each with where it was before."""
     if not anew:
         return trail
-    known, home = trail.known.copy(), trail.home.copy()
+    known, home, age = trail.known.copy(), trail.home.copy(), trail.age.copy()
     at = list(anew)
-    known[at], home[at] = 0, list(anew.values())
-    return replace(trail, known=known, home=home)
+    known[at], home[at], age[at] = 0, list(anew.values()), 0
+    return replace(trail, known=known, home=home, age=age)
 
 
 def _moved(trail: Trail, ready: np.ndarray) -> dict[int, Moved]:
@@ -246,11 +359,26 @@ def _apart(trail: Trail, at: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray
 
 
 def _errors(trail: Trail, at: np.ndarray, n: int) -> np.ndarray:
-    """float [K, n]: variance of each mean from its groups; 0 where it is not known."""
+    """float [K, n]: variance of each mean from its groups; 0 where it is not known.
+
+    Of what rollouts are given, groups of the newest step differ by no more than those of any step before: rewards of a
+    group that are off make a mean no less sure, they are what is off.
+    """
     _, _, squares, mass, spread = trail.table[:, at, TRAIL - n :]
     if trail.again:
         return np.zeros_like(spread)
+    by_mass = squares / np.where(mass > 0, mass, 1.0)
+    most = by_mass[:, :-1].max(axis=1, initial=0.0) * mass[:, -1]
+    given = np.asarray([_is_given(trail.names[i]) for i in at]) & (most > 0)
+    squares = squares.copy()
+    squares[given, -1] = np.minimum(squares[given, -1], most[given])
     return pooled(squares, mass).reshape(squares.shape) * spread
+
+
+def _is_given(name: SeriesName) -> bool:
+    """Tells whether a series is the mean of what the environment gives rollouts, a number."""
+    is_reward = name.column in ("reward", "success") or name.column.startswith("component/")
+    return is_reward and name.value is None and name.statistic == "mean"
 
 
 def _panel(trail: Trail, at: np.ndarray, n: int) -> Panel:
@@ -310,14 +438,24 @@ def _movement(trail: Trail, i: int, limit: np.ndarray) -> Moved | None:
     """Finds what a series does at its newest step, as in a whole run."""
     n = int(trail.known[i])
     panel = _panel(trail, np.asarray([i]), n)
-    [noise] = all_noise([panel])
+    is_set = bool(trail.names[i].statistic == "logged" and setting_changes(panel) is not None)
+    [noise] = [crude(panel.values, panel.errors)] if is_set else all_noise([panel])
+    reach = REACH_OF_LOGGED if trail.names[i].statistic == "logged" else REACH
     further = np.log(max(trail.n_steps, n) / n)
     for found in movements(panel, noise, limit - further, limit - further):
         template = found.template
-        is_new = template.start >= n - REACH and bool(template.inside(n)[-1])
-        if is_new and not found.drift and _is_of_several(panel, template):
+        is_new = template.start >= n - reach and bool(template.inside(n)[-1])
+        if is_new and not found.drift and _is_of_several(panel, template) and not _may_be_once(found):
             return found
     return None
+
+
+def _may_be_once(found: Moved) -> bool:
+    """Tells whether a logged number was off at its newest step alone by less than `LEAP` times, as the time of a step that writes a checkpoint."""
+    values, start = found.panel.levels[0], found.template.start
+    if found.panel.names[0].statistic != "logged" or start < len(values) - 1 or values.min() <= 0:
+        return False
+    return bool(abs(np.log(values[start] / np.median(values[:start]))) < np.log(LEAP))
 
 
 def _is_of_several(panel: Panel, template: Template) -> bool:

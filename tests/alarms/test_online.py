@@ -12,6 +12,7 @@ from rollout_traces.alarms.alerts import alerts_of
 from rollout_traces.alarms.figures import figures_of, scalar_figures
 from rollout_traces.alarms.online import Trail, as_plain, judge, remembered
 from rollout_traces.decode import TranscriptDecoder
+from tests.alarms.healthy_numbers import alerts_while_logged, healthy_run
 from tests.alarms.healthy_runs import alerts_while_running
 from tests.alarms.one_cause import HEALTHY, N_ROWS, alerts_of_run
 from tests.alarms.steps import GROUPS, SIZE, ledger
@@ -52,6 +53,49 @@ class TestWhatIsPlain:
         noise = np.random.default_rng(1).normal(0, 0.01, 120)
         [(step, text)] = logged(lambda s: {"train/loss": 0.07 + noise[s] + 8.3 * (s == 85)})
         assert step == 85 and "train/loss" in text
+
+    @pytest.mark.parametrize("bad", [float("nan"), float("inf"), "NaN", "-Infinity"])
+    def test_a_number_that_is_none_any_more_is_an_error_at_once_and_once(self, bad):
+        """Seen once: a NaN and an infinite gradient norm raised no alert, and were errors of `explain`."""
+        noise = np.random.default_rng(2).normal(1, 0.1, 60)
+        trail, found = Trail(), []
+        for step in range(60):
+            value = bad if step in (50, 51, 55) else noise[step]
+            judged = judge(trail, scalar_figures({"train/kl": value, "train/loss": noise[step]}, step))
+            trail = judged.trail
+            found += [(step, alert) for alert in alerts_of(judged, step, 0, "", {})]
+        [(step, alert)] = found
+        assert (step, alert.level, alert.title) == (50, "error", "“train/kl”")
+        assert alert.text.startswith(
+            "what the trainer logs is no longer a number: “train/kl”, since step 50."
+        )
+
+    def test_a_number_that_never_was_one_alarms_nothing(self):
+        assert (
+            logged(lambda s: {"train/kl": float("nan") if s in (1, 20) else 1.0, "note": "warming up"}, 30)
+            == []
+        )
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_a_loss_that_is_higher_by_five_deviations_and_stays_alarms_while_it_is_new(self, seed):
+        """Seen once: a movement that was not sure at its fourth step was forgotten, and never said."""
+        rng = np.random.default_rng(seed)
+        noise, other = rng.normal(0, 0.01, 60), np.abs(rng.normal(0, 1, 60))
+        [(step, text)] = logged(
+            lambda s: {"train/loss": noise[s] + 0.05 * (s >= 30), "train/kl": other[s]}, 60
+        )
+        assert 30 <= step < 38 and "train/loss" in text
+
+    def test_a_group_whose_rewards_are_off_is_said_of_the_reward(self):
+        """Seen once: six of 48 rewards were 60 in place of 0.5, and the alert spoke of a flag alone."""
+        ledgers = []
+        for s in range(ONSET + 1):
+            given = rewards(s)
+            given[:SIZE] += 60.0 * (s == ONSET)
+            ledgers.append(ledger(seed=s, reward=given))
+        found = alerts(ledgers)
+        assert [step for step, text in found if "reward rose from" in text] == [ONSET]
+        assert {step for step, _ in found} == {ONSET}
 
     def test_groups_that_die_alarm_within_two_steps(self):
         dead = np.repeat(np.arange(GROUPS) >= 4, SIZE)
@@ -142,6 +186,9 @@ class TestWhatIsHealthy:
     def test_heavy_tailed_scalars_alarm_nothing(self):
         values = np.random.default_rng(3).standard_t(5, (300, 20))
         assert logged(lambda s: {f"k{i}": v for i, v in enumerate(values[s])}, 300) == []
+
+    def test_the_numbers_of_ten_healthy_runs_alarm_nothing(self):
+        assert [alerts_while_logged(healthy_run(seed)) for seed in range(10)] == [[]] * 10
 
     def test_a_loss_that_falls_as_it_learns_alarms_nothing(self):
         noise = np.random.default_rng(4).normal(0, 0.05, 400)
