@@ -76,26 +76,36 @@ class TestWhatIsPlain:
             == []
         )
 
-    @pytest.mark.parametrize("seed", range(3))
-    def test_a_loss_that_is_higher_by_five_deviations_and_stays_alarms_while_it_is_new(self, seed):
+    def test_a_loss_that_is_higher_by_five_deviations_and_stays_alarms_once_it_is_sure(self):
         """Seen once: a movement that was not sure at its fourth step was forgotten, and never said."""
-        rng = np.random.default_rng(seed)
-        noise, other = rng.normal(0, 0.01, 60), np.abs(rng.normal(0, 1, 60))
-        [(step, text)] = logged(
-            lambda s: {"train/loss": noise[s] + 0.05 * (s >= 30), "train/kl": other[s]}, 60
-        )
-        assert 30 <= step < 38 and "train/loss" in text
+        at = []
+        for seed in range(8):
+            rng = np.random.default_rng(seed)
+            noise, other = rng.normal(0, 0.01, 60), np.abs(rng.normal(0, 1, 60))
+            found = logged(
+                lambda s, noise=noise, other=other: {
+                    "train/loss": noise[s] + 0.05 * (s >= 30),
+                    "train/kl": other[s],
+                },
+                60,
+            )
+            assert len(found) <= 1 and all("train/loss" in text for _, text in found)
+            at += [step for step, _ in found]
+        assert len(at) >= 6 and min(at) >= 30 and np.median(at) <= 42
 
     def test_a_group_whose_rewards_are_off_is_said_of_the_reward(self):
         """Seen once: six of 48 rewards were 60 in place of 0.5, and the alert spoke of a flag alone."""
-        ledgers = []
-        for s in range(ONSET + 1):
-            given = rewards(s)
-            given[:SIZE] += 60.0 * (s == ONSET)
-            ledgers.append(ledger(seed=s, reward=given))
-        found = alerts(ledgers)
-        assert [step for step, text in found if "reward rose from" in text] == [ONSET]
-        assert {step for step, _ in found} == {ONSET}
+        said = 0
+        for seed in range(6):
+            ledgers = []
+            for s in range(ONSET + 1):
+                given = np.random.default_rng([s, seed]).normal(0.77, 0.27, 48)
+                given[:6] += 18.0 * (s == ONSET)
+                ledgers.append(ledger(seed=s, n_groups=8, size=6, reward=given))
+            found = alerts(ledgers)
+            assert all(step == ONSET for step, _ in found)
+            said += any("reward rose from" in text for _, text in found)
+        assert said >= 5  # where forty steps look heavy-tailed, one step may be chance
 
     def test_groups_that_die_alarm_within_two_steps(self):
         dead = np.repeat(np.arange(GROUPS) >= 4, SIZE)
