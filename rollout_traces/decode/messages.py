@@ -85,7 +85,8 @@ def transcript_of_messages(
         One turn a message, source `messages`, and an empty token track.
     """
     given = [message for message in messages if isinstance(message, Mapping)]
-    schemas = parameters_by_tool([tool for tool in tools if isinstance(tool, Mapping)])
+    tools = tuple(tool for tool in tools if isinstance(tool, Mapping))
+    schemas = parameters_by_tool(tools)
     bodies = [_body(message, index, schemas) for index, message in enumerate(given)]
     roles = [_role(message) for message in given]
     pairs = pair_results(list(zip(roles, bodies, strict=True)))
@@ -98,7 +99,7 @@ def transcript_of_messages(
         tokens=TokenTrack.empty(),
         source="messages",
         warnings=warnings,
-        tools=tuple(tool for tool in tools if isinstance(tool, Mapping)),
+        tools=tools,
     )
 
 

@@ -58,14 +58,20 @@ def _canonical(trajectory: Mapping[str, Any]) -> Any:
         return trajectory
     if "input_ids" not in trajectory:
         return _without_tokens(trajectory) if "interactions" in trajectory else trajectory
-    rows = int(trajectory["input_ids"].shape[0])
     kept = {key: value for key, value in trajectory.items() if key not in ONLY_AREAL}
-    renamed = {
-        ours: trajectory[theirs]
-        for theirs, ours in {**TOKEN_KEYS, **ROW_KEYS}.items()
-        if theirs in trajectory
-    }
-    return {**kept, **renamed, **_texts(trajectory, rows), "messages": _messages(trajectory, rows)}
+    return {**kept, **_fields(trajectory)}
+
+
+def _fields(trajectory: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a `RolloutBatch` that a dict with tokens holds."""
+    rows = int(trajectory["input_ids"].shape[0])
+    renamed = _renamed(trajectory, {**TOKEN_KEYS, **ROW_KEYS})
+    return {**renamed, **_texts(trajectory, rows), "messages": _messages(trajectory, rows)}
+
+
+def _renamed(trajectory: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """The values whose names AReaL gave, under ours."""
+    return {ours: trajectory[theirs] for theirs, ours in names.items() if theirs in trajectory}
 
 
 def batches_from(native: Sequence[Mapping[str, Any] | None], /) -> list[RolloutBatch]:
@@ -125,15 +131,7 @@ def batch_of(trajectory: Mapping[str, Any]) -> RolloutBatch:
     """
     if "input_ids" not in trajectory:
         return _without_tokens(trajectory)
-    keys = {
-        ours: trajectory[theirs]
-        for theirs, ours in {**TOKEN_KEYS, **ROW_KEYS}.items()
-        if theirs in trajectory
-    }
-    rows = int(trajectory["input_ids"].shape[0])
-    return RolloutBatch.from_dict(
-        {**keys, **_texts(trajectory, rows), "messages": _messages(trajectory, rows)}
-    )
+    return RolloutBatch.from_dict(_fields(trajectory))
 
 
 def _texts(trajectory: Mapping[str, Any], rows: int) -> dict[str, Any]:
@@ -158,7 +156,7 @@ def _without_tokens(trajectory: Mapping[str, Any]) -> RolloutBatch:
         rows = len(interactions)
         fields: dict[str, Any] = {"rewards": [None if r is None else float(r) for r in rewards]}
     elif TOKENS_LEFT_OUT in trajectory and "rewards" in trajectory:
-        fields = {ours: trajectory[theirs] for theirs, ours in ROW_KEYS.items() if theirs in trajectory}
+        fields = _renamed(trajectory, ROW_KEYS)
         rows = int(trajectory["rewards"].shape[0])
         messages = None
     else:

@@ -150,7 +150,4 @@ def _interrupt(cursor: duckdb.DuckDBPyConnection) -> None:
 
 
 def _memory() -> int:
-    there = (
-        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else MOST_MEMORY
-    )
-    return min(MOST_MEMORY, there // 2)
+    return min(MOST_MEMORY, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)

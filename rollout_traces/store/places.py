@@ -118,7 +118,7 @@ def holds_export(folder: Path) -> bool:
 
 def is_own(path: Path) -> bool:
     """Tells whether a folder belongs to this user."""
-    return not hasattr(os, "geteuid") or path.stat().st_uid == os.geteuid()
+    return path.stat().st_uid == os.geteuid()
 
 
 def on_network(path: Path, mounts: Path = MOUNTS) -> bool:

@@ -30,7 +30,7 @@ function update(now) {
   if (now.step === undefined && !now.steps && !now.where && !now.against && steps.length)
     return state.set({ step: steps.at(-1) }, { fill: true });
   drawSides(now);
-  const wanted = JSON.stringify(ASKED.map(key => now[key] ?? null));
+  const wanted = state.valuesOf(now, ASKED);
   if (wanted !== shownFor) {
     shownFor = wanted;
     load(now);

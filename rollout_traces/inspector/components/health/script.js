@@ -31,7 +31,7 @@ export function mount(element, server) {
 }
 
 function update(now, changed) {
-  const wanted = JSON.stringify([now.project, now.run, now.split]);
+  const wanted = state.valuesOf(now, ["project", "run", "split"]);
   if (wanted !== shownFor) {
     shownFor = wanted;
     data = null;

@@ -30,7 +30,7 @@ export function mount(element, server) {
 }
 
 function update(now) {
-  const wanted = JSON.stringify([now.project, now.run ?? null]);
+  const wanted = state.valuesOf(now, ["project", "run"]);
   if (wanted !== shownFor) list = null;
   shownFor = wanted;
   load(now);

@@ -33,7 +33,7 @@ export function mount(element, server) {
 }
 
 function update(now, changed) {
-  const wanted = JSON.stringify(now.prompt ? [now.project, now.prompt] : ASKED.map(key => now[key] ?? null));
+  const wanted = state.valuesOf(now, now.prompt ? ["project", "prompt"] : ASKED);
   if (wanted !== shownFor) {
     shownFor = wanted;
     now.prompt ? loadOne(now) : loadList(now);

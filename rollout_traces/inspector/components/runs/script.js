@@ -41,7 +41,7 @@ function update(now, changed) {
     return replace(slot(), notice("info", "One run alone", "This project has no second run to lay over it."));
   }
   if (now.other !== other.name) return state.set({ other: other.name }, { fill: true });
-  const wanted = JSON.stringify([now.project, now.run, now.split, now.other, now.more ?? null, now.charts ?? null]);
+  const wanted = state.valuesOf(now, ["project", "run", "split", "other", "more", "charts"]);
   if (wanted !== shownFor) {
     shownFor = wanted;
     load(now);
