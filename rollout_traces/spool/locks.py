@@ -33,11 +33,6 @@ class FolderLock:
         self.path = path
         self._fd: int | None = None
 
-    @property
-    def held(self) -> bool:
-        """True while this object holds the lock."""
-        return self._fd is not None
-
     def acquire(self) -> bool:
         """Takes the lock without waiting.
 

@@ -73,11 +73,6 @@ class RecordBuffer:
         self._used = 0
         self._arrays: list[dict[str, Any]] = []
 
-    @property
-    def n_bytes(self) -> int:
-        """Bytes held."""
-        return len(self._memory)
-
     def clear(self, n_bytes: int = 0) -> None:
         """Starts a record.
 

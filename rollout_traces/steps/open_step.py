@@ -65,15 +65,6 @@ class ClosedStep:
     given_up: np.ndarray
     kept_probability: float = 1.0
 
-    @classmethod
-    def of(
-        cls, key: StepKey, batches: Sequence[PackedBatch], settings: RunSettings | None = None
-    ) -> ClosedStep:
-        """A step whose tokens are all at hand."""
-        batch = concatenate(batches)
-        parts = tuple(part.batch_id for part in batches)
-        return cls(key, batch, build_ledger(batch, settings), parts, np.zeros(batch.n_rows, bool))
-
 
 @dataclass(eq=False)
 class _Part:

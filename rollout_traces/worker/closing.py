@@ -87,10 +87,6 @@ class CloseRules:
         """True while any step is open."""
         return bool(self._open)
 
-    def is_open(self, step: StepKey) -> bool:
-        """True while a step or a late part of it is open."""
-        return self.open_key(step) is not None
-
     def rollouts(self, handed: Handed, now: float) -> None:
         """Notes a hand-over.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from rollout_traces.flags.registry import Flag
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.model.batch import RolloutBatch
-from rollout_traces.model.packed_batch import PackedBatch, StepKey
+from rollout_traces.model.packed_batch import PackedBatch, StepKey, concatenate
+from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.sink.stored import StoredRow
 from rollout_traces.steps.judge import LOSS_HISTOGRAM, UNSEEN, CopiedRows, Judge, Judgement, choose_rows
 from rollout_traces.steps.open_step import ClosedStep
@@ -58,8 +60,16 @@ def judge(
     counters: Counter[str] = Counter()
     judged = Judge(StepOptions(metric_keys=("full",), **options), RowReader(None, counters), counters)
     return judged(
-        ClosedStep.of(key, parts, options.get("settings")), stored or StoredStep(), state or RunState()
+        closed_step(key, parts, options.get("settings")), stored or StoredStep(), state or RunState()
     )
+
+
+def closed_step(
+    key: StepKey, parts: Sequence[PackedBatch], settings: RunSettings | None = None
+) -> ClosedStep:
+    batch = concatenate(parts)
+    uids = tuple(part.batch_id for part in parts)
+    return ClosedStep(key, batch, build_ledger(batch, settings), uids, np.zeros(batch.n_rows, bool))
 
 
 class TestAStepOfSeveralHandOvers:
@@ -200,7 +210,7 @@ def test_the_summary_carries_a_histogram_of_the_loss_tokens():
 
 class TestTheChoice:
     def chosen(self, stored: StoredStep | None = None, counters: Counter[str] | None = None, **options):
-        step = ClosedStep.of(KEY, [hand_over("x", [1.0, 0.0, 0.5, 0.25], [0, 0, 1, 1])], None)
+        step = closed_step(KEY, [hand_over("x", [1.0, 0.0, 0.5, 0.25], [0, 0, 1, 1])], None)
         made = StepOptions(metric_keys=("full",), **{"max_rollout_traces_per_step": 2, **options})
         counters = Counter() if counters is None else counters
         return choose_rows(step, step.rows, made, stored or StoredStep(), {}, counters)
