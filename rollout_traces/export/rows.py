@@ -257,19 +257,15 @@ def describe(
     )
 
 
-def write_manifest(manifest: ExportManifest, path: Path) -> Path:
+def write_manifest(manifest: ExportManifest, path: Path) -> None:
     """Writes a manifest beside its file, as `<file>.manifest.json`.
 
     Args:
         manifest: what to write.
         path: the exported file.
-
-    Returns:
-        The manifest's path.
     """
     beside = path.with_name(path.name + ".manifest.json")
     beside.write_bytes(orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2))
-    return beside
 
 
 def _about(store: Store, run: RunInfo) -> dict[str, Any]:

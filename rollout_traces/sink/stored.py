@@ -209,20 +209,16 @@ class Stored:
         if isinstance(self.query, LocalDatabase):
             self.query.close()
 
-    def expect(self, step: int, values: Mapping[str, Any]) -> int:
+    def expect(self, step: int, values: Mapping[str, Any]) -> None:
         """Adds scalars to those that `refresh` looks for.
 
         Args:
             values: what was logged.
-
-        Returns:
-            Their signature.
         """
         token = scalar_signature(step, values)
         self.scalars.discard(token)
         self.expected.add(token)
         self._expected_keys[keys_signature(step, values)].append(token)
-        return token
 
     def _page(self, table: str, columns: str) -> list[dict[str, Any]]:
         """The next rows of the run in a table."""

@@ -460,19 +460,15 @@ def read_side_columns(folder: Path, known: SideColumns) -> SideColumns:
     return SideColumns(stamp, files, kinds, meanings)
 
 
-def remove_rows(folder: Path, trace_ids: Collection[str]) -> int:
+def remove_rows(folder: Path, trace_ids: Collection[str]) -> None:
     """Takes the rows of some traces out of every side table of a folder.
 
     Args:
         folder: where they lie; it may be missing.
         trace_ids: whose rows.
-
-    Returns:
-        How many rows went.
     """
     import pyarrow.compute as pc
 
-    gone = 0
     ids = pa.array(sorted(trace_ids), pa.string())
     for path in sorted(folder.rglob("*.parquet")) if folder.is_dir() else ():
         table = read(path)
@@ -483,5 +479,3 @@ def remove_rows(folder: Path, trace_ids: Collection[str]) -> int:
             unfinished = path.with_suffix(".unfinished")
             pq.write_table(kept, unfinished, compression="zstd")
             unfinished.replace(path)
-            gone += table.num_rows - kept.num_rows
-    return gone
