@@ -13,7 +13,9 @@ OF_PROMPTS = 0.9
 """Part of the rollouts that have the value that their prompt has elsewhere, where a column is the prompt's."""
 
 WHO_SAMPLED = ("engine",)
-"""Columns that are no prompt's, though each prompt may have been asked of one alone."""
+"""Columns that are no prompt's, though each prompt may have been asked of one alone ..."""
+WHAT_IS_ASKED = ("source",)
+"""... and that are a prompt's, though nobody knows which one was asked."""
 
 
 def is_given(panel: Panel) -> bool:
@@ -63,13 +65,15 @@ def may_be_learned(panel: Panel, part: Part | None) -> bool:
 
 
 def is_of_prompts(rows: RunRows, column: str) -> bool:
-    """Tells whether a prompt has the same value of a column wherever it is asked, a group where prompts are not known; never of who sampled it."""
+    """Tells whether a prompt has the same value of a column wherever it is asked, as it has of its source where prompts are not known; never of who sampled it."""
     if column in WHO_SAMPLED:
         return False
     if column not in rows.of_prompts:
-        prompt = rows.prompt if len(rows.prompt) else rows.unit
-        codes = rows.parts[column][0]
-        same = np.full(int(prompt.max(initial=0)) + 1, -1)
+        known = rows.prompt >= 0
+        if not known.any():
+            return column in WHAT_IS_ASKED
+        prompt, codes = rows.prompt[known], rows.parts[column][0][known]
+        same = np.full(int(prompt.max()) + 1, -1)
         same[prompt] = codes
         rows.of_prompts[column] = bool((same[prompt] == codes).mean() > OF_PROMPTS)
     return rows.of_prompts[column]

@@ -160,7 +160,10 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
     what = ["step", f"{unit_over_steps(c, one_run=True)} as unit"]
     what += [f"case when {drawn} then coalesce({weight}, 1.0) else 0.0 end as weight"]
     what += [f"{'traced' if c.has('traced') else 'true'} as kept"]
-    what += [f"hash({quoted('prompt_key')}) as prompt"] if c.has("prompt_key") else []
+    prompt = quoted("prompt_key")
+    what += (
+        [f"case when {prompt} is not null then hash({prompt}) end as prompt"] if c.has("prompt_key") else []
+    )
     what += [f"{known_text(name)} as t{i}" for i, name in enumerate(texts)]
     what += [f"{quoted(name)} as l{i}" for i, name in enumerate(c.tags)]
     found = run.relations.sql(f"select {', '.join(what)} from rollouts where {run.scope}", run.params)
@@ -169,7 +172,8 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
         steps, at, _coded(found.column("unit"))[0], {}, weight=found.column("weight").to_numpy().astype(float)
     )
     if c.has("prompt_key"):
-        rows.prompt = _coded(found.column("prompt"))[0]
+        prompts = _coded(found.column("prompt"))[0]
+        rows.prompt = prompts if (prompts >= 0).any() else rows.prompt
     kept = found.column("kept").to_numpy(zero_copy_only=False).astype(bool)
     # steps that come while this reads are left out
     seen = replace(run, within=run.within or (int(steps[0]), int(steps[-1]))) if len(steps) else run
