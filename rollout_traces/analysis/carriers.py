@@ -1,4 +1,4 @@
-"""Carriers: a handful of rows that make a spike, which is theirs and nobody else's."""
+"""Carriers: a handful of rows, or those of one group or two, that make a spike, which is theirs and nobody else's."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rollout_traces.analysis.noise import TINY
 from rollout_traces.analysis.run_rows import ENOUGH_ROWS, RowMeasure, RunRows
 
 HANDFUL, AN_EIGHTH = (3, 5), 8
 """Rows that are a handful: three, and where that is no more than one in eight of the step up to five ..."""
 FEW = 0.01
-"""... or this part of the step, and lie so many times as far out as the next row: what many rows do is a part's."""
+"""... or this part of the step ..."""
+FEW_GROUPS = 2
+"""... or those of so few groups, up to half of the step, which are no habit of a part; what more rows do is a part's or all rows'."""
 APART = 2.0
+"""They lie so many times as far out as the next row."""
 QUARTER = 0.25
-"""They carry a step where they make more than this of its summed absolute contributions ..."""
+"""Rows carry a step where a handful makes more than this of its summed absolute contributions ..."""
 RARE = 0.95
 """... and more than in this part of the steps: a handful may carry two or three of 40 ..."""
 BEYOND = 12.0
@@ -25,7 +29,7 @@ NORMAL = 2.439
 """... or so many of what the deviation that 9 in 10 rows do not exceed says for normal ones, 1.645 / 0.6745 of the median: of a column of two
 heaps the larger alone has no spread."""
 FEWEST_ROWS = 8
-"""Rows that a step needs for a handful of them to be few."""
+"""Rows that a step needs for some of them to be few."""
 TAIL = 0.01
 """Part of the rows of the other steps, the furthest from the middle, that say how far out a row may lie by itself ..."""
 FEWEST_OF_TAIL = 10
@@ -75,22 +79,21 @@ def carried_by(rows: RunRows, measure: RowMeasure, values: np.ndarray) -> Handfu
     place = np.empty(len(at), np.int64)
     place[order] = np.arange(len(at)) - starts[at[order]]
     few = np.maximum(np.clip(n // AN_EIGHTH, *HANDFUL), (FEW * n).astype(np.int64))
-    top = np.bincount(at, np.where(place < few[at], size, 0.0), len(rows.steps)) / np.maximum(
-        total, np.finfo(float).tiny
-    )
+    top = np.bincount(at, np.where(place < few[at], size, 0.0), len(n)) / np.maximum(total, TINY)
     crowded = (n >= FEWEST_ROWS) & (top > QUARTER) & (top >= np.quantile(top[n > 0], RARE, method="lower"))
-    chosen = np.zeros(len(at), bool)
+    chosen, group = np.zeros(len(at), bool), rows.unit[known]
     for step in np.flatnonzero(crowded).tolist():
-        far = order[starts[step] : starts[step] + few[step] + 1]
-        far = far[: _handful(size[far])]
+        far = order[starts[step] : starts[step] + n[step] // 2 + 1]
+        most = max(int(few[step]), _of_few_groups(group[far]))
+        far = far[: _handful(size[far[: most + 1]])]
         chosen[far[size[far] > BEYOND * usual]] = True
     if not chosen.any():
         return nothing
     others = np.sort(size[~chosen])[::-1][: max(FEWEST_OF_TAIL, int(TAIL * len(size))) + 1]
-    far, places = size[chosen], at[chosen]
     log_p = {
-        step: _beyond_tail(np.sort(far[places == step]), others, len(rows.steps))
-        for step in np.unique(places).tolist()
+        step: _beyond_tail(_furthest(size[here], group[here]), others, len(rows.steps))
+        for step in np.unique(at[chosen]).tolist()
+        for here in [np.flatnonzero(chosen & (at == step))]
     }
     return Handful(known[chosen], log_p)
 
@@ -102,15 +105,35 @@ def _handful(size: np.ndarray) -> int:
         size: float [K + 1], their distances and that of the next, the largest first.
     """
     with np.errstate(over="ignore"):
-        apart = size[:-1] / np.maximum(size[1:], np.finfo(float).tiny)
+        apart = size[:-1] / np.maximum(size[1:], TINY)
     return int(apart.argmax()) + 1 if len(apart) and apart.max() >= APART else 0
 
 
-def _beyond_tail(far: np.ndarray, tail: np.ndarray, n_steps: int) -> float:
-    """Log of the chance that at any step so many rows lie as far out, where the tail is a power's (Hill 1975).
+def _of_few_groups(group: np.ndarray) -> int:
+    """Counts the first rows, of groups int [K], that are of few groups."""
+    is_first = np.zeros(len(group), bool)
+    is_first[np.unique(group, return_index=True)[1]] = True
+    return int((np.cumsum(is_first) <= FEW_GROUPS).sum())
+
+
+def _furthest(size: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """The largest distance of each group, from the smallest on: rows of one group lie far out together.
 
     Args:
-        far: float [K], distances of the rows of a step.
+        size: float [K], distances of rows.
+        group: int [K], theirs.
+    """
+    _, place = np.unique(group, return_inverse=True)
+    furthest = np.zeros(int(place.max()) + 1)
+    np.maximum.at(furthest, place, size)
+    return np.sort(furthest)
+
+
+def _beyond_tail(far: np.ndarray, tail: np.ndarray, n_steps: int) -> float:
+    """Log of the chance that at any step so many groups lie as far out, where the tail is a power's (Hill 1975).
+
+    Args:
+        far: float [K], distances of the groups of a step, from the smallest on.
         tail: float [M], the largest distances of others, the largest first; those of rows at the middle itself are no tail.
         n_steps: steps of the run.
     """
