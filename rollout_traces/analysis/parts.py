@@ -118,6 +118,7 @@ class _Effects:
         beta, error: float [V] each.
         control: float [V], how much of what the others did is taken off.
         share: float [V], of the rows.
+        level: float [V], of what each usually is, 1 on average; all 1 of shares and where that may be below 0.
         of_all, of_all_error: what all rows did together.
     """
 
@@ -125,6 +126,7 @@ class _Effects:
     error: np.ndarray
     control: np.ndarray
     share: np.ndarray
+    level: np.ndarray
     of_all: float
     of_all_error: float
 
@@ -146,11 +148,25 @@ def _effects(
     if panel.is_centred:
         left = np.maximum(1 - share, np.finfo(float).tiny)
         return _Effects(
-            beta[members] / left, error[members] / left, np.ones(len(members)), share, 0.0, np.inf
+            beta[members] / left,
+            error[members] / left,
+            np.ones(len(members)),
+            share,
+            np.ones(len(members)),
+            0.0,
+            np.inf,
         )
     whole = [i for i, part in enumerate(panel.parts) if part == ()]
     of_all = (beta[whole[0]], error[whole[0]]) if whole else (0.0, np.inf)
-    return _Effects(beta[members], error[members], panel.control[members], share, *of_all)
+    level = np.ones(len(members)) if panel.is_share else _usual(panel.levels[members], share)
+    return _Effects(beta[members], error[members], panel.control[members], share, level, *of_all)
+
+
+def _usual(levels_V_T: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """float [V]: the usual level of each value over that of all, by their shares of the rows; 1 where one may be below 0."""
+    level = np.nanmedian(levels_V_T, axis=1)
+    mean = float(level @ share)
+    return level / mean if mean > 0 and np.nanmin(levels_V_T) >= 0 else np.ones(len(level))
 
 
 def best_cut(seen: _Effects) -> _Cut | None:
@@ -170,7 +186,8 @@ def best_cut(seen: _Effects) -> _Cut | None:
         size = inverse @ (design.T @ (weight * observed))
         return size, inverse, float((weight * (observed - design @ size) ** 2).sum())
 
-    alone = fitted(expected.sum(axis=1, keepdims=True))[2]
+    # all rows may move by one amount or by one factor
+    alone = min(fitted(expected @ each[:, None])[2] for each in (np.ones(n), seen.level))
     best: tuple[float, np.ndarray] | None = None
     order = np.argsort(-seen.beta / seen.error)
     for ordered in (order, order[::-1]):
