@@ -86,7 +86,19 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
             home.found.append(each)
             if each.drift != home.head.drift:  # what begins with something sudden is not slow
                 home.found = [replace(found, drift=False) for found in home.found]
+    for entry in made:
+        entry.found = _without_what_others_have_less_of(entry)
     return _causes(made)
+
+
+def _without_what_others_have_less_of(entry: AlikeMovements) -> list[Moved]:
+    """An entry's movements; of a part without what adds up to the same, where another measure of it moved too."""
+    centred = [each.panel for each in entry.found if each.panel.is_centred]
+    told = {column for panel in centred for column in (panel.names[0].column, panel.parents[0])}
+    others = [each for each in entry.found if each.panel.names[0].column not in told]
+    if not entry.part or not others:
+        return entry.found
+    return [each for each in entry.found if not each.panel.is_centred]
 
 
 def _causes(made: list[AlikeMovements]) -> list[AlikeMovements]:
@@ -298,7 +310,9 @@ def _same_time(each: Moved, head: Moved) -> bool:
         return False
     if span(each) == span(head):
         return True
-    if each.template.kind != head.template.kind and not _begin_together(each, head):
+    # when a number was set is known to the step
+    is_exact = each.is_set or head.is_set
+    if (is_exact or each.template.kind != head.template.kind) and not _begin_together(each, head):
         return False
     template = moved_to(head, each.panel)
     if template is None:

@@ -15,6 +15,7 @@ from rollout_traces.analysis.detected_movement import (
     constant_basis,
     from_its_end,
     is_rest_of,
+    of_chosen,
     outlasts,
     rows_of_basis,
     stands,
@@ -23,9 +24,7 @@ from rollout_traces.analysis.detected_movement import (
 from rollout_traces.analysis.learning import may_be_learned
 from rollout_traces.analysis.noise import (
     Noise,
-    clipped,
     fits_of,
-    likelihood_of_wandering,
     noise_of,
 )
 from rollout_traces.analysis.panel import Panel
@@ -41,7 +40,7 @@ from rollout_traces.analysis.scan import (
     polynomials,
     whitened,
 )
-from rollout_traces.analysis.schedules import is_logged, setting_changes
+from rollout_traces.analysis.schedules import is_logged, likelihood_of_wandering, setting_changes
 from rollout_traces.analysis.screen import (
     DRIFT_DEGREE,
     FEWEST_EVALUATIONS,
@@ -103,28 +102,53 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
     lasting = [each for each in found if each.template.kind != "window" and not is_learning(each)]
     if not lasting or any(is_learning(each) for each in found) or not _may_drift(panel):
         return found
-    at, members = lasting[0].chosen.at, list(lasting[0].chosen.members)
-    if not may_be_learned(panel, panel.parts[at]) or came_or_went(panel, members, lasting[0].template):
+    chosen = lasting[0].chosen
+    learner = chosen.at if may_be_learned(panel, panel.parts[chosen.at]) else 0
+    if panel.is_centred or not may_be_learned(panel, panel.parts[learner]):
         return found
-    others = _search(panel, noise, limit, sure, drift_of_run(panel, noise, constant_basis(panel), at))
+    if came_or_went(panel, list(chosen.members), lasting[0].template):
+        return found
+    others = _search(panel, noise, limit, sure, drift_of_run(panel, noise, constant_basis(panel), learner))
+    if not any(is_learning(each) for each in others):
+        return found
+    compared = [chosen.at] if learner == chosen.at else _of_one_column(panel, chosen.at)
     (left, cost), (left_of_others, cost_of_others) = (
-        _account(panel, noise, at, each) for each in (found, others)
+        _account(panel, noise, compared, each) for each in (found, others)
     )
-    is_likelier = gain(left - left_of_others, freedom_of(panel)[at]) > cost_of_others - cost
-    return others if is_likelier else found
+    freedom = float(freedom_of(panel)[compared].sum())
+    return others if gain(left - left_of_others, freedom) > cost_of_others - cost else found
 
 
-def _account(panel: Panel, noise: Noise, at: int, found: Sequence[Moved]) -> tuple[float, float]:
-    """The sum of squares that movements and slow change leave of a series, and the log of how many such there are."""
-    n, plain = len(panel.steps), constant_basis(panel)[at]
-    rows = [plain, *(rows_of_basis(each) for each in found if not is_learning(each))]
-    cost = (len(rows) - 1) * float(np.log(n * len(lengths(n))))
+def _of_one_column(panel: Panel, at: int) -> list[int]:
+    """The series of the parts by one column."""
+    column = panel.parts[at][0][0]
+    return [i for i, part in enumerate(panel.parts) if part and part[0][0] == column]
+
+
+def _account(
+    panel: Panel, noise: Noise, series: Sequence[int], found: Sequence[Moved]
+) -> tuple[float, float]:
+    """The sum of squares that movements and slow change leave of some series, and the log of how many such there are."""
+    n, cost, basis = len(panel.steps), 0.0, constant_basis(panel)
     if any(is_learning(each) for each in found):
-        rows.append(polynomials(n, DRIFT_DEGREE)[1:])
-        cost += DRIFT_DEGREE * float(np.log(n)) / 2
-    one = np.asarray([at])
-    w = whitened(noise.clipped[one], noise.at(one), np.concatenate(rows)[None])
-    return float(w.loss[0]), cost
+        panel, noise, basis, _ = beside_learning(panel, noise, basis)
+        cost = DRIFT_DEGREE * float(np.log(n)) / 2
+    bases = {at: [basis[at]] for at in series}
+    for each in found:
+        of = [
+            at for at in series if not (each.chosen.values and panel.parts[at]) or at in each.chosen.members
+        ]
+        if not of or is_learning(each):
+            continue
+        rows = rows_of_basis(each)
+        cost += len(rows) * float(np.log(n * len(lengths(n))))
+        for at in of:
+            bases[at].append(rows)
+    left = 0.0
+    for at, own in bases.items():
+        one = np.asarray([at])
+        left += float(whitened(noise.clipped[one], noise.at(one), np.concatenate(own)[None]).loss[0])
+    return left, cost
 
 
 def _search(
@@ -172,7 +196,9 @@ def _search(
             continue
         found = next((behind(found, other) for other in kept if outlasts(found, other)), found)
         is_new = came_or_went(panel, list(found.chosen.members), found.template)
-        slow = not is_new and (is_of_phrase(panel) or (may_be_slow(found, w, best, at) and not turns(found)))
+        slow = not is_new and (
+            is_of_phrase(panel) or (may_be_slow(found, best.template(at, n)) and not turns(found))
+        )
         plain = slow or is_new or _is_beyond_noise(found, float(sure[at]))
         is_sure = plain and bool(found.log_p <= sure[at])
         found = replace(found, drift=slow, is_sure=is_sure)
@@ -322,8 +348,8 @@ def _found(
         )
         log_p = min(chance, 0.0) if is_new else max(log_p, min(chance, 0.0))
     if chosen.values is not None and chosen.members != (at,):
-        joined = joined_series(panel, noise, chosen.members)
-        pooled = whitened(joined[0] if is_spike else joined[1].clipped, joined[1], basis[chosen.at][None])
+        values, joined = of_chosen(panel, noise, chosen)
+        pooled = whitened(values if is_spike else joined.clipped, joined, basis[chosen.at][None])
         located = locate(
             pooled,
             located.template.kind,
@@ -355,21 +381,6 @@ def _beside_drift(panel: Panel, noise: Noise, basis: np.ndarray, is_spike: bool)
     values, smooth = panel.values if is_spike else noise.clipped, with_curve(basis)
     smooth[panel.beside_rest, basis.shape[1] :] = 0.0
     return whitened(values, noise, smooth)
-
-
-def joined_series(panel: Panel, noise: Noise, members: Sequence[int]) -> tuple[np.ndarray, Noise]:
-    """Several parts' series as one, float [1, T], weighted by their rows."""
-    at = np.asarray(members)
-    rows = np.where(np.isfinite(panel.values[at]), panel.rows[at], 0.0)
-    total = rows.sum(axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        values = (np.nan_to_num(panel.values[at]) * rows).sum(axis=0) / total
-        variance = (np.where(rows > 0, noise.variance[at], 0.0) * rows**2).sum(axis=0) / total**2
-    variance = np.where(total > 0, variance, np.inf)
-    memory, freedom = noise.memory[at].max(keepdims=True), noise.freedom[at].min(keepdims=True)
-    return values[None], Noise(
-        variance[None], memory, freedom, clipped(values[None], variance[None]), noise.prior[at[:1]]
-    )
 
 
 def spikes_of_rows(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]:

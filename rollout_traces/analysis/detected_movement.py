@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from rollout_traces.analysis.noise import Noise
+from rollout_traces.analysis.noise import Noise, clipped
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import Chosen
 from rollout_traces.analysis.scan import SPIKE, Located, Template, coefficients, whitened
@@ -78,6 +78,21 @@ def rows_of_basis(found: Moved) -> np.ndarray:
     if np.ptp(share_T[own != 0]) < UNEVEN:
         return own[None]
     return np.stack([own, own * share_T])
+
+
+def of_chosen(panel: Panel, noise: Noise, chosen: Chosen) -> tuple[np.ndarray, Noise]:
+    """The series of a part, float [1, T]: those of its values weighted by their rows."""
+    at = np.asarray(chosen.members)
+    rows = np.where(np.isfinite(panel.values[at]), panel.rows[at], 0.0)
+    total = rows.sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values = (np.nan_to_num(panel.values[at]) * rows).sum(axis=0) / total
+        variance = (np.where(rows > 0, noise.variance[at], 0.0) * rows**2).sum(axis=0) / total**2
+    variance = np.where(total > 0, variance, np.inf)
+    memory, freedom = noise.memory[at].max(keepdims=True), noise.freedom[at].min(keepdims=True)
+    return values[None], Noise(
+        variance[None], memory, freedom, clipped(values[None], variance[None]), noise.prior[at[:1]]
+    )
 
 
 def stands(found: Moved, basis: np.ndarray, rests: Sequence[np.ndarray]) -> bool:

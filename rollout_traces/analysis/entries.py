@@ -60,7 +60,13 @@ def severity_of(found: Moved, n_series: int) -> Severity:
     if not found.is_sure or _is_expected(found):
         return "info"
     beyond_chance = found.log_p + np.log(max(n_series, 1)) < np.log(SURE)
-    return "error" if beyond_chance and not _is_of_few(found) and not is_mix(found.panel) else "warn"
+    may_be_meant = is_mix(found.panel) or _is_of_few(found) or _is_one_number(found)
+    return "error" if beyond_chance and not may_be_meant else "warn"
+
+
+def _is_one_number(found: Moved) -> bool:
+    """Tells whether a movement is of one logged number: what tail it has, its other numbers hardly say."""
+    return found.panel.source is None and is_spike(found) and found.template.stop - found.template.start == 1
 
 
 def _is_of_few(found: Moved) -> bool:
@@ -351,6 +357,9 @@ def sentence_of(
     elif part is None:
         text += ", for which rollouts cannot be told"
     text += f", {since(m.step, m.last)}"
+    first, latest = m.onset
+    if m.last is None and latest - first > SPIKE:
+        text += f" ({first} to {latest})"
     carried = next((each for each in (m, *others) if each.carriers), None)
     if carried:
         share = percent(sum(carrier.share for carrier in carried.carriers))

@@ -268,19 +268,6 @@ def _fit(
     return logs - squares / 2, logs - squares / 2 - volume, np.ones_like(logs)
 
 
-def likelihood_of_wandering(values_T: np.ndarray) -> float:
-    """Log likelihood, on the scale of `Fits`, of a number that goes on from where it is by steps that are like those before, as one does that is steered.
-
-    Args:
-        values_T: float [T], without gaps.
-    """
-    by = np.diff(values_T)
-    before, after = by[:-1], by[1:]
-    lasts = np.clip((before * after).sum() / max((before**2).sum(), TINY), 0.0, 1.0)
-    squares = by[0] ** 2 + ((after - lasts * before) ** 2).sum()
-    return float(-len(values_T) / 2 * np.log(max(squares, TINY)))
-
-
 def _innovations(
     values: np.ndarray,
     there: np.ndarray,

@@ -178,20 +178,18 @@ def fewest_steps(panel: Panel) -> int:
 
 
 def _logged(scope: RunScope, panels: Sequence[Panel]) -> list[Panel]:
-    """Reads what the trainer logged, which is no evaluation's. A figure that it logged of rollouts repeats the ledger, unless a mean differs from the ledger's."""
+    """Reads what the trainer logged, which is no evaluation's, but for what repeats a figure of the ledger."""
     if scope.split != "rollout":
         return []
-    means = {f"{scope.split}/{panel.names[0]}/mean": panel for panel in panels if panel.parts[0] == ()}
+    means = {f"{scope.split}/{panel.names[0]}/mean" for panel in panels if panel.parts[0] == ()}
+    figures = _figures_of_all(panels)
     found = logged_series(scope.relations, scope.run)
     return logged_panels(
         each
         for each in found
         if not is_computed(each.name.column)
-        or (
-            each.name.statistic == "logged"
-            and each.name.column in means
-            and not _repeats(each, means[each.name.column])
-        )
+        or (each.name.statistic == "logged" and each.name.column in means)
+        if not _repeats(each, figures)
     )
 
 
@@ -207,18 +205,30 @@ DECIMALS = 9
 """Decimals of a logarithm; what lies beyond them is the rounding of sums."""
 
 
-def _repeats(series: Series, panel: Panel) -> bool:
-    """Tells whether a logged mean is that of the ledger."""
-    levels = panel.levels[0].copy()
-    for at, carried in panel.carried.items():
-        levels[at] = carried.level
-    both, one, other = np.intersect1d(series.steps, panel.steps, return_indices=True)
-    logged, ledger = series.values[one], levels[other]
-    known = np.isfinite(ledger)
-    apart = np.abs(logged - ledger)[known]
-    return bool(
-        len(both) and (apart <= ROUNDED * np.abs(ledger[known]) + ROUNDED * np.ptp(ledger[known])).all()
-    )
+def _figures_of_all(panels: Sequence[Panel]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The figures of all rows, float [P, T] each, and their steps, int [T]: those over the same steps together."""
+    by_steps: dict[bytes, tuple[np.ndarray, list[np.ndarray]]] = {}
+    for panel in panels:
+        if panel.parts[0] == ():
+            levels = panel.levels[0].copy()
+            for at, carried in panel.carried.items():
+                levels[at] = carried.level
+            by_steps.setdefault(panel.steps.tobytes(), (panel.steps, []))[1].append(levels)
+    return [(np.stack(levels), steps) for steps, levels in by_steps.values()]
+
+
+def _repeats(series: Series, figures: Sequence[tuple[np.ndarray, np.ndarray]]) -> bool:
+    """Tells whether a logged number is a figure of all rows, which those that came later may have changed a little."""
+    for levels, steps in figures:
+        _, one, other = np.intersect1d(series.steps, steps, return_indices=True)
+        if not len(one):
+            continue
+        ledger, known = levels[:, other], np.isfinite(levels[:, other])
+        range_P = np.where(known, ledger, -np.inf).max(axis=1) - np.where(known, ledger, np.inf).min(axis=1)
+        near = np.abs(series.values[one] - ledger) <= ROUNDED * (np.abs(ledger) + range_P[:, None])
+        if (known.any(axis=1) & (near | ~known).all(axis=1)).any():
+            return True
+    return False
 
 
 ROUNDED = 1e-3

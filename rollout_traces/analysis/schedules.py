@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollout_traces.analysis.noise import OF_LEVEL, is_occasional, is_setting
+from rollout_traces.analysis.noise import OF_LEVEL, TINY, is_occasional, is_setting
 from rollout_traces.analysis.panel import ROUNDING, Panel
 from rollout_traces.analysis.scan import Located, Template
 
@@ -97,6 +97,19 @@ def is_steered(values_T: np.ndarray) -> bool:
     by = np.diff(values_T)
     both_ways = min((by > 0).sum(), (by < 0).sum()) >= BESIDE
     return bool(both_ways and np.median(np.abs(np.diff(by))) <= SMOOTH * np.median(np.abs(by)))
+
+
+def likelihood_of_wandering(values_T: np.ndarray) -> float:
+    """Log likelihood, on the scale of `Fits`, of a number that goes on from where it is by steps that are like those before, as one does that is steered.
+
+    Args:
+        values_T: float [T], without gaps.
+    """
+    by = np.diff(values_T)
+    before, after = by[:-1], by[1:]
+    lasts = np.clip((before * after).sum() / max((before**2).sum(), TINY), 0.0, 1.0)
+    squares = by[0] ** 2 + ((after - lasts * before) ** 2).sum()
+    return float(-len(values_T) / 2 * np.log(max(squares, TINY)))
 
 
 def is_adapted(values_T: np.ndarray) -> bool:

@@ -20,6 +20,7 @@ from rollout_traces.analysis.detected_movement import (
     beside,
     constant_basis,
     is_spike,
+    of_chosen,
     rows_of_basis,
 )
 from rollout_traces.analysis.learning import is_given, may_be_learned
@@ -27,7 +28,7 @@ from rollout_traces.analysis.noise import Noise
 from rollout_traces.analysis.panel import Panel, one_of
 from rollout_traces.analysis.parts import THERE, Chosen
 from rollout_traces.analysis.scan import (
-    SPIKE,
+    Kind,
     Located,
     Template,
     Whitened,
@@ -79,6 +80,8 @@ def beside_learning(
     """
     smooth = with_curve(basis)
     follows = np.asarray([not may_be_learned(panel, part) for part in panel.parts])
+    if is_purpose(panel):
+        follows[1:] |= _is_lost_again(noise, smooth)[1:]
     if panel.parts[0] != () or not follows.any():
         return *less_of_all(panel, noise, smooth, of_all), smooth, of_all
     curve = slice(basis.shape[1], smooth.shape[1])
@@ -86,6 +89,19 @@ def beside_learning(
     unlearned = less_of_all(panel, noise, smooth, of_all)
     smooth[follows, curve] = 0.0
     return *unlearned, smooth, of_all
+
+
+def _is_lost_again(noise: Noise, smooth: np.ndarray) -> np.ndarray:
+    """bool [S]: whether the curve of a series, beside what else it does, float [S, K, T], falls by more than half of what it rose: what is learned stays."""
+    w = whitened(noise.clipped, noise, smooth)
+    y, rows = w.apply(np.where(np.isfinite(noise.clipped), noise.clipped, 0.0)), w.apply(smooth)
+    found = np.zeros(len(smooth), bool)
+    for at, (own, values) in enumerate(zip(rows, y, strict=True)):
+        size = np.linalg.lstsq(own.T, values, rcond=None)[0]
+        curve_T = size[-DRIFT_DEGREE:] @ smooth[at, -DRIFT_DEGREE:]
+        highest = curve_T.max()
+        found[at] = highest - curve_T[-1] > RESIDUE * (highest - curve_T[0])
+    return found
 
 
 def less_of_all(panel: Panel, noise: Noise, basis: np.ndarray, of_all: OfAll) -> tuple[Panel, Noise]:
@@ -143,7 +159,7 @@ def learning_is_likelier(panel: Panel, noise: Noise, basis: np.ndarray, best: Sc
     curve, gained = with_curve(basis[at : at + 1])[0], _explained_by_curve(noise, basis, at)
     drifting = _accounts(panel, noise, curve, at, gained, DRIFT_DEGREE * float(np.log(n)) / 2)
     template = np.concatenate([basis[at], best.template(at, n).over(n)[None]])
-    moved = _accounts(panel, noise, template, at, float(best.z[at] ** 2), _cost(best, at, panel))
+    moved = _accounts(panel, noise, template, at, float(best.z[at] ** 2), _cost(best.kind[at], n))
     most = max(squares for squares, _ in (*drifting, *moved))
     slow, sudden = (
         max(-gain(most - squares, tails) - cost for squares, cost in each) for each in (drifting, moved)
@@ -172,38 +188,47 @@ def _accounts(
     """
     one = one_of(panel, [at])
     best, _ = scan(one, noise.at(np.asarray([at])), basis)
-    return [(explained, cost), (explained + float(best.z[0] ** 2), cost + _cost(best, 0, one))]
+    return [
+        (explained, cost),
+        (explained + float(best.z[0] ** 2), cost + _cost(best.kind[0], len(panel.steps))),
+    ]
 
 
-def _cost(best: Scanned, at: int, panel: Panel) -> float:
-    """Log of how many templates the best one of a series is one of."""
-    n = len(panel.steps)
-    return float(np.log(n * (1 if best.kind[at] == "level" else len(lengths(n)))))
+def _cost(kind: Kind, n: int) -> float:
+    """Log of how many templates of a kind there are in `n` steps."""
+    return float(np.log(n * (1 if kind == "level" else len(lengths(n)))))
 
 
-def may_be_slow(found: Moved, w: Whitened, best: Scanned, at: int) -> bool:
-    """Tells whether a change of several steps is hardly better described with a step at which it begins than by what is learned, beside a parabola too."""
-    panel, template, n = found.panel, found.template, len(found.panel.steps)
-    is_spike = template.kind == "window" and template.stop - template.start <= SPIKE
-    if is_spike or is_given(panel) or not may_be_learned(panel, found.chosen.values):
+def may_be_slow(found: Moved, template: Template) -> bool:
+    """Tells whether a change of several steps is hardly better described with a step at which it begins than by what is learned, beside a parabola too.
+
+    Args:
+        found: the change.
+        template: the one of the scan's that it is nearest to, of which there are about as many as of what is learned.
+    """
+    panel, n = found.panel, len(found.panel.steps)
+    if is_spike(found) or is_given(panel) or is_loss(found):
         return False
-    if is_loss(found):
+    # what is held back in one part is learned in the others
+    if not (may_be_learned(panel, found.chosen.values) or is_purpose(panel)):
         return False
-    curves = _learned(n)
-    explained = [(float(w.explained(at, curves).max()), float(np.log(len(curves))))]
-    if (w.basis[at] ** 2).sum() <= DRIFT_DEGREE:
-        one = np.asarray([at])
-        smooth = np.concatenate([polynomials(n, DRIFT_DEGREE), found.basis[at, 1:]])
-        wide = whitened(found.noise.clipped[one], found.noise.at(one), smooth[None])
-        both = float(w.loss[at] - wide.loss[0] + wide.explained(0, curves).max())
-        explained.append((both, explained[0][1] + DRIFT_DEGREE * float(np.log(n)) / 2))
-    own = float(best.z[at] ** 2), _cost(best, at, panel)
-    tails = freedom_of(panel)[at]
-    return any(
-        gain(own[0] - slow[0], tails) + slow[1] - own[1] < AMBIGUOUS
-        or own[0] - slow[0] < AMBIGUOUS_PART * own[0]
-        for slow in explained
-    )
+    noise = of_chosen(panel, found.noise, found.chosen)[1]
+    basis = found.basis[found.chosen.at][None]
+    w = whitened(noise.clipped, noise, basis)
+    curves, own_T = _learned(n), template.over(n)[None]
+    of_curve, of_own = float(np.log(len(curves))), _cost(template.kind, n)
+    squares = [(float(w.explained(0, curves).max()), float(w.explained(0, own_T)[0]), 0.0)]
+    if (w.basis[0] ** 2).sum() <= DRIFT_DEGREE:
+        smooth = np.concatenate([polynomials(n, DRIFT_DEGREE), basis[0, 1:]])
+        wide = whitened(noise.clipped, noise, smooth[None])
+        bent = float(w.loss[0] - wide.loss[0])
+        both = bent + float(wide.explained(0, curves).max()), bent + float(wide.explained(0, own_T)[0])
+        squares.append((*both, DRIFT_DEGREE * float(np.log(n)) / 2))
+    tails, most = freedom_of(panel)[found.chosen.at], max(max(each[:2]) for each in squares)
+    slow = max(-gain(most - curve, tails) - of_curve - cost for curve, _, cost in squares)
+    sudden = max(-gain(most - own, tails) - of_own - cost for _, own, cost in squares)
+    is_near = any(own - curve < AMBIGUOUS_PART * own for curve, own, _ in squares)
+    return sudden - slow < AMBIGUOUS or is_near
 
 
 def is_loss(found: Moved) -> bool:
