@@ -7,6 +7,7 @@ which a local project, a self-hosted server and a Space all answer.
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
 import threading
 import zlib
@@ -20,6 +21,8 @@ import orjson
 
 from rollout_traces.model.packed_batch import StepKey
 from rollout_traces.trace.conversion import STEPS, TRAJECTORIES, TraceRecord, read_details, read_ledger
+
+log = logging.getLogger(__name__)
 
 PAGE = 5000
 """Rows asked for at once; Trackio answers with 10,000 at most."""
@@ -162,11 +165,14 @@ class Stored:
     def logged(self, n: int) -> list[tuple[int, dict[str, Any]]]:
         """Step and scalars of what was logged last, n calls at most, oldest first.
 
+        Only what was there at the last look: what has been logged since then is known to whoever logged it.
+
         Raises:
             Exception: as `refresh`.
         """
         rows = self._ask(
-            f"SELECT step, metrics FROM metrics WHERE run_id = {_quoted(self.run_id)} ORDER BY rowid DESC LIMIT {int(n)}"
+            f"SELECT step, metrics FROM metrics WHERE run_id = {_quoted(self.run_id)} "
+            f"AND rowid <= {self._last['metrics']} ORDER BY rowid DESC LIMIT {int(n)}"
         )
         return [(int(row["step"]), _loaded(row["metrics"])) for row in reversed(rows)]
 
@@ -203,6 +209,19 @@ class Stored:
                 f"AND CAST(metrics AS TEXT) LIKE {pattern} LIMIT 1"
             )
         )
+
+    def has_alert(self, step: int, title: str, text: str) -> bool:
+        """True when an alert is stored; False also where the store cannot be read: better twice than never."""
+        try:
+            return bool(
+                self._ask(
+                    f"SELECT 1 AS found FROM alerts WHERE run_id = {_quoted(self.run_id)} AND step = {int(step)} "
+                    f"AND title = {_quoted(title)} AND text = {_quoted(text)} LIMIT 1"
+                )
+            )
+        except Exception:
+            log.debug("the alerts of step %d cannot be read", step, exc_info=True)
+            return False
 
     def close(self) -> None:
         """Closes what it reads from, where that is open."""

@@ -68,6 +68,7 @@ class TrackioSink:
         self.owned = owned
         self.stored = Stored(query_of(run), run.project, run.id)
         self._logged: set[Token] = set()
+        self._raised: set[tuple[int, str, str]] = set()
         self._sizes: deque[int] = deque(maxlen=QUEUE_CALLS + 1)
         self._seen_sending = (0, 0.0)
         self._disk = DiskUse(run.project)
@@ -165,11 +166,10 @@ class TrackioSink:
         Returns:
             The keys that were left out, because their value is unknown or no number.
         """
-        values = _numbers(scalars)
+        values = _entry(scalars, attempt)
         left_out = [str(key) for key in scalars if str(key) not in values]
         if not values:
             return left_out
-        values |= _marked(attempt)
         token = scalar_signature(int(step), values)
         self._logged.add(token)
         if again and token in self.stored.scalars:
@@ -177,6 +177,10 @@ class TrackioSink:
         self.stored.expect(int(step), values)
         self._log(values, step)
         return left_out
+
+    def has_scalars(self, scalars: Mapping[str, Any], *, step: int, attempt: str = "") -> bool:
+        """Tells whether the store was seen to hold what `log_scalars` logs of some numbers."""
+        return scalar_signature(int(step), _entry(scalars, attempt)) in self.stored.scalars
 
     def log_traces(
         self,
@@ -202,9 +206,7 @@ class TrackioSink:
         self._logged.update(record.metadata["uid"] for record in records)
         fresh = [record for record in records if record.metadata["uid"] not in self.stored.uids]
         if fresh:
-            numbers = _numbers(scalars or {})
-            if numbers:
-                numbers |= _marked(attempt)
+            numbers = _entry(scalars or {}, attempt)
             shapes = {
                 name: shape
                 for name, values in (histograms or {}).items()
@@ -214,12 +216,20 @@ class TrackioSink:
             self._log({**numbers, **shapes, key: traces}, step)
 
     def alert(self, alert: Alert, *, step: int) -> None:
-        """Raises an alert in the run, and sends it to the webhook."""
+        """Raises an alert in the run, and sends it to the webhook.
+
+        A step that Trackio dropped is judged again. What it raises again is sent once, and stored once.
+        """
         from trackio import AlertLevel
 
+        raised = int(step), alert.title, alert.text
+        is_new = raised not in self._raised
+        self._raised.add(raised)
+        if not is_new and self.stored.has_alert(*raised):
+            return
         level = {"error": AlertLevel.ERROR, "warn": AlertLevel.WARN, "info": AlertLevel.INFO}[alert.level]
         self.run.alert(title=alert.title, text=alert.text, level=level, step=int(step))
-        if self.webhook is not None:
+        if self.webhook is not None and is_new:
             self.webhook.send(alert, step=int(step))
 
     def take_logged(self) -> set[Token]:
@@ -237,7 +247,9 @@ class TrackioSink:
 
     def is_sending(self) -> bool:
         """True while Trackio's sender has something to store or to send."""
-        return bool(getattr(self.run, "_queued_logs", ()) or getattr(self.run, "_sending_batch", None))
+        return any(
+            getattr(self.run, name, ()) for name in ("_queued_logs", "_queued_alerts", "_sending_batch")
+        )
 
     def settle(self) -> bool:
         """Makes Trackio send the records that an earlier process left in its buffer for a server.
@@ -316,9 +328,10 @@ def _numbers(scalars: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _marked(attempt: str) -> dict[str, Any]:
-    """The entry that marks scalars with their attempt; empty where it is unknown."""
-    return {ATTEMPT_KEY: attempt} if attempt else {}
+def _entry(scalars: Mapping[str, Any], attempt: str) -> dict[str, Any]:
+    """What is logged of scalars: their numbers, marked with the attempt where it is known; empty without a number."""
+    numbers = _numbers(scalars)
+    return {**numbers, ATTEMPT_KEY: attempt} if numbers and attempt else numbers
 
 
 def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:

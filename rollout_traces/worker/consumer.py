@@ -296,11 +296,13 @@ class SpoolConsumer:
 
     def _log_scalars(self, meta: Mapping[str, Any], *, again: bool) -> None:
         step, attempt = meta["step"], meta.get("attempt", "")
+        # what waited while this worker started may have been stored, and thus watched, by one before it; mostly it was not
+        is_stored = again and self.sink.has_scalars(meta["scalars"], step=step, attempt=attempt)
         left_out = self.sink.log_scalars(meta["scalars"], step=step, attempt=attempt, again=again)
         if left_out:
             self.counters["scalar_values_left_out"] += len(left_out)
             log.info("step %d: no finite number, left out: %s", step, ", ".join(left_out))
-        if not again:
+        if not is_stored:
             self._processor.watch(meta["scalars"], step)
 
     def _close_decided(self, *, incomplete: bool) -> bool:

@@ -20,10 +20,14 @@ def sink(trackio_dir):
     sink.finish()
 
 
-def settled(sink):
+def until_idle(sink):
     deadline = time.monotonic() + 20
     while not sink.idle() and time.monotonic() < deadline:
         time.sleep(0.05)
+
+
+def settled(sink):
+    until_idle(sink)
     sink.stored.refresh()
 
 
@@ -59,6 +63,24 @@ class TestScalars:
         sink.log_scalars({"loss": 1.0}, step=4, again=True)
         settled(sink)
         assert scalar_steps(trackio_dir, "loss") == {3: 1, 4: 1}
+
+    def test_are_known_with_their_attempt_once_they_were_seen_in_the_store(self, sink):
+        values = {"loss": 1.0, "text": "words"}
+        sink.log_scalars(values, step=3, attempt="a-1")
+        assert not sink.has_scalars(values, step=3, attempt="a-1")
+        settled(sink)
+        assert sink.has_scalars(values, step=3, attempt="a-1")
+        assert not sink.has_scalars(values, step=3, attempt="a-2")
+        assert not sink.has_scalars(values, step=4, attempt="a-1")
+
+    def test_that_are_read_back_are_those_that_were_there_at_the_last_look(self, sink):
+        sink.log_scalars({"loss": 1.0}, step=3)
+        settled(sink)
+        sink.log_scalars({"loss": 2.0}, step=4)
+        until_idle(sink)
+        assert [step for step, _ in sink.stored.logged(9)] == [3]
+        sink.stored.refresh()
+        assert [step for step, _ in sink.stored.logged(9)] == [3, 4]
 
 
 class TestReading:

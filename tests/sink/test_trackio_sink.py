@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from rollout_traces.flags import Alert
 from rollout_traces.sink.trackio_sink import BINS, TrackioSink, binned
 from rollout_traces.trace.conversion import STEPS, TRAJECTORIES, TraceRecord
 from tests.test_write_path import scalars, stored
+from tests.worker.readback import rows
 
 HOSTILE = {
     "a lone surrogate": "broken \ud800 text",
@@ -118,6 +122,45 @@ def test_a_config_that_holds_nothing_somewhere_is_no_hindrance_to_an_export(trac
     sink.finish()
     SQLiteStorage.export_for_static_space("p", tmp_path / "export")
     assert (tmp_path / "export" / "aux" / "configs.parquet").exists()
+
+
+class TestAnAlertThatIsRaisedAgain:
+    """As where Trackio dropped its step, which is judged again."""
+
+    ALERT = Alert("its title", "it's one sentence", "warn")
+
+    def raised(self, sink):
+        sink.alert(self.ALERT, step=3)
+        settle(sink)
+
+    @pytest.fixture
+    def sent(self, sink):
+        sent = []
+        sink.webhook = SimpleNamespace(send=lambda alert, step: sent.append((alert, step)))
+        return sent
+
+    def test_is_stored_and_sent_once(self, sink, sent, trackio_dir):
+        for _ in range(2):
+            self.raised(sink)
+        assert rows(trackio_dir, "select step, title from alerts") == [(3, "its title")]
+        assert sent == [(self.ALERT, 3)]
+
+    def test_and_was_dropped_too_is_stored_after_all(self, sink, sent, trackio_dir):
+        self.raised(sink)
+        with sqlite3.connect(trackio_dir / "p.db") as db:
+            db.execute("delete from alerts")
+        self.raised(sink)
+        assert rows(trackio_dir, "select step, title from alerts") == [(3, "its title")]
+        assert sent == [(self.ALERT, 3)]
+
+    def test_is_stored_twice_rather_than_never(self, sink, sent, trackio_dir, monkeypatch):
+        def locked(sql):
+            raise ValueError("locked")
+
+        monkeypatch.setattr(sink.stored, "query", locked)
+        for _ in range(2):
+            self.raised(sink)
+        assert len(rows(trackio_dir, "select step from alerts")) == 2
 
 
 class TestPacing:

@@ -31,9 +31,14 @@ class HeldSink:
 
     def log_scalars(self, scalars, *, step, attempt="", again=False):
         self._logged.add(token := scalar_signature(step, dict(scalars)))
+        if again and token in self.stored.scalars:
+            return []
         self.stored.scalars.add(token)
         self.scalars.append((step, dict(scalars)))
         return []
+
+    def has_scalars(self, scalars, *, step, attempt=""):
+        return scalar_signature(step, dict(scalars)) in self.stored.scalars
 
     def log_traces(self, key, records, *, step, attempt="", scalars=None, histograms=None):
         uids = [record.metadata["uid"] for record in records]
@@ -105,7 +110,7 @@ class WritePath:
     def start(self):
         """A new worker, which knows the spool, the closes and the store alone."""
         fresh = Stored(lambda sql: [], "p", "run")
-        for name in ("uids", "summarised", "_rows", "_traced", "_closes", "_n_closed"):
+        for name in ("uids", "summarised", "scalars", "_rows", "_traced", "_closes", "_n_closed"):
             setattr(fresh, name, getattr(self.sink.stored, name))
         fresh.reload = lambda: None
         fresh.chosen_in_summary = lambda batch_id: {}
