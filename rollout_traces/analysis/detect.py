@@ -15,6 +15,7 @@ from rollout_traces.analysis.detected_movement import (
     constant_basis,
     from_its_end,
     is_rest_of,
+    is_spike,
     of_chosen,
     outlasts,
     rows_of_basis,
@@ -225,8 +226,7 @@ def _search(
         others = [each for each in others if stands(each, beside(basis, rows_of_basis(bent)), rests)]
         others = [replace(each, drift=each.drift or goes_along(each, bent)) for each in others]
     learned = [
-        replace(each, is_sure=each.drift or _is_beyond_noise(each, float(sure[each.chosen.at]), bent=True))
-        for each in learned
+        replace(each, is_sure=each.drift or _is_bent(each, float(sure[each.chosen.at]))) for each in learned
     ]
     curves = polynomials(len(panel.steps), DRIFT_DEGREE if learned else 0)[1:]
     return learned + [from_its_end(each) for each in there_and_back(others, curves)]
@@ -268,17 +268,32 @@ def _set(panel: Panel, noise: Noise, located: Located, sure: float) -> Moved:
     )
 
 
-def _is_beyond_noise(found: Moved, sure: float, bent: bool = False) -> bool:
+def _is_beyond_noise(found: Moved, sure: float) -> bool:
     """Tells whether a movement of several steps is hardly the series' noise, of whatever spread and memory; of a spike this cannot be told.
 
-    By the likelihood with and without it, beside a level or, of what may be learned, a slow drift, whichever is likelier (Wilks 1938).
-    What is logged may go on from where it is instead, which alone is looked at where slow change was `bent`.
+    What is logged may go on from where it is instead.
     """
-    template, n = found.template, len(found.panel.steps)
-    if template.kind == "window" and template.stop - template.start <= SPIKE:
+    if is_spike(found):
         return True
-    at = np.asarray([found.chosen.at])
-    own, others = template.over(n)[None], found.basis[found.chosen.at, 1:]
+    without, beside, remembers = _likelihoods(found)
+    return _is_likelier(found, beside - max(without, _wandering(found)), sure, remembers)
+
+
+def _is_bent(found: Moved, sure: float) -> bool:
+    """Tells whether slow change plainly has a kink: of a logged number, which noise hardly bends, that it does not go on from where it is instead."""
+    if not is_logged(found.panel):
+        return _is_beyond_noise(found, sure)
+    _, beside, remembers = _likelihoods(found)
+    return _is_likelier(found, beside - _wandering(found), sure, remembers)
+
+
+def _likelihoods(found: Moved) -> tuple[float, float, float]:
+    """Log likelihood of a series without a movement and with it, and how likely its noise then lasts.
+
+    Beside a level or, of what may be learned, a slow drift, whichever is likelier (Wilks 1938).
+    """
+    n, at = len(found.panel.steps), np.asarray([found.chosen.at])
+    own, others = found.template.over(n)[None], found.basis[found.chosen.at, 1:]
     smooth = polynomials(n, DRIFT_DEGREE)
     slow = [np.concatenate([smooth[:1], np.zeros_like(smooth[1:])])]
     if may_be_learned(found.panel, found.panel.parts[found.chosen.at]) and not is_loss(found):
@@ -291,13 +306,23 @@ def _is_beyond_noise(found: Moved, sure: float, bent: bool = False) -> bool:
     fits = replace(fits_of(values, errors, np.stack(bases)), prior=prior)
     likely = noise_of(values, errors, fits)[1].reshape(2, len(slow))
     likely[:, 1:] -= DRIFT_DEGREE * np.log(n) / 2
-    without, beside = likely.max(axis=1)
-    if is_logged(found.panel):
-        wanders = likelihood_of_wandering(values[0]) + len(others) * np.log(n) / 2
-        without = max(wanders, -np.inf if bent else without)
-    gained = max(beside - without, 0.0)
-    chance = float(np.log(n_tests(n)) + log_chance(np.sqrt(2 * gained), np.asarray(np.inf)))
-    return chance <= _lasting(found, sure, float(fits.remembers[len(slow) + likely[1].argmax()]))
+    without, beside = likely.max(axis=1).tolist()
+    return without, beside, float(fits.remembers[len(slow) + likely[1].argmax()])
+
+
+def _wandering(found: Moved) -> float:
+    """Log likelihood that a logged number goes on from where it is, beside its other movements; of other series none does."""
+    if not is_logged(found.panel):
+        return -np.inf
+    n, n_others = len(found.panel.steps), len(found.basis[found.chosen.at]) - 1
+    return likelihood_of_wandering(found.panel.values[found.chosen.at]) + n_others * float(np.log(n)) / 2
+
+
+def _is_likelier(found: Moved, gained: float, sure: float, remembers: float) -> bool:
+    """Tells whether a series is likelier with a movement by more than one of all that are looked for is by chance."""
+    size = np.sqrt(2 * max(gained, 0.0))
+    chance = float(np.log(n_tests(len(found.panel.steps))) + log_chance(size, np.asarray(np.inf)))
+    return chance <= _lasting(found, sure, remembers)
 
 
 def _lasting(found: Moved, sure: float, remembers: float) -> float:
@@ -325,14 +350,14 @@ def _found(
     panel: Panel, noise: Noise, basis: np.ndarray, best: Scanned, w: Whitened, at: int
 ) -> Moved | None:
     own = noise.at(np.asarray([at]))
-    is_spike = best.kind[at] == "window" and best.length[at] <= few_values(panel.values[at : at + 1])[0]
-    one = whitened(panel.values[at : at + 1] if is_spike else own.clipped, own, basis[at : at + 1])
-    if is_spike:
+    is_short = best.kind[at] == "window" and best.length[at] <= few_values(panel.values[at : at + 1])[0]
+    one = whitened(panel.values[at : at + 1] if is_short else own.clipped, own, basis[at : at + 1])
+    if is_short:
         w = whitened(panel.values, noise, basis)
     located = locate(one, best.kind[at], int(best.start[at]), int(best.length[at]))
     chosen = smallest_part(panel, w, located.template, at)
     if chosen.values is None:
-        chosen = smallest_part(panel, _beside_drift(panel, noise, basis, is_spike), located.template, at)
+        chosen = smallest_part(panel, _beside_drift(panel, noise, basis, is_short), located.template, at)
     if panel.is_centred and chosen.values is None:  # what one part gains others lose
         return None
     if panel.source is not None and not _is_of_several(panel, chosen, located.template):
@@ -349,7 +374,7 @@ def _found(
         log_p = min(chance, 0.0) if is_new else max(log_p, min(chance, 0.0))
     if chosen.values is not None and chosen.members != (at,):
         values, joined = of_chosen(panel, noise, chosen)
-        pooled = whitened(values if is_spike else joined.clipped, joined, basis[chosen.at][None])
+        pooled = whitened(values if is_short else joined.clipped, joined, basis[chosen.at][None])
         located = locate(
             pooled,
             located.template.kind,
@@ -376,9 +401,9 @@ def _is_of_several(panel: Panel, chosen: Chosen, template: Template) -> bool:
     return True
 
 
-def _beside_drift(panel: Panel, noise: Noise, basis: np.ndarray, is_spike: bool) -> Whitened:
+def _beside_drift(panel: Panel, noise: Noise, basis: np.ndarray, is_short: bool) -> Whitened:
     """The series beside slow change too, which is not in what a part does beside the rest: where all learn, those outside of a part moved as well."""
-    values, smooth = panel.values if is_spike else noise.clipped, with_curve(basis)
+    values, smooth = panel.values if is_short else noise.clipped, with_curve(basis)
     smooth[panel.beside_rest, basis.shape[1] :] = 0.0
     return whitened(values, noise, smooth)
 
