@@ -141,10 +141,9 @@ def _account(
         ]
         if not of or is_learning(each):
             continue
-        rows = rows_of_basis(each)
-        cost += len(rows) * float(np.log(n * len(lengths(n))))
+        cost += float(np.log(n * len(lengths(n))))
         for at in of:
-            bases[at].append(rows)
+            bases[at].append(rows_of_basis(each))
     left = 0.0
     for at, own in bases.items():
         one = np.asarray([at])
