@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_traces.alarms.online import Judged
 from rollout_traces.analysis.diagnosis import Diagnosis, Severity
+from rollout_traces.analysis.faults import LOST_ADVICE, lost_text
 from rollout_traces.analysis.in_words import part_text, series_text, since
 from rollout_traces.flags import REGISTRY
 from rollout_traces.flags.registry import ALERT_ABOVE, Alert
@@ -40,8 +41,8 @@ def alerts_of(
         if may_alert(name, n / max(n_rows, 1), parameters)
     ]
     if judged.lost:
-        named = ", ".join(map(quoted, judged.lost))
-        found.append(Alert(f"{named}{where}", lost_sentence(named, step), "error"))
+        said = f"{lost_text(judged.lost)}, {since(step, None)}. {LOST_ADVICE}"
+        found.append(Alert(f"{', '.join(map(quoted, judged.lost))}{where}", said, "error"))
     found += [
         Alert(
             f"{diagnosis.name or series_text(diagnosis.series[0])}{where}",
@@ -63,14 +64,6 @@ def fault_sentence(name: str, n: int, step: int) -> str:
     """Says what a flag of severity error means for a step."""
     rows = "1 rollout carries" if n == 1 else f"{n:,} rollouts carry"
     return f"{rows} {name} at step {step}: {REGISTRY[name].meaning}."
-
-
-def lost_sentence(named: str, step: int) -> str:
-    """Says that logged numbers are NaN or infinite where they had been finite."""
-    return (
-        f"what the trainer logs is no longer a number: {named}, {since(step, None)}. "
-        "Look at the last batch before it, and at the trainer's log."
-    )
 
 
 def entry_may_alert(diagnosis: Diagnosis, parameters: Mapping[str, Any]) -> bool:

@@ -47,6 +47,7 @@ from rollout_traces.analysis.screen import (
     with_tails,
 )
 from rollout_traces.analysis.selections import NEIGHBOURS
+from rollout_traces.analysis.slow_change import PURPOSES
 from rollout_traces.analysis.step_cells import MOST_FREEDOM, pooled
 from rollout_traces.flags import needs_text
 
@@ -361,7 +362,7 @@ def _apart(trail: Trail, at: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray
 def _errors(trail: Trail, at: np.ndarray, n: int) -> np.ndarray:
     """float [K, n]: variance of each mean from its groups; 0 where it is not known.
 
-    Of what rollouts are given, groups of the newest step differ by no more than those of any step before: rewards of a
+    Of what training pays, groups of the newest step differ by no more than those of any step before: rewards of a
     group that are off make a mean no less sure, they are what is off.
     """
     _, _, squares, mass, spread = trail.table[:, at, TRAIL - n :]
@@ -369,16 +370,16 @@ def _errors(trail: Trail, at: np.ndarray, n: int) -> np.ndarray:
         return np.zeros_like(spread)
     by_mass = squares / np.where(mass > 0, mass, 1.0)
     most = by_mass[:, :-1].max(axis=1, initial=0.0) * mass[:, -1]
-    given = np.asarray([_is_given(trail.names[i]) for i in at]) & (most > 0)
+    paid = np.asarray([_is_paid(trail.names[i]) for i in at]) & (most > 0)
     squares = squares.copy()
-    squares[given, -1] = np.minimum(squares[given, -1], most[given])
+    squares[paid, -1] = np.minimum(squares[paid, -1], most[paid])
     return pooled(squares, mass).reshape(squares.shape) * spread
 
 
-def _is_given(name: SeriesName) -> bool:
-    """Tells whether a series is the mean of what the environment gives rollouts, a number."""
-    is_reward = name.column in ("reward", "success") or name.column.startswith("component/")
-    return is_reward and name.value is None and name.statistic == "mean"
+def _is_paid(name: SeriesName) -> bool:
+    """Tells whether a series is the mean of what training pays or of a component of it."""
+    is_paid = name.column in PURPOSES or name.column.startswith("component/")
+    return is_paid and name.value is None and name.statistic == "mean"
 
 
 def _panel(trail: Trail, at: np.ndarray, n: int) -> Panel:

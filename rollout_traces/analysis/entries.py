@@ -66,7 +66,8 @@ def severity_of(found: Moved, n_series: int) -> Severity:
 
 def _is_one_number(found: Moved) -> bool:
     """Tells whether a movement is of one logged number: what tail it has, its other numbers hardly say."""
-    return found.panel.source is None and is_spike(found) and found.template.stop - found.template.start == 1
+    template = found.template
+    return found.panel.source is None and template.kind == "window" and template.stop - template.start == 1
 
 
 def _is_of_few(found: Moved) -> bool:

@@ -69,12 +69,7 @@ def number_entries(scope: RunScope) -> list[Diagnosis]:
             lost.setdefault(
                 (int(steps[first]), int(steps[last]) if last + 1 < len(steps) else None), []
             ).append(key)
-    found = [
-        _of_numbers(
-            "error", f"what the trainer logs is no longer a number: {', '.join(map(quoted, keys))}", keys, *at
-        )
-        for at, keys in lost.items()
-    ]
+    found = [_of_numbers("error", lost_text(keys), keys, *at) for at, keys in lost.items()]
     ended = ended_numbers({key: steps for key, (steps, _) in numbers.items()})
     return found + [
         _of_numbers("info", f"{quoted(key)} is no longer logged", [key], step, None)
@@ -82,11 +77,19 @@ def number_entries(scope: RunScope) -> list[Diagnosis]:
     ]
 
 
+def lost_text(keys: Sequence[str]) -> str:
+    """Says which logged numbers are NaN or infinite where they had been finite."""
+    return f"what the trainer logs is no longer a number: {', '.join(map(quoted, keys))}"
+
+
+LOST_ADVICE = "Look at the last batch before it, and at the trainer's log."
+
+
 def _of_numbers(severity: Severity, what: str, keys: Sequence[str], step: int, last: int | None) -> Diagnosis:
     return Diagnosis(
         severity=severity,
         sentence=f"{what}, {since(step, last)}.",
-        advice="Look at the last batch before it, and at the trainer's log." if severity == "error" else "",
+        advice=LOST_ADVICE if severity == "error" else "",
         tier=DATA,
         series=tuple(SeriesName(key, UNKNOWN, "share") for key in keys),
         part=(),
