@@ -42,9 +42,21 @@ def rollouts(step: int) -> Callable[[Trail], Figures]:
 
 def scalars(step: int) -> Callable[[Trail], Figures]:
     """A call of a trainer."""
-    rng = np.random.default_rng(step)
-    values = {f"train/k{i}": float(value) for i, value in enumerate(rng.normal(1, 0.1, SCALARS))}
-    return lambda trail: scalar_figures(values, step)
+    values = np.random.default_rng(step).normal(1, 0.1, SCALARS)
+    return lambda trail: scalar_figures(named(values), step)
+
+
+def lasting(step: int) -> Callable[[Trail], Figures]:
+    """The same, of numbers whose noise lasts for ten steps."""
+    before = np.stack(
+        [np.random.default_rng(step - i).normal(0, 0.05, SCALARS) for i in range(min(step, 40) + 1)]
+    )
+    values = 1 + (0.9 ** np.arange(len(before))) @ before
+    return lambda trail: scalar_figures(named(values), step)
+
+
+def named(values: np.ndarray) -> dict[str, float]:
+    return {f"train/k{i}": float(value) for i, value in enumerate(values)}
 
 
 def spent(n_steps: int, make: Callable[[int], Callable[[Trail], Figures]]) -> tuple[np.ndarray, int, int]:
@@ -62,7 +74,11 @@ def spent(n_steps: int, make: Callable[[int], Callable[[Trail], Figures]]) -> tu
 
 def main() -> None:
     for n_steps in STEPS:
-        for name, make in (("512 rollouts", rollouts), (f"{SCALARS} scalars", scalars)):
+        for name, make in (
+            ("512 rollouts", rollouts),
+            (f"{SCALARS} scalars", scalars),
+            (f"{SCALARS} lasting", lasting),
+        ):
             cost, n_series, alarms = spent(n_steps, make)
             print(
                 f"{n_steps:5} steps, {name:12} {n_series:3} series: median {np.median(cost):.2f} ms, "

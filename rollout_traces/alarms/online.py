@@ -6,7 +6,8 @@ chooses the few series that are looked at; a series that raised an alarm begins 
 
 A mean of rows says by its groups how sure it is. Of a logged number only its steps do: it is looked at where its last steps
 lie twice as far from those before them as steps ever did within the trail, which holds for noise that lasts, tails, drift
-and what comes again, as checkpoints; and then again while it stays off, until what it does is sure.
+and what comes again, as checkpoints, and further off than it goes from one step to the next; and then again while it
+stays off, until what it does is sure.
 """
 
 from __future__ import annotations
@@ -61,8 +62,10 @@ REACH_OF_LOGGED = TRAIL // 2
 """The same of a logged number: the other half of the trail says what was before."""
 LENGTHS_OF_LOGGED = tuple(lengths(REACH_OF_LOGGED).tolist())
 """Steps of the windows of a logged number that are tried, and for which it is off when it is looked at again."""
-WORTH_A_LOOK = 3.5
+WORTH_A_LOOK = 4.0
 """Standard errors by which such a window lies from the steps before it, for it to be looked at: what is a movement lies further."""
+BEYOND_MEMORY = 4.5
+"""The same of a logged number, against what each step takes from the one before: of jumps of five standard deviations two of 48 are lost, of eight none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +192,35 @@ def _in_turn(trail: Trail, ready: np.ndarray) -> tuple[Trail, list[int]]:
         if not age[i]:
             age[i], off[i] = 1, by
     turn = [i for i in ready.tolist() if i in far or age[i] in LENGTHS_OF_LOGGED]
-    return replace(trail, age=age, off=off), turn
+    return replace(trail, age=age, off=off), [
+        i for i in turn if _is_beyond_memory(trail.table[0, i, TRAIL - int(trail.known[i]) :])
+    ]
+
+
+def _is_beyond_memory(values: np.ndarray) -> bool:
+    """Tells whether the last steps of a number lie further off than it goes from one step to the next, by more than is worth a look.
+
+    Least squares of each value on the one before it, with a leap and a level of the last steps and without them, against
+    the median residual (Tsay 1988).
+
+    Args:
+        values: float [n].
+    """
+    n = len(values)
+    values = values - np.median(values)
+    at, now = np.arange(1, n), values[1:]
+    usual = np.stack([np.ones(n - 1), values[:-1]], axis=1)
+    rest = now - usual @ np.linalg.lstsq(usual, now)[0]
+    floor = SMALLEST_ERROR * np.abs(values).max()
+    for length in LENGTHS_OF_LOGGED:
+        if n < length + FEWEST_STEPS - 1:
+            break
+        wider = np.column_stack([usual, at == n - length, at >= n - length])
+        left = now - wider @ np.linalg.lstsq(wider, now)[0]
+        scale = np.median(np.abs(left)) * DEVIATION + floor
+        if rest @ rest - left @ left > (BEYOND_MEMORY * scale) ** 2:
+            return True
+    return False
 
 
 def _far_as_never(trail: Trail, ready: np.ndarray) -> dict[int, float]:
@@ -331,7 +362,9 @@ def _moved(trail: Trail, ready: np.ndarray) -> dict[int, Moved]:
     sizes = {int(n): ready[trail.known[ready] == n] for n in np.unique(trail.known[ready])}
     chances = np.zeros(len(ready))
     for n, at in sizes.items():
-        away, since = _apart(trail, at, n)
+        values = trail.table[0, at, TRAIL - n :]
+        of_groups = np.sqrt(np.median(_errors(trail, at, n), axis=1))
+        away, since = _apart(values, np.maximum(_between(values), of_groups), LENGTHS)
         worth = away > WORTH_A_LOOK
         if worth.any():
             chances[np.isin(ready, at[worth])] = _log_p(trail, at[worth], n, since[worth])
@@ -343,20 +376,29 @@ def _moved(trail: Trail, ready: np.ndarray) -> dict[int, Moved]:
     return found
 
 
-def _apart(trail: Trail, at: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Measures how many standard errors the last steps of a series lie from those before them, float [K], and how many steps, int [K]."""
-    values = trail.table[0, at, TRAIL - n :]
-    between = np.median(np.abs(np.diff(values, axis=1)), axis=1) / np.sqrt(2) * DEVIATION
-    scale = np.maximum(between, np.sqrt(np.median(_errors(trail, at, n), axis=1)))
+def _apart(values: np.ndarray, scale: np.ndarray, among: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Measures how many standard errors the last steps of a series lie from as many before them, `NEIGHBOURS` at least, float [K], and how many steps, int [K].
+
+    Args:
+        values: float [K, n].
+        scale: float [K], the noise of a step.
+        among: numbers of last steps that are tried.
+    """
     scale = np.maximum(scale, SMALLEST_ERROR * np.maximum(np.abs(values).max(axis=1), SMALLEST_ERROR))
-    sizes = np.zeros((len(LENGTHS), len(at)))
-    for row, length in enumerate(LENGTHS):
-        if n >= length + FEWEST_STEPS - 1:
-            before = np.median(values[:, -length - NEIGHBOURS : -length], axis=1)
-            error = scale * np.sqrt(1 / length + 1 / NEIGHBOURS)
+    sizes = np.zeros((len(among), len(values)))
+    for row, length in enumerate(among):
+        if values.shape[1] >= length + FEWEST_STEPS - 1:
+            n_before = max(length, NEIGHBOURS)
+            before = np.median(values[:, -length - n_before : -length], axis=1)
+            error = scale * np.sqrt(1 / length + 1 / n_before)
             sizes[row] = np.abs(values[:, -length:].mean(axis=1) - before) / error
     best = np.argmax(sizes, axis=0)
-    return sizes[best, np.arange(len(at))], np.asarray(LENGTHS)[best]
+    return sizes[best, np.arange(len(values))], np.asarray(among)[best]
+
+
+def _between(values: np.ndarray) -> np.ndarray:
+    """float [K]: the noise of a step by how far neighbours differ."""
+    return np.median(np.abs(np.diff(values, axis=1)), axis=1) / np.sqrt(2) * DEVIATION
 
 
 def _errors(trail: Trail, at: np.ndarray, n: int) -> np.ndarray:

@@ -7,7 +7,6 @@ which a local project, a self-hosted server and a Space all answer.
 from __future__ import annotations
 
 import contextlib
-import logging
 import sqlite3
 import threading
 import zlib
@@ -21,8 +20,6 @@ import orjson
 
 from rollout_traces.model.packed_batch import StepKey
 from rollout_traces.trace.conversion import STEPS, TRAJECTORIES, TraceRecord, read_details, read_ledger
-
-log = logging.getLogger(__name__)
 
 PAGE = 5000
 """Rows asked for at once; Trackio answers with 10,000 at most."""
@@ -211,17 +208,13 @@ class Stored:
         )
 
     def has_alert(self, step: int, title: str, text: str) -> bool:
-        """True when an alert is stored; False also where the store cannot be read: better twice than never."""
-        try:
-            return bool(
-                self._ask(
-                    f"SELECT 1 AS found FROM alerts WHERE run_id = {_quoted(self.run_id)} AND step = {int(step)} "
-                    f"AND title = {_quoted(title)} AND text = {_quoted(text)} LIMIT 1"
-                )
+        """True when an alert is stored."""
+        return bool(
+            self._ask(
+                f"SELECT 1 AS found FROM alerts WHERE run_id = {_quoted(self.run_id)} AND step = {int(step)} "
+                f"AND title = {_quoted(title)} AND text = {_quoted(text)} LIMIT 1"
             )
-        except Exception:
-            log.debug("the alerts of step %d cannot be read", step, exc_info=True)
-            return False
+        )
 
     def close(self) -> None:
         """Closes what it reads from, where that is open."""

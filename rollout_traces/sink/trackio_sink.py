@@ -13,7 +13,7 @@ import logging
 import tempfile
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -61,6 +61,7 @@ class TrackioSink:
     Attributes:
         stored: what the store holds, as of the last `confirm`.
         webhook: where alerts are also sent; None for nowhere.
+        counters: counts by name.
     """
 
     def __init__(self, run: Any, *, owned: bool) -> None:
@@ -74,6 +75,7 @@ class TrackioSink:
         self._disk = DiskUse(run.project)
         self._remote_settled = run.url is None
         self.webhook: AlertWebhook | None = None
+        self.counters: Counter[str] = Counter()
 
     @classmethod
     def open(
@@ -225,12 +227,21 @@ class TrackioSink:
         raised = int(step), alert.title, alert.text
         is_new = raised not in self._raised
         self._raised.add(raised)
-        if not is_new and self.stored.has_alert(*raised):
+        if not is_new and self._has_alert(*raised):
             return
         level = {"error": AlertLevel.ERROR, "warn": AlertLevel.WARN, "info": AlertLevel.INFO}[alert.level]
         self.run.alert(title=alert.title, text=alert.text, level=level, step=int(step))
         if self.webhook is not None and is_new:
             self.webhook.send(alert, step=int(step))
+
+    def _has_alert(self, step: int, title: str, text: str) -> bool:
+        """True when an alert is stored; False also where the store cannot be read: better twice than never."""
+        try:
+            return self.stored.has_alert(step, title, text)
+        except Exception as error:  # noqa: BLE001  counted and warned
+            self.counters["alerts_perhaps_twice"] += 1
+            log.warning("an alert of step %d may be stored twice: the alerts cannot be read: %r", step, error)
+            return False
 
     def take_logged(self) -> set[Token]:
         """Takes the tokens of what was logged since the last call."""

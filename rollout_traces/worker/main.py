@@ -96,7 +96,7 @@ def process_folder(folder: RunFolder, named: NamedTargets) -> int:
         counters: Counter[str] = Counter(folder.status().get("counters", {}))
         counters["workers_started"] += 1
         sink = open_sink(manifest)
-        sink.webhook = webhook_of(manifest, counters)
+        sink.counters, sink.webhook = counters, webhook_of(manifest, counters)
         decoder = decoder_of(folder, manifest)
         options = options_of(manifest, named, counters)
         publish = Publisher(folder, counters)

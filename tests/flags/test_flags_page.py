@@ -59,8 +59,8 @@ on, what began within the last eight steps and goes on. A series that raised an 
 once; that it goes back is no alert. Which part it is, and what shows in the whole run alone, is left to `explain`. A flag of
 severity `error` raises one at once, and again after twelve steps without it. A logged number that is NaN or infinite for the first
 time, after at least four finite values, raises one at once, an error. How sure a logged number is, only its steps say: it is looked at
-from the 23rd step on, once it lies twice as far from the steps before it as within the trail, and again for up to 32 steps while it
-stays off, until `explain` would be sure. A positive number that is off at its newest step alone, by less than ten times, waits
+from the 23rd step on, once it lies twice as far from the steps before it as within the trail, and further off than it goes from one step to the next, and
+again for up to 32 steps while it stays off, until `explain` would be sure. A positive number that is off at its newest step alone, by less than ten times, waits
 for the next step, as the time of a step that writes a checkpoint does. The first alert of a number may be a warning of what the whole
 run shows to be an error. `<flag>.alert_above` sets a share that a rise has
 to pass to be an alert or incident; None: never. `python -m benchmarks.online` prints what judging a step costs.

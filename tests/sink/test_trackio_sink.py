@@ -153,7 +153,7 @@ class TestAnAlertThatIsRaisedAgain:
         assert rows(trackio_dir, "select step, title from alerts") == [(3, "its title")]
         assert sent == [(self.ALERT, 3)]
 
-    def test_is_stored_twice_rather_than_never(self, sink, sent, trackio_dir, monkeypatch):
+    def test_is_stored_twice_rather_than_never_and_counted(self, sink, sent, trackio_dir, monkeypatch):
         def locked(sql):
             raise ValueError("locked")
 
@@ -161,6 +161,7 @@ class TestAnAlertThatIsRaisedAgain:
         for _ in range(2):
             self.raised(sink)
         assert len(rows(trackio_dir, "select step from alerts")) == 2
+        assert sink.counters == {"alerts_perhaps_twice": 1}
 
 
 class TestPacing:
