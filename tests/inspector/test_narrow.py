@@ -35,3 +35,15 @@ def test_the_first_number_of_the_funnel_is_in_sight(narrow: Visit) -> None:
     expect(number).to_be_visible()
     box = number.bounding_box()
     assert box["x"] + box["width"] <= narrow.page.viewport_size["width"]
+
+
+def test_the_open_incident_is_said_in_a_sentence_and_nothing_of_its_bar_is_cut(narrow: Visit) -> None:
+    """Seen once: at 390 points the bar had no sentence and ended within a word."""
+    narrow.open(tab="rollouts", **PLACE)
+    bar = narrow.get("incident-bar")
+    expect(bar.locator(".rt-bar-sentence")).to_be_visible()
+    expect(bar.get_by_test_id("bar-mute")).to_be_in_viewport(ratio=1)
+    assert bar.evaluate("node => node.scrollWidth <= node.clientWidth")
+    below = "[...document.querySelectorAll('.rt-active')].map(node => node.getBoundingClientRect().top)"
+    box = bar.bounding_box()
+    assert min(narrow.page.evaluate(below)) >= box["y"] + box["height"] - 1

@@ -117,6 +117,18 @@ class TestMovingBetweenSteps:
         expect(slider).to_be_focused()
         assert float(visit.state["smooth"]) == pytest.approx(0.2)
 
+    def test_the_dot_lies_on_the_value_that_is_told_not_on_the_smoothed_line(self, visit):
+        """Seen once: the label said 0.469, and the dot stood at 0.7."""
+        visit.open(tab="rollouts", project="demo", run="run-a", step=4, smooth=0.9)
+        chart = visit.get("chart").first.locator("svg.rt-chart-svg").first
+        expect(chart.locator(".rt-line-raw")).to_be_attached()
+        box = chart.bounding_box()
+        visit.page.mouse.move(box["x"] + box["width"] - 9, box["y"] + 30)
+        dot = chart.locator("circle[visibility='visible']").first
+        raw = chart.locator(".rt-line-raw").get_attribute("d").split("L")[-1].split(" ")
+        place = [float(dot.get_attribute(name)) for name in ("cx", "cy")]
+        assert place == pytest.approx([float(each) for each in raw], abs=0.06)
+
     def test_a_slider_that_is_moved_before_the_curves_are_there_keeps_the_focus(self, visit):
         held = visit.hold("metrics")
         visit.open(tab="rollouts", project="demo", run="run-a")

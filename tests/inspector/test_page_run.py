@@ -80,6 +80,11 @@ class TestAnswers:
         assert not any("vllm-0" in each["sentence"] for each in report["diagnoses"])
         assert {"reward", "mismatch_k3"} <= {metric["key"] for metric in report["metrics"]}
         assert any("evaluations" in missing["what"] for missing in report["unobserved"])
+        chart = head["chart"]
+        assert chart["key"] == head["series"][0] and chart["steps"] == list(range(24))
+        before, after = chart["values"][: head["step"]], chart["values"][head["step"] :]
+        assert min(after) > max(before)
+        assert all(each["chart"] is None for each in report["diagnoses"] if each["severity"] == "info")
 
     def test_the_curves_wait_for_no_diagnosis(self, workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
         place = {"project": "story", "run": "off"}
@@ -175,6 +180,13 @@ class TestPage:
             page.keyboard.press(key)
             page.wait_for_url(re.compile(f"step={further}&"), timeout=10_000)
 
+    def test_the_series_of_the_first_diagnosis_has_a_chart_and_its_step_is_marked(self, shown: Visit):
+        shown.open(project="story", run="off", split="rollout")
+        head = shown.get("diagnosis").first
+        series = head.get_attribute("data-series")
+        assert head.locator(f"[data-metric='{series}'] .rt-begun").count() == 1
+        assert shown.page.locator(".rt-run-pictures .rt-begun").count()
+
     def test_a_link_to_an_explained_step_names_its_diagnoses(self, shown: Visit):
         shown.open(project="story", run="off", split="rollout", tab="run", step=AT + 1, explain=1)
         said = shown.page.locator(".rt-in-force [data-testid='in-force']:visible")
@@ -239,7 +251,9 @@ class TestPage:
         )
         try:
             shown.open(project="story", run="off", split="rollout")
-            shown.get("run-card").first.wait_for()
+            first = page.locator(".rt-run-pictures [data-testid='run-card']:visible").first
+            first.wait_for()
+            place = first.bounding_box()
             assert not any("incident_bar" in each for each in asked), (
                 "these take the diagnosis of the run too"
             )
@@ -251,5 +265,7 @@ class TestPage:
             held.pop().continue_()
             shown.get("diagnosis").first.wait_for()
             assert not shown.get("run-pending").count() and shown.get("run-card").count()
+            shown.get("incident-bar").wait_for()
+            assert first.bounding_box() == place, "the verdict and the bar move no chart"
         finally:
             page.unroute("**/component_server/")

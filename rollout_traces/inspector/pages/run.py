@@ -19,7 +19,8 @@ from rollout_traces.analysis.curves import (
     tied_curve,
 )
 from rollout_traces.analysis.diagnosis import TIERS, Diagnosis
-from rollout_traces.analysis.in_words import part_text
+from rollout_traces.analysis.in_words import part_text, series_text
+from rollout_traces.analysis.relations import Relations
 from rollout_traces.analysis.selections import RunScope
 from rollout_traces.analysis.unobserved import Unobserved
 from rollout_traces.errors import StoreError
@@ -52,6 +53,8 @@ MATTERS = (
 LOGGED = (("loss", "Loss"), ("grad_norm", "Gradient norm"), ("entropy", "Entropy"), ("kl", "KL"))
 """Endings of the names of logged numbers that matter, and their titles."""
 MOST_COMPONENTS = 3
+MOST_CHARTS = 3
+"""Diagnoses that are shown with the curve of their first series."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class ShownDiagnosis:
     Attributes:
         in_force: whether it is there at the newest step.
         flips: of an evaluation that fell: its split and the two steps whose prompts to compare.
+        chart: the level of its first series at each step, of the first diagnoses of what is wrong.
     """
 
     name: str
@@ -88,6 +92,7 @@ class ShownDiagnosis:
     advice: str | None
     flips: tuple[str, int, int] | None
     consequences: list[ShownDiagnosis]
+    chart: Chart | None = None
 
 
 @dataclass(frozen=True)
@@ -158,7 +163,7 @@ def run_report(view: SplitView) -> RunAnswer:
         **vars(run_curves(view)),
         verdict=verdict(report),
         tiers=tuple(TIERS),
-        diagnoses=[shown_diagnosis(d, report.last_step) for d in report.diagnoses],
+        diagnoses=_diagnoses(view, report),
         usual=run_alarms(view).listed(),
         events=without_queries(found[:MOST_DRAWN]),
         n_events=len(found),
@@ -205,6 +210,35 @@ def shown_diagnosis(d: Diagnosis, newest: int | None) -> ShownDiagnosis:
         in_force=d.touches(newest, newest),
         consequences=[shown_diagnosis(each, newest) for each in d.consequences],
     )
+
+
+def _diagnoses(view: SplitView, report: RunReport) -> list[ShownDiagnosis]:
+    """The diagnoses as they are shown, the first of what is wrong with their curves."""
+    charted = [at for at, d in enumerate(report.diagnoses) if d.severity != "info"][:MOST_CHARTS]
+    return [
+        replace(
+            shown_diagnosis(d, report.last_step),
+            chart=_curve_of(view.store.table(), d) if at in charted else None,
+        )
+        for at, d in enumerate(report.diagnoses)
+    ]
+
+
+def _curve_of(table: Relations, d: Diagnosis) -> Chart | None:
+    """The level of a diagnosis' first series at each step, by the query that gives it again; None without one."""
+    if not d.series or not d.queries:
+        return None
+    found = table.sql(d.queries[0])
+    if not {"step", "level"} <= set(found.column_names):
+        return None
+    name = d.series[0]
+    rows = [row for row in found.to_pylist() if row["step"] is not None and row["level"] is not None]
+    if len(rows) < 2:
+        return None
+    title = " ".join(filter(None, (series_text(name), f"on {part_text(d.part)}" if d.part else "")))
+    steps, levels = [row["step"] for row in rows], [float(row["level"]) for row in rows]
+    unit = "share" if name.statistic in ("share", "text") else "number"
+    return Chart(str(name), title, unit, *thinned(steps, levels, MOST_POINTS))
 
 
 def _metrics(run: RunScope) -> list[Chart]:

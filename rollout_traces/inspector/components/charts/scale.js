@@ -9,8 +9,9 @@ export function besides(width, least, most) {
   return { style, wide: Math.floor((width - 36 - (columns - 1) * 14) / columns) - 28 };
 }
 
-// Lines of this many points and more are drawn as their mean, with the noise light behind it.
-export const MANY = 24;
+// Lines of this many points and more are drawn as their mean, with the noise light behind it. On a shorter one the mean
+// would draw one clean step as a slope over many.
+export const MANY = 100;
 const USUAL_WEIGHT = 0.7;
 
 // How much to smooth: what was chosen, else a little where there are many points.

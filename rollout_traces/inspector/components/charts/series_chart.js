@@ -13,7 +13,7 @@ const MOST_READ = 4;
 // series: [{name, steps, values, x, superseded}], x: where each step lies, the steps themselves where it is not given; superseded: steps that only
 // an older attempt of the run has, drawn pale and apart.
 // options: {width, height, step, weight: how much to smooth, or a function of the number of points, log, range: [low, high] in place of the values' own, label, show(value),
-// xName: what a place on the horizontal axis is called, bare: no axes, onStep(step, name)}
+// begun: steps at which something began, a thin line each; xName: what a place on the horizontal axis is called, bare: no axes, onStep(step, name)}
 export function seriesChart(series, options) {
   const { width, height = HEIGHT, step = null, weight = 0, show, bare = false, onStep } = options;
   const pad = bare ? BARE : MARGINS;
@@ -37,6 +37,17 @@ export function seriesChart(series, options) {
   const x = v => pad.left + (last > first ? (v - first) / (last - first) : 0.5) * (width - pad.left - pad.right);
   const y = v => pad.top + (1 - axis.y(v)) * (height - pad.top - pad.bottom);
   if (!bare) root.append(...frame({ axis, x, y, first, last, width, height, pad, show, xName: options.xName }));
+  for (const begun of options.begun || []) {
+    const place = at(drawn, begun);
+    if (place !== null)
+      root.append(
+        svg(
+          "line.rt-begun",
+          { x1: x(place), x2: x(place), y1: pad.top, y2: height - pad.bottom },
+          svg("title", `something is wrong since step ${number(begun)}`),
+        ),
+      );
+  }
   const now = at(drawn, step);
   if (now !== null) root.append(svg("line.rt-now", { x1: x(now), x2: x(now), y1: pad.top, y2: height - pad.bottom }));
   for (const each of drawn) {
@@ -187,7 +198,7 @@ function hovering(root, drawn, { x, y, width, height, pad, show, point, xName })
       dots[n].setAttribute("visibility", there ? "visible" : "hidden");
       if (!there) return;
       dots[n].setAttribute("cx", x(each.x[i]));
-      dots[n].setAttribute("cy", y(each.line[i]));
+      dots[n].setAttribute("cy", y(each.values[i])); // the value that is told, not the smoothed line
       found.push({ name: each.name, value: each.values[i] });
     });
     const where =

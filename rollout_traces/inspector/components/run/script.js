@@ -19,6 +19,7 @@ import { actions } from "../explain/script.js";
 
 const AGAIN_AFTER = 20000;
 const SHOWN = 10; // diagnoses that are unfolded
+const MARKED = 3; // diagnoses whose first step is marked on the charts
 const STRIP = { left: 8, right: 8, row: 20 };
 
 let call;
@@ -117,15 +118,22 @@ function draw() {
   const known = Boolean(data.verdict);
   replace(
     main,
-    known
-      ? [verdict(), data.settings?.changes.length ? settings() : null, diagnoses()]
-      : h(
-          "div.rt-run-verdict.rt-sev-unknown#run-pending",
-          h("i"),
-          data.failure ? inert(`The verdict could not be made: ${data.failure}`) : "Looking for what changed…",
-        ),
-    h("div.rt-run-pictures"),
-    known ? [events(), data.settings?.changes.length ? null : settings(), unobserved()] : null,
+    h(
+      "div.rt-run-parts",
+      h(
+        "div",
+        { class: `rt-run-told ${known || data.failure ? "" : "rt-run-pending"}` },
+        known
+          ? [verdict(), data.settings?.changes.length ? settings() : null, diagnoses(), h("div.rt-run-timeline")]
+          : h(
+              "div.rt-run-verdict.rt-sev-unknown#run-pending",
+              h("i"),
+              data.failure ? inert(`The verdict could not be made: ${data.failure}`) : "Looking for what changed…",
+            ),
+      ),
+      h("div.rt-run-pictures"),
+      known && h("div.rt-run-more-told", events(), data.settings?.changes.length ? null : settings(), unobserved()),
+    ),
   );
   drawPictures();
   main.scrollTop = keep;
@@ -133,16 +141,18 @@ function draw() {
 
 // What another step, axis or width changes: what was unfolded above stays, and a chart that has the focus keeps it.
 function drawPictures() {
-  const width = part(".rt-run-main").clientWidth;
   const pictures = part(".rt-run-pictures");
-  if (!width || !pictures) return;
+  if (!pictures?.clientWidth) return;
   const now = state.get();
   const step = now.step === undefined ? null : Number(now.step);
-  const { style, wide } = besides(width, 320, 4);
+  const { style, wide } = besides(pictures.clientWidth + 36, 320, 4);
+  const told = part(".rt-run-told").clientWidth;
+  if (data.verdict) redrawn(part(".rt-run-timeline"), () => replace(part(".rt-run-timeline"), strip(told - 30, step)));
+  for (const slot of root.querySelectorAll(".rt-diagnosis-chart"))
+    redrawn(slot, () => replace(slot, diagnosisCard(data.diagnoses[slot.dataset.at], step, slot.clientWidth)));
   redrawn(pictures, () =>
     replace(
       pictures,
-      data.verdict ? strip(width - 66, step) : null,
       h(
         "div.rt-run-metrics",
         h("h2", "Metrics that matter"),
@@ -234,6 +244,7 @@ function diagnosis(each, at) {
       queries(slot, () => call("diagnosis_figures", { ...state.placeOf(state.get()), diagnosis: at }), each.step),
     ),
     slot,
+    each.chart && h("div.rt-diagnosis-chart", { dataset: { at } }),
     each.consequences.length > 0 &&
       h(
         "ul",
@@ -319,7 +330,15 @@ function leadsTo(mark, step) {
   });
 }
 
-function card(metric, step, chartWidth) {
+// The first steps of what is wrong, which every chart marks.
+function begun() {
+  const wrong = (data.diagnoses || []).filter(each => each.severity !== "info" && each.step !== null);
+  return [...new Set(wrong.slice(0, MARKED).map(each => each.step))];
+}
+
+const diagnosisCard = (each, step, chartWidth) => card(each.chart, step, chartWidth, [each.step]);
+
+function card(metric, step, chartWidth, marked = begun()) {
   const now = state.get();
   const axis = now.axis || "step";
   const at = step === null ? metric.steps.length - 1 : metric.steps.indexOf(step);
@@ -336,6 +355,7 @@ function card(metric, step, chartWidth) {
       width: chartWidth,
       height: 84,
       step,
+      begun: marked,
       weight: weightFor(now.smooth, metric.steps.length),
       log: isLog(now, metric.key),
       x: along(axis, data.progress, metric.steps),

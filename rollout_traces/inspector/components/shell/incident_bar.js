@@ -16,9 +16,15 @@ let all = false;
 
 const isQuiet = each => each.muted || each.acknowledged !== null;
 
+// What the bar takes of a page's height: on a narrow window it has several lines.
+const measured = new ResizeObserver(([{ target }]) =>
+  document.documentElement.style.setProperty("--rt-bar", `${target.offsetHeight}px`),
+);
+
 // Reads the incidents of what is looked at: of another run or split at once, of the same one when `again`.
 export function updateIncidents(root, call, now, again = false) {
   const node = root.querySelector(".rt-incidents");
+  measured.observe(node);
   const wanted = JSON.stringify(state.placeOf(now));
   if (!now.project || !now.run || now.page === "projects") {
     asked = "";
@@ -51,7 +57,6 @@ function draw(node, call) {
   const shown = all ? listed : listed.filter(each => !isQuiet(each));
   const quiet = listed.filter(isQuiet).length;
   node.hidden = !shown.length;
-  document.documentElement.style.setProperty("--rt-bar", node.hidden ? "0px" : "30px");
   const showOthers = () => {
     all = !all;
     draw(node, call);
@@ -89,12 +94,6 @@ function draw(node, call) {
   replace(
     node,
     h("b#bar-signal", { class: `rt-chip rt-chip-${one.severity}` }, one.signal.replaceAll("_", " ")),
-    one.children.length > 0 &&
-      h(
-        "span.rt-nowrap.rt-soft#bar-children",
-        { title: one.children.join(", ").replaceAll("_", " ") },
-        `with ${one.children[0].replaceAll("_", " ")}${one.children.length > 1 ? ` +${one.children.length - 1}` : ""}`,
-      ),
     h("span.rt-nowrap", `since step ${number(one.opened)}`),
     one.part ? h("span.rt-ellipsis", inert(one.part)) : null,
     h("span.rt-ellipsis.rt-soft.rt-bar-sentence", { title: inert(one.sentence) }, inert(one.sentence)),
