@@ -67,7 +67,7 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
         replace(each, drift=each.drift or _comes_with(each, found)) for each in found if each not in learned
     ]
     others += [replace(each, drift=False) for each in against]
-    for each in sorted(others, key=lambda f: -abs(f.located.z)):
+    for each in sorted(others, key=lambda f: (_is_computed(f), -abs(f.located.z))):
         home = next(
             (
                 entry
@@ -105,7 +105,14 @@ def _causes(made: list[AlikeMovements]) -> list[AlikeMovements]:
     """The entries that follow from no other; one that follows from what is learned is learned too, unless less is solved."""
     causes = list(made)
     for entry in made:
-        cause = next((each for each in causes if each is not entry and _is_from_mix(entry, each)), None)
+        cause = next(
+            (
+                each
+                for each in causes
+                if each is not entry and (_is_from_mix(entry, each) or _is_seen_from(entry, each))
+            ),
+            None,
+        )
         if cause is None:
             continue
         if cause.head.drift and is_loss(entry.head):
@@ -126,6 +133,28 @@ def _is_from_mix(entry: AlikeMovements, cause: AlikeMovements) -> bool:
     return bool(of_rows) and any(
         all(_is_of_mix(found, column) for found in of_rows) for column in columns & set(BY_OUTCOME)
     )
+
+
+def _is_seen_from(entry: AlikeMovements, cause: AlikeMovements) -> bool:
+    """Tells whether an entry is another's change seen the other way round: shares of a column's values, the same over all rows, that move among the rows of a value of another column, whose own shares moved then."""
+    moved = cause.head.panel.names[0]
+    if moved.statistic != "share" or not _shows_in_all(cause.head):
+        return False
+    return all(
+        found.panel.names[0].statistic == "share"
+        and [value[0] for value in found.panel.parts[found.chosen.at]] == [moved.column]
+        and not _shows_in_all(found)
+        and _same_time(found, cause.head)
+        for found in entry.found
+    )
+
+
+def _shows_in_all(found: Moved) -> bool:
+    """Tells whether a movement is there in all rows together."""
+    if found.panel.parts[0] != ():
+        return False
+    size, _ = coefficients(_whitened(found), found.template.over(len(found.panel.steps)))
+    return bool(abs(size[0]) >= SHOWS)
 
 
 def _is_of_mix(found: Moved, column: str) -> bool:
@@ -192,6 +221,11 @@ def _way(found: Moved) -> float:
     known = levels[np.isfinite(levels)]
     ends = max(len(known) // ENDS, 1)
     return float(np.sign(known[-ends:].mean() - known[:ends].mean())) if len(known) else 0.0
+
+
+def _is_computed(found: Moved) -> bool:
+    """Tells whether a measure is computed from another one, as advantages, so that it says less of whose a movement is."""
+    return bool(found.panel.parents[0]) and not _is_point(found)
 
 
 def _is_point(found: Moved) -> bool:
@@ -293,8 +327,10 @@ def _shows_in(each: Moved, part: Part) -> bool:
     inside = max(members, key=lambda i: abs(size[i]))
     rest = np.asarray([size[i] * error[i] for i in outside])
     weight = np.asarray([1 / error[i] ** 2 for i in outside])
-    remaining = float(np.average(rest, weights=weight)) * np.sign(size[inside])
-    return bool(abs(size[inside]) >= SHOWS and remaining < REMAINS * abs(size[inside]) * error[inside])
+    way = np.sign(each.located.z)
+    remaining = float(np.average(rest, weights=weight)) * way
+    shown = float(size[inside]) * way
+    return bool(shown >= SHOWS and remaining < REMAINS * shown * error[inside])
 
 
 def _whitened(found: Moved) -> Whitened:

@@ -132,15 +132,18 @@ def _level_behind(window: Moved, size: float) -> Located:
 
 
 def there_and_back(found: list[Moved], slow: np.ndarray) -> list[Moved]:
-    """One window in place of a level and the level that takes it back.
+    """One window in place of a level and the level, or the last steps, that take it back.
 
     Args:
         found: movements of a measure.
         slow: float [K, T], curves by which their series drift beside them; none where they do not.
     """
-    lasting = sorted(
-        (each for each in found if each.template.kind != "window"), key=lambda each: each.template.start
-    )
+    to_the_end = [
+        each
+        for each in found
+        if each.template.kind != "window" or each.template.stop == len(each.panel.steps)
+    ]
+    lasting = sorted(to_the_end, key=lambda each: each.template.start)
     for one, two in pairwise(lasting):
         n = len(one.panel.steps)
         if one.located.z * two.located.z >= 0 or one.chosen.values != two.chosen.values:
@@ -211,8 +214,8 @@ def is_rest_of(found: Moved, other: Moved) -> bool:
     if two.start == 0 and two.stop == n:  # slow change over the run has no edge
         return False
     reach = max(NEAR_EDGE, (two.stop - two.start) // NEAR_EDGE)
-    own = [edge for edge in (one.start, one.stop) if edge < n]
-    return any(abs(edge - each) <= reach for edge in (two.start, two.stop) for each in own)
+    own, others = ([edge for edge in (each.start, each.stop) if edge < n] for each in (one, two))
+    return any(abs(edge - each) <= reach for edge in others for each in own)
 
 
 def _are_apart(found: Moved, other: Moved) -> bool:

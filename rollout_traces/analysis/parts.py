@@ -12,6 +12,7 @@ from rollout_traces.analysis.curves import Part
 from rollout_traces.analysis.panel import Panel, rows_of
 from rollout_traces.analysis.run_rows import BY_OUTCOME
 from rollout_traces.analysis.scan import Template, Whitened, coefficients
+from rollout_traces.analysis.step_cells import HALF_A_ROW
 
 BOUND = NormalDist().inv_cdf(0.9)
 """Standard errors of an upper 90 % bound."""
@@ -67,6 +68,8 @@ def smallest_part(panel: Panel, w: Whitened, template: Template, at: int) -> Cho
     beta, error = effects(w, template.over(len(panel.steps)))
     inside = template.inside(len(panel.steps))
     rows = panel.rows[:, inside].sum(axis=1)
+    if panel.is_share:
+        error = np.maximum(error, _of_counts(panel, inside))
     options = []
     columns = dict.fromkeys(part[0][0] for part in panel.parts if part)
     everywhere = bool(whole)
@@ -104,6 +107,13 @@ def smallest_part(panel: Panel, w: Whitened, template: Template, at: int) -> Cho
     return Chosen(at, None, (at,)) if own else Chosen(at, None, tuple(whole))
 
 
+def _of_counts(panel: Panel, inside: np.ndarray) -> np.ndarray:
+    """float [S]: the error of each share by the rows of a movement alone: what is rare elsewhere, and then in every other row, differs by more."""
+    levels, n = np.nan_to_num(panel.levels[:, inside]), panel.rows[:, inside]
+    share = ((levels * n).sum(axis=1) + HALF_A_ROW) / (n.sum(axis=1) + 2 * HALF_A_ROW)
+    return np.asarray(np.sqrt(share * (1 - share) / np.maximum(n.sum(axis=1), 1)))
+
+
 def _may_move(levels_T: np.ndarray) -> bool:
     """Tells whether a figure of rollouts that came out alike is not always the same, as the turns of those that reached a limit are."""
     known = levels_T[np.isfinite(levels_T)]
@@ -118,7 +128,8 @@ class _Effects:
         beta, error: float [V] each.
         control: float [V], how much of what the others did is taken off.
         share: float [V], of the rows.
-        level: float [V], of what each usually is, 1 on average; all 1 of shares and where that may be below 0.
+        level: float [V], of what each usually is, 1 on average; all 1 where that may be below 0.
+        is_share: whether values that hardly occur may not move at all.
         of_all, of_all_error: what all rows did together.
     """
 
@@ -127,6 +138,7 @@ class _Effects:
     control: np.ndarray
     share: np.ndarray
     level: np.ndarray
+    is_share: bool
     of_all: float
     of_all_error: float
 
@@ -153,13 +165,16 @@ def _effects(
             np.ones(len(members)),
             share,
             np.ones(len(members)),
+            panel.is_share,
             0.0,
             np.inf,
         )
     whole = [i for i, part in enumerate(panel.parts) if part == ()]
     of_all = (beta[whole[0]], error[whole[0]]) if whole else (0.0, np.inf)
-    level = np.ones(len(members)) if panel.is_share else _usual(panel.levels[members], share)
-    return _Effects(beta[members], error[members], panel.control[members], share, level, *of_all)
+    level = _usual(panel.levels[members], share)
+    return _Effects(
+        beta[members], error[members], panel.control[members], share, level, panel.is_share, *of_all
+    )
 
 
 def _usual(levels_V_T: np.ndarray, share: np.ndarray) -> np.ndarray:
@@ -187,7 +202,8 @@ def best_cut(seen: _Effects) -> _Cut | None:
         return size, inverse, float((weight * (observed - design @ size) ** 2).sum())
 
     # all rows may move by one amount or by one factor
-    alone = min(fitted(expected @ each[:, None])[2] for each in (np.ones(n), seen.level))
+    by_amount, by_factor = (fitted(expected @ each[:, None])[2] for each in (np.ones(n), seen.level))
+    alone = by_amount if seen.is_share else min(by_amount, by_factor)
     best: tuple[float, np.ndarray] | None = None
     order = np.argsort(-seen.beta / seen.error)
     for ordered in (order, order[::-1]):
@@ -209,6 +225,8 @@ def best_cut(seen: _Effects) -> _Cut | None:
     apart = (np.abs(rest) > REMAINS * abs(own)) & (np.abs(rest) > PLAINLY * seen.error[outside])
     also_there, is_there = bool(apart.any()), loss - left > THERE**2 or bool(apart.any())
     went_along = bool((apart & (rest * own > 0)).any()) or (loss - left > THERE**2 and size[0] * size[1] > 0)
+    if went_along:  # what is rare by a part hardly moves with it, but it did
+        gain -= max(alone - by_factor, 0.0) / 2
     is_known = np.linalg.matrix_rank(both[weight > 0]) == both.shape[1]
     bound = abs(size[1]) + BOUND * np.sqrt(inverse[1, 1])
     is_bounded = bool(is_known and bound < REMAINS * abs(size[0]))

@@ -1,0 +1,77 @@
+"""Whose a movement is: of rare shares, of factors, of two columns that part each other, of what adds up to the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollout_traces.analysis.curves import SeriesName
+from rollout_traces.analysis.diagnosis import Diagnosis
+from tests.analysis.builders import steps, table
+from tests.analysis.test_movements import drawn, told
+from tests.perturbations.spec import draw_spec
+from tests.perturbations.tables import Relations
+from tests.perturbations.truth import draw_trial
+
+
+def in_world(world: str, seed: int, n: int) -> list[Diagnosis]:
+    """What is said of a drawn run of `n` perturbations."""
+    return told(Relations(draw_trial(draw_spec(world, seed), n).run))
+
+
+def test_a_flag_that_is_rare_and_then_in_most_rollouts_is_of_all_of_them():
+    """Seen once: 1 % to 60 % for four steps, of six engines of eight, by the error that the share had while it was rare."""
+    [entry] = [each for each in in_world("large steps", 640330, 2) if each.series[0].value == "retokenized"]
+    assert entry.part == () and (entry.step, entry.last) == (26, 29)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_success_that_falls_by_one_factor_in_both_sources_is_of_both(seed):
+    """Seen once: 0.3 to 0.04 and 0.1 to 0.02, told of the first."""
+    of_rollouts = np.random.default_rng([seed, 4]).random((60, 10, 6))
+
+    def solved(s: int, g: int, i: int) -> int:
+        return int(of_rollouts[s, g, i] < (0.45, 0.15)[g % 2] * (0.15 if s >= 30 else 1.0))
+
+    [entry] = told(table(steps(60, groups=10, size=6, success=solved, source=lambda s, g, i: "ab"[g % 2])))
+    assert entry.part == ()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_changed_between_two_columns_is_told_once_of_the_one_whose_shares_changed(seed):
+    """Seen once: rollouts of two engines moved to another host, and “an engine came” there, above that."""
+    rng = np.random.default_rng([seed, 5])
+    moves, engine = rng.random((60, 8, 6)) < 0.65, rng.integers(0, 4, (60, 8, 6))
+
+    def host(s: int, g: int, i: int) -> str:
+        stays = engine[s, g, i] < 2 and not (s >= 35 and moves[s, g, i])
+        return "node-1" if stays else "node-2"
+
+    rows = steps(
+        60, groups=8, size=6, engine=lambda s, g, i: f"vllm-{engine[s, g, i]}", **{"extra/host": host}
+    )
+    [entry] = told(table(rows))
+    assert entry.series[0].column == "extra/host"
+    assert {value for _, value in entry.part} == {"vllm-0", "vllm-1"}
+
+
+def test_advantages_of_one_host_are_not_said_beside_the_rewards_of_the_other_that_changed():
+    """Seen once: “advantage rose on node-1” above the rewards of node-2, from which they are computed."""
+    found = in_world("evaluated", 880163, 4)
+    assert any(each.series[0].column == "reward" and each.step == 56 for each in found)
+    assert not any(each.series[0].column == "advantage" for each in found)
+
+
+def test_a_success_of_unknown_part_is_not_told_of_the_part_that_went_the_other_way():
+    """Seen once: “success fell on node-2” where the rewards of node-1 did."""
+    found = in_world("long code", 640264, 3)
+    [entry] = [each for each in found if SeriesName("success") in each.series]
+    assert entry.part == (("extra/host", "node-1"),)
+
+
+def test_a_number_that_is_back_at_the_last_two_steps_was_another_in_a_window():
+    """Seen once: “answers are longer, from step 58 to 59” of lengths that had been shorter from step 42 to 57."""
+    rows = steps(60, n_sampled=lambda s, g, i: 700 + 40 * drawn(s, g, i) - (280 if 42 <= s < 58 else 0))
+    [entry] = told(table(rows))
+    assert (entry.shape, entry.step, entry.last) == ("window", 42, 57)
+    assert entry.after < entry.before
