@@ -82,12 +82,19 @@ def _is_of_few(found: Moved) -> bool:
 
 def _is_expected(found: Moved) -> bool:
     """Tells whether a movement is slow change, how a run starts, a mix of prompts that changes by and by, or a few steps that were given otherwise, as a loader does by chance."""
-    if is_given(found.panel) and (is_spike(found) or _is_small(found)):
+    if is_given(found.panel) and (_is_small(found) or (is_spike(found) and not _is_always_the_same(found))):
         return True
     if is_mix(found.panel) and found.template.kind == "ramp":  # a curriculum goes on by and by
         return True
     first = first_steps(len(found.panel.steps))
     return found.drift or (starts(found) and not is_learning(found) and found.located.onset[0] <= first)
+
+
+def _is_always_the_same(found: Moved) -> bool:
+    """Tells whether a number of rollouts has one value at all other steps, as the size of groups, so that no loader changes it by chance."""
+    others = found.panel.levels[found.chosen.at][~found.template.inside(len(found.panel.steps))]
+    known = others[np.isfinite(others)]
+    return not found.panel.is_share and len(known) > 0 and bool(np.ptp(known) == 0)
 
 
 def _is_small(found: Moved) -> bool:

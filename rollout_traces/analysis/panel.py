@@ -423,6 +423,8 @@ def _panel_of(same: Sequence[Series]) -> Panel:
     low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
     by_factors = (low > 0) & ((high > WIDE * low) | _has_factors(values))
     values = np.where(by_factors[:, None], np.log(np.where(by_factors[:, None], values, 1.0)), values)
+    if same[0].name.statistic == "logged":
+        values = np.stack([less_what_comes_again(each) for each in values])
     errors = np.stack(
         [np.nan_to_num(each.errors) ** 2 if len(each.errors) else np.zeros(len(each.steps)) for each in same]
     )
@@ -441,6 +443,39 @@ def _panel_of(same: Sequence[Series]) -> Panel:
         control=np.zeros(len(same)),
         is_share=same[0].name.statistic == "share",
     )
+
+
+FEWEST_TIMES = 4
+"""Steps at which something comes again, at least."""
+FAR_OFF = 4.0
+"""Median absolute deviations from its neighbours that each of them lies further off, and than each but one of all others."""
+
+
+def less_what_comes_again(values_T: np.ndarray) -> np.ndarray:
+    """A number without what it is more or less at every so many steps, as a time is where checkpoints are written.
+
+    Args:
+        values_T: float [T], NaN where there is none.
+    """
+    places = np.flatnonzero(np.isfinite(values_T))
+    known, n = values_T[places], len(places)
+    if n < FEWEST_TIMES * FEWEST_TIMES:
+        return values_T
+    around = np.lib.stride_tricks.sliding_window_view(
+        np.pad(known, FEWEST_TIMES, mode="reflect"), 2 * FEWEST_TIMES + 1
+    )
+    off = known - np.median(around, axis=1)
+    least = FAR_OFF * float(np.median(np.abs(off)))
+    for side in (off, -off):
+        for furthest in np.argsort(-side)[:2].tolist():
+            for period in range(FEWEST_TIMES, n // FEWEST_TIMES + 1):
+                again = np.arange(furthest % period, n, period)
+                lowest = side[again].min()
+                if lowest > least and (side >= lowest).sum() <= len(again) + 1:
+                    found = values_T.copy()
+                    found[places[again]] -= np.median(off[again])
+                    return found
+    return values_T
 
 
 def _has_factors(values_S_T: np.ndarray) -> np.ndarray:
