@@ -18,7 +18,7 @@ from rollout_traces.analysis.compete import span
 from rollout_traces.analysis.curves import Part
 from rollout_traces.analysis.detect import movements
 from rollout_traces.analysis.detected_movement import Moved
-from rollout_traces.analysis.entries import severity_of
+from rollout_traces.analysis.entries import is_expected
 from rollout_traces.analysis.panel import Parting
 from rollout_traces.analysis.run_rows import RowMeasure, RunRows, read_rows
 from rollout_traces.analysis.screen import FEWEST_STEPS, all_noise, all_screened, limits, shares_of
@@ -154,13 +154,13 @@ def rises(scope: RunScope, names: Collection[str]) -> list[Rise]:
         Rise(str(panel.names[0].value), *span(found), found.chosen.values or ())
         for panel, noise, limit in zip(there, noises, allowed, strict=True)
         for found in movements(panel, noise, limit, limit)
-        if found.located.z > 0 and severity_of(found, len(there)) != "info" and not _is_how_it_is(found)
+        if found.located.z > 0 and not is_expected(found) and not _is_how_it_is(found)
     ]
 
 
 def _is_how_it_is(found: Moved) -> bool:
-    """Tells whether a movement began in the steps that say what is usual, and lasts."""
-    return found.template.kind != "window" and found.template.start < FIRST_STEPS
+    """Tells whether a movement lasts from so early on that few steps say what was usual before it."""
+    return found.template.kind != "window" and found.template.start < FEWEST_STEPS
 
 
 def _flagged(scope: RunScope) -> RunRows:

@@ -195,8 +195,7 @@ def _comes_with(each: Moved, found: Sequence[Moved]) -> bool:
 
 def _is_said(each: Moved, entry: AlikeMovements) -> bool:
     """Tells whether an entry says a movement already, of the column that it is computed from or of its own, or as what is learned from the start."""
-    is_wider = each.chosen.values == () and bool(entry.part)
-    if _is_child(each, entry) and not is_wider:
+    if _is_child(each, entry):
         return _same_time(each, entry.head)
     if each.drift and starts(each) and is_learning(entry.head) and _same_series(each, entry):
         return True

@@ -57,7 +57,7 @@ NEAR = 20
 
 def severity_of(found: Moved, n_series: int) -> Severity:
     """Info for slow change, for how a run starts and for what may be chance; an error where chance is out of the question, but for the mix of prompts, which somebody may have set."""
-    if not found.is_sure or _is_expected(found):
+    if not found.is_sure or is_expected(found):
         return "info"
     beyond_chance = found.log_p + np.log(max(n_series, 1)) < np.log(SURE)
     may_be_meant = is_mix(found.panel) or _is_of_few(found) or _is_one_number(found)
@@ -80,7 +80,7 @@ def _is_of_few(found: Moved) -> bool:
     return bool(found.chosen.values) and (n_rows < FEW_ROWS or n_groups < FEW_GROUPS)
 
 
-def _is_expected(found: Moved) -> bool:
+def is_expected(found: Moved) -> bool:
     """Tells whether a movement is slow change, how a run starts, a mix of prompts that changes by and by, or a few steps that were given otherwise, as a loader does by chance."""
     if is_given(found.panel) and (_is_small(found) or (is_spike(found) and not _is_always_the_same(found))):
         return True
@@ -112,7 +112,7 @@ def _severity_of_entry(found: Sequence[Moved], n_series: int) -> Severity:
     """
     all_found, leaps = found, False
     of_rows = [each for each in found if each.panel.source is not None]
-    if _is_expected(found[0]):
+    if is_expected(found[0]):
         if not is_mix(found[0].panel):
             return "info"
         found = [each for each in of_rows if not is_given(each.panel)]  # the mix is taken off them
@@ -282,7 +282,8 @@ def diagnosis_of(
     moved = [movement_of(found, carriers if found is carried else ()) for found in all_found]
     head = moved[0]
     is_set = severity == "info" and head.is_set
-    signature, at = named(moved[:1] if is_set else moved, entry.part, is_learning(entry.head))
+    sizes = _sizes(all_found)
+    signature, at = named(moved[:1] if is_set else moved, sizes, entry.part, is_learning(entry.head))
     when = head if is_set else _first(moved)
     lead = replace(moved[at], step=when.step, last=when.last)
     others = [*moved[:at], *moved[at + 1 :]]
@@ -388,14 +389,36 @@ def _together(named: str, others: Sequence[Movement]) -> str:
     return "".join(f"; also {way}: {', '.join(held)}" for way, held in ways.items() if held)
 
 
-def named(moved: Sequence[Movement], part: Part | None, is_learned: bool) -> tuple[Signature | None, int]:
+def _sizes(found: Sequence[Moved]) -> list[float]:
+    """The sizes of movements as they would be had each been read of as many rollouts: what only decoded ones tell is less sure, not less plain."""
+    inside = [each.template.inside(len(each.panel.steps)) for each in found]
+    n = [
+        float(each.panel.rows[list(each.chosen.members)][:, steps].sum()) if each.panel.source else np.nan
+        for each, steps in zip(found, inside, strict=True)
+    ]
+    most = np.nanmax(n) if np.isfinite(n).any() else 1.0
+    return [
+        abs(each.located.z) * float(np.sqrt(most / max(rows, 1.0)) if np.isfinite(rows) else 1.0)
+        for each, rows in zip(found, n, strict=True)
+    ]
+
+
+def named(
+    moved: Sequence[Movement], sizes: Sequence[float], part: Part | None, is_learned: bool
+) -> tuple[Signature | None, int]:
     """The first row of the table that fits one of an entry's plainest series, and which; the surest series without one.
 
     What happened is named by its cause, what a policy learns by how rollouts came out, which the table has last.
+
+    Args:
+        moved: the movements, the surest first.
+        sizes: theirs.
+        part: whose they are.
+        is_learned: whether they are slow change over the run.
     """
     by_tier = sorted(SIGNATURES, key=lambda signature: signature.tier)
-    least = 0.0 if is_learned else RESIDUE * abs(moved[0].z)
-    plain = [i for i, m in enumerate(moved) if abs(m.z) >= least or m.shape in ("came", "went")]
+    least = 0.0 if is_learned else RESIDUE * sizes[0]
+    plain = [i for i, m in enumerate(moved) if sizes[i] >= least or m.shape in ("came", "went")]
     for signature in reversed(by_tier) if is_learned else SIGNATURES:
         for i in plain:
             if _fits(signature, moved[i], part):

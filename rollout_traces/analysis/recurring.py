@@ -171,7 +171,7 @@ def _entry(found: Sequence[_Recurring], n_rows: float) -> Diagnosis:
         )
         for each in found
     ]
-    signature, at = named(moved, head.part, False)
+    signature, at = named(moved, [abs(m.z) for m in moved], head.part, False)
     lead, others = moved[at], [*moved[:at], *moved[at + 1 :]]
     form = percent if lead.name.value is not None else number
     period, n = period_of(steps), len(head.panel.steps)

@@ -340,11 +340,12 @@ def _tags(name: str, column: object, kept: np.ndarray) -> Iterator[RowMeasure]:
 
     lists = column.combine_chunks()  # type: ignore[attr-defined]
     lists = lists.chunk(0) if hasattr(lists, "num_chunks") else lists
-    unknown = lists.is_null().to_numpy(zero_copy_only=False)
+    column_name = name.rsplit("/", 1)[-1]
+    # a decoded rollout without a tool, or without an error, has none stored
+    unknown = ~kept if column_name in OF_TRACES else lists.is_null().to_numpy(zero_copy_only=False)
     rows = pc.list_parent_indices(lists).to_numpy()
     codes, values = _coded(_chunked(pc.list_flatten(lists)))
     counts = np.bincount(codes[codes >= 0], minlength=len(values))
-    column_name = name.rsplit("/", 1)[-1]
 
     def indicator(code: int) -> Callable[[], np.ndarray]:
         def read() -> np.ndarray:

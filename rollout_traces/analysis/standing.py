@@ -160,7 +160,7 @@ def _entry(part: Part, found: Sequence[_Apart], steps: np.ndarray) -> Diagnosis:
         )
         for each in found
     ]
-    signature, at = named(moved, part, False)
+    signature, at = named(moved, [abs(m.z) for m in moved], part, False)
     lead, others = moved[at], [*moved[:at], *moved[at + 1 :]]
     form = percent if lead.name.value is not None else number
     sentence = f"{series_text(lead.name)} is {form(lead.after or 0.0)} on {part_text(part)}, {form(lead.elsewhere or 0.0)} elsewhere, from the first step on"
