@@ -3,8 +3,8 @@
 A flag is usual for a run, a property of it, when more than a tenth of the rollouts in its first 20 steps carry it.
 Several flags that are each below that can still mark every fifth row: the most frequent of them are usual as well,
 until the shares of the rest add up to no more than a twentieth. Rows wear what is usual only while it is risen: where
-the detector finds a movement of its share, up, for all rows or for the row's source. Flags of severity `error` are
-never usual.
+the detector finds a movement of its share, up, for all rows or for the row's source, sure or perhaps noise that lasts. Flags
+of severity `error` are never usual.
 """
 
 from __future__ import annotations

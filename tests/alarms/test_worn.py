@@ -66,6 +66,22 @@ class TestRises:
         scope = scope_of([ledger({"stale": 0.4 * (s >= 2)}, seed=s) for s in range(60)])
         assert "stale" in usual_flags(scope) and rises(scope, usual_flags(scope)) == []
 
+    def test_that_begin_within_the_first_twenty_steps_and_last_are_worn(self):
+        """Seen once: half of all searches failed from step 12 on, and no row wore it: it was usual in this run."""
+        scope = scope_of([ledger({"tool_error": 0.5 * (s >= 12)}, seed=s) for s in range(24)])
+        assert "tool_error" in usual_flags(scope)
+        assert rises(scope, usual_flags(scope)) == [Rise("tool_error", 12, None)]
+
+    def test_of_a_flag_that_few_rows_tell_of_are_worn(self):
+        """Seen once: a tool host was down from step 18 to 25, and the rows that failed wore nothing."""
+
+        def one(s: int):
+            return ledger({"tool_error": 0.65 if 18 <= s < 26 else 0.12}, seed=s, kept_at_random=5)
+
+        scope = scope_of([one(s) for s in range(40)])
+        [rise] = rises(scope, usual_flags(scope))
+        assert rise.name == "tool_error" and abs(rise.first - 18) <= 2 and abs(rise.last - 25) <= 2
+
 
 class TestWorn:
     def test_leaves_out_what_is_usual_unless_it_rose(self):

@@ -11,6 +11,7 @@ from tests.stories.relations import TEXTS, TableRelations
 
 KINDS = {
     "flags": pa.list_(pa.string()),
+    "error_signatures": pa.list_(pa.string()),
     "success": pa.int64(),
     "reward": pa.float64(),
     "reply": pa.string(),

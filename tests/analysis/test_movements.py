@@ -580,6 +580,32 @@ class TestNames:
             "a component of the reward changed: component/“judge” fell from 0.6"
         )
 
+    def test_tools_that_fail_on_a_host_are_named_by_what_they_said_though_few_rollouts_were_decoded(self):
+        """Seen once: “a component of the reward changed”, in the run that `show --example` opens, where a tool host timed out."""
+
+        def fails(s: int, g: int, i: int) -> bool:
+            return 30 <= s < 40 and g % 2 == 0
+
+        rows = steps(
+            N,
+            groups=8,
+            size=8,
+            reward=lambda s, g, i: 0.8 + 0.1 * drawn(s, g, i) - (0.7 if fails(s, g, i) else 0.0),
+            **{"extra/tool_host": lambda s, g, i: f"calc-{g % 2}"},
+        )
+        for number, row in enumerate(rows):
+            s, g, i = row["step"], row["group"], number % 8
+            row["traced"] = int(i == s % 8)
+            if row["traced"]:
+                row["n_tool_errors"] = int(fails(s, g, i))
+                row["error_signatures"] = ["calc-0 timed out"] if fails(s, g, i) else None
+        [entry] = told(table(rows))
+        assert entry.sentence.startswith(
+            "tools fail: error_signatures “calc-0 timed out” rose from 0 % to 100 % on"
+        )
+        assert entry.part == (("extra/tool_host", "calc-0"),)
+        assert "error_signatures has 'calc-0 timed out'" in entry.where
+
     def test_a_share_of_one_reward_that_falls_is_no_fall_of_the_reward(self):
         """Seen once: “the reward falls: reward “0” fell from 19 % to 4 %”, of a run that learned."""
 
