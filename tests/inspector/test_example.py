@@ -36,7 +36,9 @@ class TestTheRun:
 
         store = open_store(str(FOLDER), index_path=tmp_path / "index")
         report = diagnose(store.table(), "troubled", "rollout")
-        assert any("tool_error" in d.sentence and "“calc-b”" in d.sentence for d in report.diagnoses)
+        [failing] = [d for d in report.diagnoses if d.name == "tools fail"]
+        assert "“error: calc-b timed out” rose from 0 % to 94 %" in failing.sentence
+        assert failing.part == (("extra/tool_host", "calc-b"),) and (failing.step, failing.last) == (18, 25)
 
 
 class TestTheHome:
