@@ -711,7 +711,8 @@ class TestLearningAndTurns:
         store = open_store(str(FOLDER), index_path=tmp_path / "index")
         report = diagnose(store.table(), store.runs()[0].name)
         [entry] = [d for d in report.diagnoses if "mean_logprob" in map(str, d.series) and d.part]
-        assert entry.part == (("extra/tool_host", "calc-b"),) and entry.after < entry.before
+        [own] = [each for each in entry.movements if str(each.name) == "mean_logprob"]
+        assert entry.part == (("extra/tool_host", "calc-b"),) and own.after < own.before
         assert "mean_logprob" in entry.sentence.partition("also fell: ")[2]
         store.close()
 
