@@ -32,6 +32,19 @@ class TestComparing:
         expect(visit.get("token").first).to_be_visible()
         expect(visit.page.locator(".rt-tokens .fl")).to_have_count(0)
 
+    def test_a_table_that_scrolls_ends_within_a_row(self, visit):
+        """Seen once: it said that 20 differ, showed ten whole rows and nothing of more."""
+        visit.open(tab="compare", project="demo", run="run-a", split="rollout", step=4, group=2)
+        expect(visit.get("deltas")).to_be_visible()
+        table = visit.get("deltas")
+        assert table.evaluate("node => node.scrollHeight > node.clientHeight")
+        cut = table.evaluate(
+            """node => { const end = node.getBoundingClientRect().bottom; const row = [...node.querySelectorAll("tr")]
+            .map(row => row.getBoundingClientRect()).find(box => box.bottom > end);
+            return row && (end - row.top) / row.height; }"""
+        )
+        assert 0.25 < cut < 0.8
+
     def test_the_first_divergent_token_is_marked_on_both_sides_and_differs(self, visit):
         visit.open(tab="compare", project="demo", run="run-a", split="rollout", step=4, group=2)
         expect(visit.get("first-divergence").first).to_be_visible()

@@ -33,6 +33,13 @@ class TestTheTable:
         expect(visit.get("population")).to_contain_text("not the population")
         visit.picture("explore")
 
+    def test_the_button_of_a_columns_spread_can_be_seen(self, visit):
+        visit.open(tab="explore", project="demo", run="run-a", split="rollout")
+        expect(rows(visit).first).to_be_visible()
+        look = "node => [getComputedStyle(node).opacity, parseFloat(getComputedStyle(node).fontSize)]"
+        opacity, size = visit.page.locator(".rt-hist-button:visible").first.evaluate(look)
+        assert opacity == "1" and size >= 12
+
     def test_flags_that_are_usual_in_the_run_are_drawn_quietly(self, visit):
         visit.open(tab="explore", project="demo", run="run-a", split="rollout")
         expect(visit.get("usual-flag").first).to_be_visible()

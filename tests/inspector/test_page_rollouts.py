@@ -227,6 +227,32 @@ class TestFilterSearchAndSort:
         expect(visit.get("sample-card").first).to_be_visible()
         expect(visit.get("snippet")).to_have_count(0)
 
+    def test_a_search_opens_its_first_hit_and_says_how_many_there_are(self, visit):
+        """Seen once: the list showed hits, the middle kept a rollout without one, and `n` did nothing."""
+        text = "division by zero"
+        ids = "all => all.map(card => card.dataset.id)"
+        visit.open(tab="rollouts", project="demo", run="run-a", step=4)
+        expect(visit.get("turn").first).to_be_visible()
+        listed = visit.get("sample-card").evaluate_all(ids)
+        visit.open(tab="rollouts", project="demo", run="run-a", step=4, text=text)
+        expect(visit.get("snippet").first).to_be_visible()
+        hits = visit.get("sample-card").evaluate_all(ids)
+        other = next(each for each in listed if each not in hits)
+        place = {"tab": "rollouts", "project": "demo", "run": "run-a", "step": 4, "id": other}
+        first = visit.page.locator(f".rt-sample.rt-selected[data-id='{hits[0]}']:visible")
+        visit.open(**place, text=text)
+        expect(visit.get("match-count")).to_have_text(f"{len(hits)} match")
+        expect(visit.get("turn").first).to_be_visible()
+        expect(first).to_have_count(0)  # the address names another one
+        visit.page.keyboard.press("n")
+        expect(first).to_be_visible()
+        visit.open(**place)
+        expect(visit.get("turn").first).to_be_visible()
+        visit.page.keyboard.press("/")
+        visit.page.keyboard.type(text)
+        expect(first).to_be_visible()
+        expect(visit.get("search-input").first).to_be_focused()
+
     def test_sorting_by_reward_puts_the_lowest_first(self, visit):
         visit.open(tab="rollouts", project="demo", run="run-a", sort="reward")
         visit.get("sample-card").first.wait_for()

@@ -210,11 +210,22 @@ class TestPage:
         said.get_by_text("No run of in this project").wait_for()
         assert "healthy" in said.inner_text() and "appear here" not in said.inner_text()
 
+        assert shown.get("run-select").evaluate("node => node.selectedOptions[0].text") == "of: not there"
+        assert "No scalars" not in shown.get("charts").inner_text()
+        tabs = "all => all.map(tab => tab.dataset.testid)"
+        listed = shown.page.locator(".rt-tabs a").evaluate_all(tabs)
+        shown.open(project="story", run="off", tab="rollouts")
+        assert shown.page.locator(".rt-tabs a").evaluate_all(tabs) == listed
+
     def test_a_step_that_is_not_there_is_named_with_those_there_are(self, shown: Visit):
         shown.open(project="story", run="off", split="rollout", tab="rollouts", step=999)
         said = shown.page.locator(".rt-active .rt-middle")
         said.get_by_text("No rollouts were logged at step 999").wait_for()
         assert "0 to 23" in said.inner_text()
+        assert "ledger" not in shown.get("population").inner_text()
+        assert shown.get("step-next").is_disabled()
+        shown.get("step-previous").click()
+        shown.page.wait_for_url(re.compile("step=23&"))
 
     def test_who_carried_an_update_is_said_and_opened(self, shown: Visit):
         page = shown.page

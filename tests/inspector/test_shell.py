@@ -71,6 +71,15 @@ class TestPagesAndProjects:
         visit.get("run-select").select_option("run-b")
         expect(visit.get("step-input")).to_have_value("2")
 
+    def test_a_long_name_of_a_run_leaves_room_for_project_and_split(self, visit):
+        """Seen once: beside 195 signs the project was called `w…`."""
+        visit.open(tab="rollouts", project="demo", run="run-a")
+        expect(visit.get("turn").first).to_be_visible()
+        visit.get("run-select").evaluate("node => { node.options[0].text = 'long-name-'.repeat(20); }")
+        for name in ("project", "split"):
+            assert visit.get(f"{name}-select").evaluate("node => node.scrollWidth <= node.clientWidth")
+            assert visit.get(f"{name}-select").bounding_box()["width"] > 60
+
     def test_the_answer_for_a_project_that_was_left_is_not_taken(self, visit):
         visit.open(tab="rollouts", project="demo", run="run-a", step=4)
         expect(visit.get("turn").first).to_be_visible()

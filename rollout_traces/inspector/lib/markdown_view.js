@@ -18,6 +18,20 @@ function box(...children) {
   return h("span.rt-box", { dir: "auto" }, children);
 }
 
+// A part that ends within a line, which the text does not: a sign says that the line goes on.
+function unended(...children) {
+  return h("span.rt-box.rt-goes-on", { dir: "auto" }, children);
+}
+
+// The parts of a text, each in its box.
+function* boxes(text) {
+  let stop = 0;
+  for (const piece of pieces(text)) {
+    stop += piece.length;
+    yield (stop < text.length && !piece.endsWith("\n") ? unended : box)(inert(trimmed(piece)));
+  }
+}
+
 function inline(nodes, formulas) {
   return nodes.map(node => {
     switch (node.kind) {
@@ -100,7 +114,7 @@ function* fill(parent, block, nodes, formulas) {
     open.push(node);
     length += size([node]);
     if (short ? open.length < NODES : length < PIECE && open.length < 2 * NODES) continue;
-    block.append(short ? h("span", inline(open, formulas)) : box(inline(open, formulas)));
+    block.append(short ? h("span", inline(open, formulas)) : unended(inline(open, formulas)));
     [open, length] = [[], 0];
     yield;
   }
@@ -120,10 +134,12 @@ function cut(node) {
 function* code(parent, node) {
   const inner = h("code", { dir: "auto" });
   attach(parent, h("pre.rt-code", { tabindex: "0", dataset: { language: node.language || "" } }, inner));
-  for (const piece of pieces(node.text)) {
-    inner.append(node.text.length > PIECE ? box(inert(trimmed(piece))) : inert(piece));
+  if (node.text.length <= PIECE) return void inner.append(inert(node.text));
+  for (const part of boxes(node.text)) {
+    inner.append(part);
     yield;
   }
+  return undefined;
 }
 
 function* table(parent, node, formulas) {
@@ -156,11 +172,7 @@ function trimmed(piece) {
 }
 
 export function plain(text) {
-  return h(
-    "div.rt-plain",
-    { dir: "auto" },
-    text.length <= PIECE ? inert(text) : [...pieces(text)].map(piece => box(inert(trimmed(piece)))),
-  );
+  return h("div.rt-plain", { dir: "auto" }, text.length <= PIECE ? inert(text) : [...boxes(text)]);
 }
 
 // The blocks of a text, then the formulas in them once KaTeX is there. What takes too long stays as written,

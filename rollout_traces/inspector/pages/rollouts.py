@@ -151,6 +151,8 @@ def samples(view: SplitView, step: int, asked: AskedSamples) -> SamplesAnswer:
             "its ledger is not there yet; rewards shown are those of kept rollouts"
             if kept.n_rows
             else "no ledger was logged: how many there were is unknown"
+            if groups.groups
+            else None
         )
     if everywhere or asked.sort:
         page = _found(

@@ -66,6 +66,7 @@ export class Charts {
     this.resumedAt = [];
     this.progress = null;
     this.choosing = false;
+    this.isKnown = false;
     this.query = "";
     new ResizeObserver(() => this.draw()).observe(root);
   }
@@ -74,7 +75,13 @@ export class Charts {
   // rollouts and tokens by step.
   // resumed_at: steps at which the run was resumed.
   setData({ names, shown, series, timings = {}, progress = null, resumed_at = [] }) {
-    Object.assign(this, { names, shown, series, timings, progress, resumedAt: resumed_at });
+    Object.assign(this, { names, shown, series, timings, progress, resumedAt: resumed_at, isKnown: true });
+    this.draw();
+  }
+
+  // Nothing is known: no run was read.
+  clear() {
+    Object.assign(this, { names: [], shown: [], series: {}, timings: {}, resumedAt: [], isKnown: false });
     this.draw();
   }
 
@@ -144,7 +151,8 @@ export class Charts {
   }
 
   drawCharts(now, chosen, width, weight) {
-    if (!chosen.length) return replace(this.list, h("p.rt-empty", "No scalars were logged in this run yet."));
+    if (!chosen.length)
+      return replace(this.list, this.isKnown && h("p.rt-empty", "No scalars were logged in this run yet."));
     const axis = now.axis || "step";
     return replace(
       this.list,

@@ -1,6 +1,7 @@
 // The filter in the store's query language, and the search in the text. An error points at the bad token.
 
 import { debounce, ghost, h, replace } from "../../lib/dom.js";
+import { number } from "../../lib/format.js";
 import { isStatic } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 
@@ -30,6 +31,9 @@ export function buildFilterBar({ columns = () => [], placeholder = "filter, such
     placeholder: "search the text",
     "aria-label": "Search the text",
     oninput: debounce(250, event => state.set({ text: event.target.value.trim() })),
+    onkeydown: event => {
+      if (event.key === "Enter") text.blur(); // so that n goes on
+    },
   });
   const below = h("div.rt-filter-below");
   const explain = ghost("explain", () => state.set({ page: "explain", against: "rest=1", text: null, sort: null }), {
@@ -37,7 +41,8 @@ export function buildFilterBar({ columns = () => [], placeholder = "filter, such
     testid: "filter-explain",
   });
   const clear = ghost("clear", () => state.set({ where: null, text: null }));
-  const actions = h("span.rt-filter-actions", { hidden: true }, explain, clear);
+  const matched = h("b.rt-nowrap#match-count", { role: "status" });
+  const actions = h("span.rt-filter-actions", { hidden: true }, matched, explain, clear);
   const root = h("div.rt-filter-bar#filter-bar", where, text, actions, list, below);
   let failing = false;
 
@@ -77,6 +82,10 @@ export function buildFilterBar({ columns = () => [], placeholder = "filter, such
       if (document.activeElement !== text) text.value = now.text || "";
       actions.hidden = !now.where && !now.text;
       explain.hidden = !now.where || isStatic();
+    },
+    // How many match, beside what they were asked by.
+    matched(n) {
+      matched.textContent = n === null ? "" : `${number(n)} match`;
     },
     error(problem) {
       failing = Boolean(problem);

@@ -5,7 +5,7 @@ import { number, plural } from "../../lib/format.js";
 import { catalog, mounted, setPopulation } from "../../lib/pages.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
-import { parted } from "../charts/scale.js";
+import { parted, weightFor } from "../charts/scale.js";
 import { lineChart } from "../charts/series_chart.js";
 
 let call;
@@ -101,7 +101,7 @@ function described(info) {
     ),
     h(
       "div",
-      h("b", info.last_run),
+      h("b.rt-ellipsis.rt-project-run", { title: info.last_run }, info.last_run),
       `, step ${number(info.last_step)}`,
       info.resumed_at.length > 0 && h("span#project-resumed", `, resumed at ${info.resumed_at.map(number).join(", ")}`),
       last ? h("span.rt-faint", { title: last }, ` · ${ago(last)}`) : null,
@@ -122,7 +122,7 @@ function sparkline({ steps, values, superseded }) {
   return lineChart(steps, values, {
     width: 150,
     height: 36,
-    weight: steps.length >= 24 ? 0.7 : 0,
+    weight: weightFor(null, steps.length),
     bare: true,
     superseded: superseded || [],
     label: "mean reward over the steps of the newest run",

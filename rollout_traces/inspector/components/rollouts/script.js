@@ -46,6 +46,8 @@ let selection = null;
 let shownPlace = "";
 // After another run or split was chosen, group and sample are where to look, not what was asked for.
 let wish = false;
+// What was just searched for: its first hit is opened where the rollout that is open has none.
+let searched = false;
 const newestList = latest();
 const newestRollout = latest();
 const newestCharts = latest();
@@ -92,6 +94,7 @@ function update(now, changed) {
       { fill: true },
     );
   const wanted = state.valuesOf(now, LIST_KEYS);
+  searched ||= changed.has("text") && Boolean(now.text) && rollout !== null;
   if (wanted !== listFor) {
     if (now.id !== undefined || now.sample !== undefined) openNamed(now);
     loadList(now, wanted);
@@ -122,9 +125,13 @@ function news(now) {
 function nothingYet(now) {
   listFor = "";
   replace(part(".rt-left-list"));
-  setPopulation("rollouts", "No rollouts kept yet.");
+  filterBar.matched(null);
   const split = splitOf(now);
-  if (now.run && catalog.runs.length && !runOf(now))
+  const isMissing = now.run && catalog.runs.length && !runOf(now);
+  setPopulation("rollouts", isMissing ? `No run ${inert(now.run)}.` : "No rollouts kept yet.");
+  if (isMissing) {
+    chartsFor = "";
+    charts.clear();
     return replace(
       part(".rt-middle"),
       notice(
@@ -133,6 +140,7 @@ function nothingYet(now) {
         `Runs: ${catalog.runs.map(run => inert(run.name)).join(", ")}.`,
       ),
     );
+  }
   replace(
     part(".rt-middle"),
     notice(
@@ -172,6 +180,8 @@ function loadList(now, wanted, { quiet = false } = {}) {
         if (!now.sort) mark(part(".rt-left-list"), rollout?.id);
       }
       population(data);
+      if (searched) openHit({ fill: true });
+      searched = false;
       openWanted(state.get());
     },
     error => {
@@ -218,6 +228,8 @@ function sortedBy(sort) {
 }
 
 function population(data) {
+  const { where, text } = state.get();
+  filterBar.matched(where || text ? data.n_matched : null);
   setPopulation(
     "rollouts",
     kept(
@@ -225,7 +237,7 @@ function population(data) {
       data.scope === "all" ? " over all steps" : ` at step ${number(data.step)}`,
       data.note,
       usualLine(data.usual),
-      state.get().where || state.get().text ? `${number(data.n_matched)} match` : null,
+      where || text ? `${number(data.n_matched)} match` : null,
     ),
   );
 }
@@ -263,6 +275,18 @@ function cardOf(now) {
       ? each.id === now.id
       : String(each.group) === now.group && String(each.sample) === now.sample && String(each.step) === now.step,
   );
+}
+
+// Opens the first rollout that matches, where the one that is open does not. True where it did.
+function openHit(options) {
+  const [first] = cards();
+  if (!first || !state.get().text || cards().some(card => card.id === rollout?.id)) return false;
+  state.set({ ...placed(first), token: null, follow: null }, options);
+  return true;
+}
+
+function goToMark(by) {
+  if (!openHit()) marks?.step(by);
 }
 
 // A narrow window shows the list or the rollout, not both.
@@ -392,7 +416,7 @@ function show(data) {
   marks?.forget();
   marks = new Marks(view.turnsRoot);
   marks.set(now.text || "", now.mark || "");
-  if (now.mark) requestAnimationFrame(() => marks?.step(1));
+  if (now.mark || (now.text && now.token === undefined)) requestAnimationFrame(() => marks?.step(1));
   if (now.token !== undefined) view.goTo(Number(now.token));
   performance.mark("rt-rollout-shown");
   goToPlaceOf(data, now);
@@ -518,8 +542,8 @@ function keys() {
   shortcut("K", "Previous group", () => stepGroup(-1), samples);
   shortcut("f", "Filter", () => filterBar.focusFilter(), samples);
   shortcut("/", "Search the text", () => filterBar.focusSearch(), samples);
-  shortcut("n", "Next place that was searched for or is marked", () => marks?.step(1), samples);
-  shortcut("N", "Previous place that was searched for or is marked", () => marks?.step(-1), samples);
+  shortcut("n", "Next place that was searched for or is marked", () => goToMark(1), samples);
+  shortcut("N", "Previous place that was searched for or is marked", () => goToMark(-1), samples);
   shortcut("c", "Compare best and worst of the group", compare, samples);
   shortcut("q", "Label it, the selected tokens or the turn gone to", () => labels?.ask("label"), samples);
   shortcut("u", "Write a note", () => labels?.ask("note"), samples);

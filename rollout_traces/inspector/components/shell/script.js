@@ -158,8 +158,9 @@ async function showPage() {
 }
 
 function picker(key, named) {
-  const options = named.map(({ name, label = name }) => [name, label]);
   const value = state.get()[key];
+  const options = named.map(({ name, label = name }) => [name, label]);
+  if (value !== undefined && !named.some(({ name }) => name === value)) options.unshift([value, `${value}: not there`]);
   const title = key[0].toUpperCase() + key.slice(1);
   const props = { "aria-label": title, title: `${title}: ${value || ""}`, testid: `${key}-select` };
   return select(options, value, chosen => state.set({ [key]: chosen }), props);
@@ -185,7 +186,7 @@ function drawNote(run) {
 
 function drawTabs() {
   const now = state.get();
-  const without = [...(runOf(now)?.without || []), "projects"].filter(name => name !== now.page);
+  const without = [...withoutPages(now), "projects"].filter(name => name !== now.page);
   const tabs = !now.project
     ? []
     : settings.pages
@@ -206,6 +207,12 @@ function drawTabs() {
   const bar = root.querySelector(".rt-tabs");
   replace(bar, tabs);
   requestAnimationFrame(() => showCurrent(bar));
+}
+
+// Pages that have nothing to show: of the run, or of any run where there is none of that name.
+function withoutPages(now) {
+  const [first, ...others] = runOf(now) ? [runOf(now)] : catalog.runs;
+  return (first?.without || []).filter(name => others.every(run => run.without.includes(name)));
 }
 
 // Where the tabs are wider than the window (a phone), the page that is open is among those in sight.

@@ -14,7 +14,8 @@ export function nearest(steps, wanted) {
 export function move(by) {
   const steps = splitOf(state.get())?.steps || [];
   if (!steps.length) return;
-  const at = steps.indexOf(Number(state.get().step));
+  const now = Number(state.get().step);
+  const at = steps.includes(now) ? steps.indexOf(now) : steps.findLastIndex(step => step < now) + (by < 0 ? 1 : 0);
   const next = steps[Math.min(Math.max(at + by, 0), steps.length - 1)];
   state.set({ step: next, follow: null });
 }
@@ -48,13 +49,13 @@ export function atStep(root, now, nothing) {
 
 export function drawStepPager(root, now) {
   const steps = splitOf(now)?.steps || [];
-  const at = steps.indexOf(Number(now.step));
+  const here = Number(now.step);
   const arrow = (label, by, title, testid) =>
     button(label, () => move(by), {
       title,
       "aria-label": title,
       testid,
-      disabled: !steps.length || (by < 0 ? at <= 0 : at >= steps.length - 1),
+      disabled: !steps.some(step => (by < 0 ? step < here : step > here)),
     });
   const input = h("input.rt-input.rt-step-number#step-input", {
     inputmode: "numeric",
