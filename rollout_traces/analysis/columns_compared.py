@@ -12,8 +12,10 @@ from rollout_traces.analysis.compare import (
     DISCOVERY,
     NEIGHBOURS,
     Effect,
+    aligned_p,
     between_steps,
     cliffs_delta,
+    either,
     paired,
     shares,
     step_p,
@@ -34,6 +36,10 @@ FEWEST_ROWS, NEW_SHARE = 3, 0.01
 SHARED = 0.5
 """Groups or prompts are paired where at least this part of the smaller side's are in both."""
 FEWEST_PAIRS = 5
+PROVING_PAIRS, MANY_PAIRS = 11, 20
+"""Pairs whose surest rank sum, of p 2^(1 - pairs), proves something among ten columns; and pairs from which on they alone decide."""
+OFTEN = 4
+"""Groups of a pair, on average, from which on all of them are compared inside it, net of its mean."""
 FEWEST_KNOWN = 4
 """Rollouts that know a number, below which it is not compared."""
 MOST_VALUES = 200
@@ -85,6 +91,12 @@ class ColumnsCompared:
                 at = np.minimum(np.searchsorted(shared, keys), len(shared) - 1)
                 return np.where(shared[at] == keys, at, -1)
         return None
+
+    @cached_property
+    def are_same_groups(self) -> bool:
+        """Whether both sides have rollouts of one group, which may hang together."""
+        units = [self.rows.group_unit[side] for side in (self.in_a, self.in_b)]
+        return len(np.intersect1d(*units)) > 0
 
     def young_step(self) -> tuple[str, int] | None:
         """The first of B's steps at which something is sure to have changed, and what; None where nothing is."""
@@ -138,7 +150,7 @@ class ColumnsCompared:
 
     def _effect(self, name: str, means: np.ndarray, about: str) -> Effect:
         if self.pairs is not None:
-            found = self._paired(means, np.isfinite(means).astype(float))
+            found = self._paired(about, means, np.isfinite(means).astype(float))
             if found is not None:
                 return found
         net = self.earlier.adjusted(name, means, self.rows.group_side) if self.earlier is not None else None
@@ -148,8 +160,20 @@ class ColumnsCompared:
         p = self._p_of_steps(about, used, there.astype(float))
         return replace(effect, p=max(effect.p, p if p is not None else 0.0), paired=net is not None)
 
-    def _paired(self, values: np.ndarray, weight: np.ndarray) -> Effect | None:
-        """The effect on differences inside pairs; None where too few pairs know the column."""
+    def _paired(
+        self, about: str, values: np.ndarray, weight: np.ndarray, p_of_groups: float | None = None
+    ) -> Effect | None:
+        """The effect on differences inside pairs; None where too few pairs know the column.
+
+        Of few pairs the ranks prove little however large the difference: then the p is that of their groups, and
+        where both may prove something, twice the smaller one.
+
+        Args:
+            about: what it is a mean of.
+            values: float [G].
+            weight: float [G], what each counts; 0 for none.
+            p_of_groups: p of A's groups against B's; by their ranks where it is not given.
+        """
         assert self.pairs is not None
         use = (self.pairs >= 0) & (weight > 0)
         size = int(self.pairs.max(initial=-1)) + 1
@@ -159,9 +183,23 @@ class ColumnsCompared:
             n = np.bincount(self.pairs[here], weight[here], size)
             total = np.bincount(self.pairs[here], (values * weight)[here], size)
             sides.append(np.where(n > 0, total / np.maximum(n, np.finfo(float).tiny), np.nan))
-        differences = sides[0] - sides[1]
-        known = np.isfinite(differences)
-        return paired(differences[known]) if known.sum() >= FEWEST_PAIRS else None
+        both = np.isfinite(sides[0] - sides[1])
+        if (n_pairs := int(both.sum())) < FEWEST_PAIRS:
+            return None
+        found = paired((sides[0] - sides[1])[both])
+        if n_pairs >= MANY_PAIRS or (self.are_same_groups and _opposed(sides[0][both], sides[1][both])):
+            return found
+        there = use & (self.in_a | self.in_b) & both[np.maximum(self.pairs, 0)]
+        net = values
+        if np.count_nonzero(there) >= OFTEN * n_pairs:
+            block, in_a = self.pairs[there], self.in_a[there]
+            p_of_groups = aligned_p(values[there], block, in_a)
+            net = values - ((sides[0] + sides[1]) / 2)[np.maximum(self.pairs, 0)]
+        elif p_of_groups is None:
+            p_of_groups = cliffs_delta(values[there & self.in_a], values[there & self.in_b]).p
+        p_of_steps = self._p_of_steps(about, net, np.where(there, weight, 0.0)) or 0.0
+        clustered = max(p_of_groups, p_of_steps)
+        return replace(found, p=clustered if n_pairs < PROVING_PAIRS else either(found.p, clustered))
 
     def _p_of_steps(self, name: str, values: np.ndarray, weight: np.ndarray) -> float | None:
         """p against the spread between steps, of a mean over groups; None where it is not known.
@@ -238,13 +276,19 @@ class ColumnsCompared:
         several = int(np.count_nonzero(hits[self.in_a])) >= 2
         new = counts[1] == 0 and counts[0] >= max(FEWEST_ROWS, NEW_SHARE * known[0]) and several
         there = hits / np.where(n > 0, n, 1)
-        inside = self._paired(there, n) if self.pairs is not None else None
+        inside = self._paired(f"{name} {value}", there, n, effect.p) if self.pairs is not None else None
         if inside is not None:
             effect = replace(effect, p=inside.p, paired=True)
         elif counts[1]:
             p = self._p_of_steps(f"{name} {value}", there, n)
             effect = replace(effect, p=max(effect.p, p if p is not None else 0.0))
         yield Finding(name, value, a, b, known[0], known[1], counts[0], counts[1], effect, new)
+
+
+def _opposed(a: np.ndarray, b: np.ndarray) -> bool:
+    """Tells whether one side of a pair is low where the other is high, as advantages are: by more than the error of a correlation."""
+    x, y = a - a.mean(), b - b.mean()
+    return float(x @ y) < -float(np.sqrt((x @ x) * (y @ y) / len(x)))
 
 
 def _mean(known: np.ndarray, total: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Tests of A against B: numbers by Cliff's delta on group means, shares with groups as clusters, steps as clusters.
 
-Sources: Cliff 1993 (delta), Mann and Whitney 1947 with tie correction, Wilcoxon 1945 for pairs, the
-ratio estimator's linearized variance over clusters (Cochran 1977, chapter 6), Fisher's exact test on groups
+Sources: Cliff 1993 (delta), Mann and Whitney 1947 with tie correction, Wilcoxon 1945 for pairs, Hodges and Lehmann
+1962 for blocks, the ratio estimator's linearized variance over clusters (Cochran 1977, chapter 6), Fisher's exact test on groups
 for values that one side does not have, weighted false discovery control (Genovese, Roeder and Wasserman 2006).
 """
 
@@ -37,6 +37,8 @@ LEAST_T = 4.0
 """A t distribution with f degrees of freedom has the excess kurtosis 6 / (f - 4); of n normal values it has the variance 24 / n."""
 EXACT_UP_TO = 25
 """Pairs up to which the signed rank is exact."""
+ALIKE = 12
+"""Decimals from which on what departs from a mean is rounding."""
 TINY = np.finfo(float).tiny
 ROUNDED = np.sqrt(np.finfo(float).eps)
 """Part of a number that is rounding: an epoch goes on by the same each time but for it."""
@@ -118,6 +120,50 @@ def paired(differences: np.ndarray) -> Effect:
     )
     half = CONFIDENCE_Z * float(np.sqrt((ranks**2).sum()) / ranks.sum())
     return Effect(effect, max(-1.0, effect - half), min(1.0, effect + half), p, True)
+
+
+def aligned_p(values: np.ndarray, block: np.ndarray, in_a: np.ndarray) -> float:
+    """p of A against B inside blocks, as prompts that were asked often: Hodges and Lehmann's aligned ranks, which are Wilcoxon's for blocks of two.
+
+    Ranks of what departs from each block's mean, with their variance over all ways to part each block into as many of
+    A and B as it has; never below the chance that those few which depart from the most frequent value all fall on one side.
+
+    Args:
+        values: float [G].
+        block: int [G], of each.
+        in_a: bool [G], on A's side, else on B's.
+    """
+    from scipy.stats import norm, rankdata
+
+    n, of_a = (np.bincount(block, each, int(block.max()) + 1) for each in (np.ones(len(block)), in_a))
+
+    def departing(x: np.ndarray) -> np.ndarray:
+        return np.asarray(x - (np.bincount(block, x, len(n)) / np.maximum(n, 1))[block])
+
+    rank = departing(rankdata(departing(values).round(ALIKE)))
+    spread = np.bincount(block, rank**2, len(n))
+    variance = float((of_a * (n - of_a) / np.maximum(n * (n - 1), 1) * spread).sum())
+    if variance <= 0:
+        return 1.0
+    sum_a = float(rank[in_a].sum())
+    found, often = np.unique(values, return_counts=True)
+    others = np.bincount(block, values != found[often.argmax()], len(n)).astype(int)
+    one_side = min(_all_on_one_side(others, side, n) for side in (of_a, n - of_a))
+    return max(float(2 * norm.sf(abs(sum_a) / np.sqrt(variance))), one_side)
+
+
+def _all_on_one_side(k: np.ndarray, of_side: np.ndarray, n: np.ndarray) -> float:
+    """The chance that k of each block's n all are among those of one side."""
+    from scipy.special import gammaln
+
+    if (k > of_side).any():
+        return 0.0
+    return float(np.exp((gammaln(of_side + 1) - gammaln(of_side - k + 1) - gammaln(n + 1) + gammaln(n - k + 1)).sum()))
+
+
+def either(first: float, second: float) -> float:
+    """p of two tests of one hypothesis: twice the smaller."""
+    return min(1.0, 2 * min(first, second))
 
 
 def between_steps(values: np.ndarray, weights: np.ndarray, side: np.ndarray, within: float) -> float | None:

@@ -11,6 +11,7 @@ from scipy import stats
 from rollout_traces.analysis import Selection, explain
 from rollout_traces.analysis.compare import (
     DISCOVERY,
+    aligned_p,
     between_steps,
     cliffs_delta,
     contrasts,
@@ -45,6 +46,28 @@ class TestCliffsDelta:
         differences = np.random.default_rng(0).normal(0.3, 1, 60)
         assert paired(differences).p == pytest.approx(stats.wilcoxon(differences, method="approx").pvalue)
         assert paired(np.ones(10)).effect == 1.0
+
+
+class TestAlignedRanks:
+    def test_blocks_of_two_are_wilcoxons_pairs(self):
+        differences = np.random.default_rng(0).normal(0.3, 1, 60)
+        values, block = np.r_[differences, np.zeros(60)], np.r_[np.arange(60), np.arange(60)]
+        expected = stats.wilcoxon(differences, method="approx").pvalue
+        assert aligned_p(values, block, np.arange(120) < 60) == pytest.approx(expected, rel=0.02)
+
+    def test_p_is_uniform_by_chance_and_small_where_each_block_rose(self):
+        rng = np.random.default_rng(1)
+        block, in_a = np.repeat(np.arange(8), 12), np.tile(np.arange(12) < 6, 8)
+        level = rng.normal(0, 5, 8)[block]
+        p = np.asarray([aligned_p(level + rng.normal(size=96), block, in_a) for _ in range(600)])
+        assert 0.03 <= (p < 0.05).mean() <= 0.08
+        assert aligned_p(level + rng.normal(size=96) + in_a, block, in_a) < 1e-4
+
+    def test_two_groups_of_many_that_alone_have_something_prove_little(self):
+        block, in_a = np.repeat(np.arange(8), 11), np.tile(np.arange(11) < 1, 8)
+        values = np.zeros(88)
+        values[[0, 11]] = 0.25
+        assert aligned_p(values, block, in_a) == pytest.approx((1 / 11) ** 2)
 
 
 class TestShares:

@@ -291,3 +291,44 @@ class TestContained:
         (problem,) = found.problems
         assert problem.startswith("column “reward”: ZeroDivisionError: “no weights for reward")
         assert [f.value for f in found.findings] == ["new"]
+
+
+class TestFewSharedPrompts:
+    """Seen once: tool errors of 0.5 against 0 over 384 rollouts a side were “nothing beyond chance”, because eight prompts were paired."""
+
+    @staticmethod
+    def run_of(rng: np.random.Generator, n_steps: int, prompts: int, size: int, failing: float) -> pa.Table:
+        rows = steps(n_steps, prompts, size, reward=lambda *_: float(rng.random() < 0.5))
+        for row in rows:
+            late = row["step"] >= n_steps // 2
+            row["prompt_key"] = f"p{row['group']}"
+            row["n_tool_errors"] = float(rng.random() < (failing if late else 0.0))
+            row["flags"] = ["tool_error"] if row["n_tool_errors"] else []
+            row |= {f"other{i}": float(rng.normal()) for i in range(8)}
+        return table(rows)
+
+    @pytest.mark.parametrize("size", [4, 8, 16])
+    @pytest.mark.parametrize("prompts", [5, 8, 12])
+    def test_of_steps_that_ask_them_again_each_group_counts(self, prompts, size):
+        relations = self.run_of(np.random.default_rng([prompts, size]), 16, prompts, size, 0.5)
+        found = explain(
+            relations, Selection("run", "rollout", (8, 15)), Selection("run", "rollout", (0, 7))
+        ).findings
+        assert found[0].column == "n_tool_errors" and found[0].effect.paired
+
+    @pytest.mark.parametrize("size", [4, 8, 16])
+    @pytest.mark.parametrize("prompts", [8, 12])
+    def test_of_two_steps_too(self, prompts, size):
+        relations = self.run_of(np.random.default_rng([prompts, size]), 2, prompts, size, 0.9)
+        found = explain(relations, Selection("run", "rollout", (1, 1)), Selection("run", "rollout", (0, 0)))
+        assert "n_tool_errors" in {f.column for f in found.findings}
+
+    def test_without_a_change_nothing_is_claimed(self):
+        claims = []
+        for seed, prompts in enumerate([5, 8, 12] * 4):
+            relations = self.run_of(np.random.default_rng(seed), 16, prompts, 4, 0.0)
+            for a, b in (((8, 15), (0, 7)), ((15, 15), (5, 14))):
+                claims += explain(
+                    relations, Selection("run", "rollout", a), Selection("run", "rollout", b)
+                ).findings
+        assert claims == []
