@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import NormalDist
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from rollout_traces.analysis.compare import (
 from rollout_traces.analysis.finding import Finding, PartOfRows
 from rollout_traces.analysis.panel import ROUNDING
 from rollout_traces.analysis.relations import Relations, as_arrays, sql_text
+from rollout_traces.analysis.run_rows import distinct
 from rollout_traces.analysis.schedules import counts
 from rollout_traces.analysis.selections import Selection
 from rollout_traces.analysis.two_sides import LEFT_OUT, A, B, EarlierVisits, SideRows, needs_texts
@@ -44,6 +46,23 @@ FEWEST_KNOWN = 4
 """Rollouts that know a number, below which it is not compared."""
 MOST_VALUES = 200
 """Values of a column that are compared, the most frequent of both sides."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Cells:
+    """Groups cut into the values of a column.
+
+    Attributes:
+        rows: int [K], the rollouts of A and B that know it.
+        cell: int [K], of each.
+        place: int [C], side times values plus the value of each.
+        n_values: how many values it has.
+    """
+
+    rows: np.ndarray
+    cell: np.ndarray
+    place: np.ndarray
+    n_values: int
 
 
 @dataclass(eq=False)
@@ -130,23 +149,69 @@ class ColumnsCompared:
         effect = self._effect(name, _mean(known, total), name)
         yield Finding(name, None, level_a, level_b, n_a, n_b, n_a, n_b, effect)
 
-    def inside(self, name: str, column: str) -> list[Finding]:
-        """One number compared inside each value of a text column: where few rollouts fell, all together hardly did."""
-        _, rows, codes, values = self.rows.values(column)
-        number, found = self.rows.number(name), []
-        for code, value in enumerate(values[:MOST_VALUES]):
-            own = np.full(len(number), np.nan)
-            mine = rows[codes == code]
-            own[mine] = number[mine]
-            known, total = self.group_sums(own)
-            if min(np.count_nonzero(known[side]) for side in (self.in_a, self.in_b)) < FEWEST_PAIRS:
-                continue
-            n_a, n_b = (int(known[side].sum()) for side in (self.in_a, self.in_b))
-            levels = float(total[self.in_a].sum() / n_a), float(total[self.in_b].sum() / n_b)
-            effect = self._effect(name, _mean(known, total), f"{name} on {column} {value}")
-            part = PartOfRows(column, (value,))
-            found.append(Finding(name, None, *levels, n_a, n_b, n_a, n_b, effect, part=part))
+    def in_its_part(self, name: str, columns: Sequence[str]) -> Finding | None:
+        """One number compared in the part in which it moved most: where few rollouts moved, all together hardly did.
+
+        Its p is for all parts that were looked at.
+
+        Args:
+            name: the number.
+            columns: those by which the rollouts are parted.
+
+        Returns:
+            None where no part has enough groups on both sides.
+        """
+        values = self.rows.number(name)
+        best, n_looked_at = (0.0, "", -1), 0
+        for column in columns:
+            t = self._moved_by(values, self._cells[column])
+            n_looked_at += np.count_nonzero(np.isfinite(t))
+            if np.isfinite(t).any() and np.nanmax(t) >= best[0]:
+                best = float(np.nanmax(t)), column, int(np.nanargmax(t))
+        t_best, column, code = best
+        if code < 0:
+            return None
+        codes, texts = self.rows.parts[column]
+        part = PartOfRows(column, (texts[code],))
+        known, total = self.group_sums(np.where(codes == code, values, np.nan))
+        n_a, n_b = (int(known[side].sum()) for side in (self.in_a, self.in_b))
+        levels = float(total[self.in_a].sum() / n_a), float(total[self.in_b].sum() / n_b)
+        effect = Effect(0.0, 0.0, 0.0, 1.0)
+        by_chance = 2 * n_looked_at * NormalDist().cdf(-t_best)
+        if by_chance <= DISCOVERY and abs(levels[0] - levels[1]) > ROUNDING * float(
+            np.nanmax(np.abs(values))
+        ):
+            effect = self._effect(name, _mean(known, total), f"{name} on {part}")
+            effect = replace(effect, p=min(1.0, n_looked_at * effect.p))
+        return Finding(name, None, *levels, n_a, n_b, n_a, n_b, effect, part=part)
+
+    @cached_property
+    def _cells(self) -> dict[str, _Cells]:
+        """Column by which the rollouts are parted -> the groups, each cut into its values."""
+        found = {}
+        for column, (codes, values) in self.rows.parts.items():
+            some = np.flatnonzero((codes >= 0) & (self.rows.side <= B))
+            cells, cell = distinct(self.rows.group[some] * len(values) + codes[some])
+            side = self.rows.group_side[cells // len(values)]
+            found[column] = _Cells(some, cell, side * len(values) + cells % len(values), len(values))
         return found
+
+    def _moved_by(self, values: np.ndarray, cells: _Cells) -> np.ndarray:
+        """float [V]: by how many errors the mean over a part's groups differs, NaN where a side has too few."""
+        x = values[cells.rows]
+        known = np.isfinite(x)
+        n = np.bincount(cells.cell, known, len(cells.place))
+        mean = np.bincount(cells.cell, np.where(known, x, 0.0), len(cells.place)) / np.maximum(n, 1)
+        there, size = n > 0, 2 * cells.n_values
+        at, mean = cells.place[there], mean[there]
+        groups = np.bincount(at, minlength=size).astype(float)
+        level = np.bincount(at, mean, size) / np.maximum(groups, 1)
+        squares = np.bincount(at, (mean - level[at]) ** 2, size)
+        groups, level, squares = (each.reshape(2, -1) for each in (groups, level, squares))
+        variance = squares.sum(axis=0) / np.maximum(groups.sum(axis=0) - 2, 1)
+        error = np.sqrt(variance * (1 / np.maximum(groups, 1)).sum(axis=0))
+        t = np.abs(level[0] - level[1]) / np.maximum(error, ROUNDING * np.abs(level).max(initial=1.0))
+        return np.where(groups.min(axis=0) >= FEWEST_PAIRS, t, np.nan)
 
     def _effect(self, name: str, means: np.ndarray, about: str) -> Effect:
         if self.pairs is not None:

@@ -158,7 +158,9 @@ def _all_on_one_side(k: np.ndarray, of_side: np.ndarray, n: np.ndarray) -> float
 
     if (k > of_side).any():
         return 0.0
-    return float(np.exp((gammaln(of_side + 1) - gammaln(of_side - k + 1) - gammaln(n + 1) + gammaln(n - k + 1)).sum()))
+    return float(
+        np.exp((gammaln(of_side + 1) - gammaln(of_side - k + 1) - gammaln(n + 1) + gammaln(n - k + 1)).sum())
+    )
 
 
 def either(first: float, second: float) -> float:

@@ -93,7 +93,11 @@ class Decomposition:
 
 
 def decomposed(
-    rows: SideRows, a: Selection, b: Selection, weights: Mapping[str, float] | None = None
+    rows: SideRows,
+    a: Selection,
+    b: Selection,
+    weights: Mapping[str, float] | None = None,
+    further: Sequence[str] = (),
 ) -> list[Decomposition]:
     """The change of the mean reward by its components, and by source, engine and stop reason.
 
@@ -102,10 +106,14 @@ def decomposed(
         a: one side.
         b: the other.
         weights: component -> weight, where declared; recovered by least squares where not.
+        further: columns by which it is parted too.
     """
     if not rows.columns.has("reward"):
         return []
-    found = [by_component(rows, weights), *(by_column(rows, name) for name in PARTED_BY)]
+    found = [
+        by_component(rows, weights),
+        *(by_column(rows, name) for name in dict.fromkeys((*PARTED_BY, *further))),
+    ]
     return [replace(each, query=_query(rows.columns, a, b, each)) for each in found if each is not None]
 
 

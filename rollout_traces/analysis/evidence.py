@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,14 +10,15 @@ from rollout_traces.analysis.finding import Detail, Finding, PartOfRows, Picture
 from rollout_traces.analysis.in_words import literal, value_filter
 from rollout_traces.analysis.parts import BOUND, REMAINS
 from rollout_traces.analysis.relations import RolloutColumns, known_number, quoted, sql_text, written
-from rollout_traces.analysis.selections import SEGMENTS, Selection
-from rollout_traces.analysis.two_sides import A, B, SideRows, needs_texts
+from rollout_traces.analysis.selections import Selection
+from rollout_traces.analysis.two_sides import COUNTED, A, B, SideRows, needs_texts
 
 BINS = 20
 """Bars of a picture."""
 EXAMPLES = 3
 FEWEST = 3
 """Rollouts that a part of a side needs."""
+TINY = np.finfo(float).tiny
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,13 +84,15 @@ def detail_of(rows: SideRows, finding: Finding) -> Detail:
         finding: what differs.
     """
     of = measured(rows, finding.column, finding.value)
-    part, inside = _part(rows, of)
+    part, inside = _part(rows, of) if finding.part is None else (finding.part, _in(rows, finding.part))
     within = [of.of(inside & (rows.side == side)) for side in (A, B)]
-    outside = of.of(~inside & (rows.side == A) & ((rows.texts[part.column][0] if part else rows.side) >= 0))
+    outside = of.of(~inside & (rows.side == A) & ((rows.parts[part.column][0] if part else rows.side) >= 0))
     medians: list[float | None] = [None, None]
     picture = None
     if finding.value is None:
-        sides = [of.of(rows.side == side).x for side in (A, B)]
+        sides = (
+            [each.x for each in within] if finding.part else [of.of(rows.side == side).x for side in (A, B)]
+        )
         medians = [float(np.median(x)) for x in sides]
         picture = _picture(*sides)
     return Detail(
@@ -101,22 +104,33 @@ def detail_of(rows: SideRows, finding: Finding) -> Detail:
         elsewhere_n=len(outside.x),
         median_a=medians[0],
         median_b=medians[1],
-        examples=_examples(rows, of, medians[0]),
+        examples=_examples(rows, of, inside & (rows.side == A), finding, within[1].mean),
         picture=picture,
         where=_where(finding, part),
     )
 
 
+def _in(rows: SideRows, part: PartOfRows) -> np.ndarray:
+    """bool [N]: the rollouts of a part."""
+    codes, values = rows.parts[part.column]
+    return np.isin(codes, [values.index(value) for value in part.values])
+
+
 def _part(rows: SideRows, of: Measured) -> tuple[PartOfRows | None, np.ndarray]:
-    """The values of one segment column that hold the difference, None for all, and which rollouts have them; bool [N]."""
+    """The values of one column that hold the difference, None for all, and which rollouts have them; bool [N]."""
     best: tuple[float, PartOfRows | None, np.ndarray] = (REMAINS, None, np.ones(len(rows.side), bool))
-    for segment in (each for each in SEGMENTS if each in rows.texts):
-        codes, values = rows.texts[segment]
-        jumps = {}
-        for code in np.unique(codes[codes >= 0]).tolist():
-            mine = of.of(codes == code)
-            if min(np.count_nonzero(mine.side == side) for side in (A, B)) >= FEWEST:
-                jumps[code] = mine.jump[0]
+    known = np.isfinite(of.x) & (rows.side <= B)
+    for column, (codes, values) in rows.parts.items():
+        there = known & (codes >= 0)
+        place = rows.side[there] * len(values) + codes[there]
+        n, weight, total = (
+            np.bincount(place, each, 2 * len(values)).reshape(2, -1)
+            for each in (np.ones(len(place)), of.weight[there], (of.weight * of.x)[there])
+        )
+        enough = np.flatnonzero(n.min(axis=0) >= FEWEST)
+        jumps = dict(
+            zip(enough.tolist(), (total / np.maximum(weight, TINY))[:, enough].T @ (1, -1), strict=True)
+        )
         largest = max(jumps.values(), key=abs, default=0.0)
         chosen = [code for code, jump in jumps.items() if largest and jump / largest >= REMAINS]
         if len(chosen) == len(jumps) or len(chosen) > max(len(jumps) // 2, 1):
@@ -125,7 +139,7 @@ def _part(rows: SideRows, of: Measured) -> tuple[PartOfRows | None, np.ndarray]:
         jump, (rest, error) = of.of(inside).jump[0], of.of(np.isin(codes, [*jumps]) & ~inside).jump
         remains = (abs(rest) + BOUND * error) / abs(jump) if jump else np.inf
         if remains < best[0]:
-            best = remains, PartOfRows(segment, tuple(sorted(values[code] for code in chosen))), inside
+            best = remains, PartOfRows(column, tuple(sorted(values[code] for code in chosen))), inside
     return best[1], best[2]
 
 
@@ -138,12 +152,36 @@ def _picture(a: np.ndarray, b: np.ndarray) -> Picture | None:
     return Picture(tuple(edges.tolist()), tuple(bars[0].tolist()), tuple(bars[1].tolist()))
 
 
-def _examples(rows: SideRows, of: Measured, median: float | None) -> tuple[str, ...]:
-    """Three typical rollouts of A: with the value, or nearest to the median; traced ones first."""
-    held = of.x == 1 if median is None else np.isfinite(of.x)
-    there = np.flatnonzero(held & (rows.side == A))
-    distance = np.abs(of.x[there] - (median or 0.0))
-    return rows.ids(there[np.lexsort((distance, ~rows.traced[there]))][:EXAMPLES])
+def _examples(
+    rows: SideRows, of: Measured, there: np.ndarray, finding: Finding, before: float
+) -> tuple[str, ...]:
+    """Three rollouts that show a difference, traced ones first, each of another group where there are so many.
+
+    Of a share that rose those that have the value, of one that fell those that lack it; of a number those beyond B's
+    mean on the side to which it moved, the nearest to their own median first.
+
+    Args:
+        rows: both sides.
+        of: what differs, in each.
+        there: bool [N], A's rollouts in which it is.
+        finding: what differs.
+        before: level of B among these.
+    """
+    known = there & np.isfinite(of.x)
+    up = finding.a > finding.b
+    if finding.value is not None:
+        shown = known & (of.x == up)
+    else:
+        shown = known & ((of.x > before) if up else (of.x < before))
+    places = np.flatnonzero(shown if shown.any() else known)
+    if not len(places):
+        return ()
+    x = of.x[places]
+    ordered = places[np.lexsort((np.abs(x - np.median(x)), ~rows.traced[places]))]
+    first_of_group = np.zeros(len(ordered), bool)
+    first_of_group[np.unique(rows.group[ordered], return_index=True)[1]] = True
+    untraced = ~rows.traced[ordered]
+    return rows.ids(ordered[np.lexsort((~first_of_group, untraced))][:EXAMPLES])
 
 
 def _where(finding: Finding, part: PartOfRows | None) -> str:
@@ -153,6 +191,17 @@ def _where(finding: Finding, part: PartOfRows | None) -> str:
         each = " or ".join(f"{part.column} = {literal(v)}" for v in part.values)
         parts.append(each if len(part.values) == 1 else f"({each})")
     return " and ".join(parts)
+
+
+def part_query(columns: RolloutColumns, a: Selection, b: Selection, finding: Finding) -> str:
+    """The same SELECT for a finding that is compared in a part alone."""
+    part = finding.part
+    assert part is not None
+    condition = f"{quoted(part.column)} in ({', '.join(map(sql_text, part.values))})"
+    a, b = (
+        replace(each, where=f"({each.where}) and {condition}" if each.where else condition) for each in (a, b)
+    )
+    return level_query(columns, a, b, replace(finding, part=None, detail=None))
 
 
 def level_query(columns: RolloutColumns, a: Selection, b: Selection, finding: Finding) -> str:
@@ -173,6 +222,9 @@ def level_query(columns: RolloutColumns, a: Selection, b: Selection, finding: Fi
             else f"{name} = {sql_text(value)}"
         )
         x, condition = f"cast({holds} as int)", f"{name} is not null"
+        if COUNTED.get(finding.column) in columns.numbers and columns.has("traced"):
+            number = quoted(COUNTED[finding.column])
+            x, condition = f"coalesce({x}, 0)", f"({condition} or traced and {number} is not null)"
         if needs_texts(columns, finding.column, value):
             chance = columns.expression("selected_probability")
             weight, condition = (

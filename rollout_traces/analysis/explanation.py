@@ -12,7 +12,7 @@ from rollout_traces.analysis.columns_compared import ColumnsCompared, compare_lo
 from rollout_traces.analysis.compare import discovered
 from rollout_traces.analysis.contributions import Carried, who_carried
 from rollout_traces.analysis.decompose import Decomposition, decomposed
-from rollout_traces.analysis.evidence import detail_of, level_query
+from rollout_traces.analysis.evidence import detail_of, level_query, part_query
 from rollout_traces.analysis.finding import Finding, nested, parents_of
 from rollout_traces.analysis.phrases import Phrase, compare_texts, winners_against_losers
 from rollout_traces.analysis.relations import Relations, RolloutColumns, describe, quoted
@@ -27,6 +27,8 @@ LEAST_DELTA, LEAST_SHARE = 0.2, 0.02
 """Effects on numbers, and differences of shares, below these are not shown."""
 OUTCOMES_WEIGHT = 0.5
 """The part of all error that the reward, its components and the success may take."""
+PART_WEIGHT = 0.25
+"""What a column in its part may take of the error, of what it takes as a whole."""
 MOST = 12
 """Findings that get parts, examples and a picture."""
 STEPS_BEFORE, ROWS_BEFORE = 60, 20_000
@@ -143,15 +145,15 @@ def explain(
     found = [f for f in found if f.part is None or f.column not in of_all]
     found.sort(key=lambda f: (not f.new, -abs(f.effect.effect), f.name))
     means = {f.column: compared.means(f.column) for f in found if f.value is None and not f.logged}
-    parts = contained("the reward's parts", decomposed, rows, a, b, weights) or ()
+    shown = [_with_evidence(rows, a, b, f, at < MOST, contained) for at, f in enumerate(nested(found, means))]
+    named = [f.detail.part.column for f in shown if f.detail is not None and f.detail.part is not None]
+    parts = contained("the reward's parts", decomposed, rows, a, b, weights, named) or ()
     return Explanation(
         a=a.name,
         b=b.name,
         rows=rows.counts,
         groups=rows.group_counts,
-        findings=tuple(
-            _with_evidence(rows, a, b, f, at < MOST, contained) for at, f in enumerate(nested(found, means))
-        ),
+        findings=tuple(shown),
         decompositions=tuple(part for part in parts if part.column not in fixed),
         carried=tuple(c for c, ok in zip(carried, sure[len(tested) :], strict=True) if ok),
         phrases=tuple(contained("what was written", compare_texts, relations, known, a, b) or ()),
@@ -237,14 +239,11 @@ def _tested(
                 only_in.setdefault(name, found)
             elif not parents_of(found.name) & set(fixed) and found.value not in fixed.get(name, ()):
                 tested.append(found)
-    for name in [f.column for f in tested if f.is_outcome and f.value is None]:
-        for column in [each for each in PARTS if each in columns.texts and each not in fixed]:
-            tested += contained(f"{in_quotes(name)} by {column}", compared.inside, name, column) or []
+    parted_by = [each for each in compared.rows.parts if each not in fixed]
+    for name in [f.column for f in tested if f.value is None] if parted_by else []:
+        inside = contained(f"parts of {in_quotes(name)}", compared.in_its_part, name, parted_by)
+        tested += [inside] if inside is not None else []
     return tested, only_in
-
-
-PARTS = ("source", "engine")
-"""Columns inside whose values the outcomes are compared too."""
 
 
 def _occurred(relations: Relations, columns: RolloutColumns, a: Selection, found: Finding) -> bool:
@@ -259,13 +258,17 @@ def _occurred(relations: Relations, columns: RolloutColumns, a: Selection, found
 
 
 def _weights(tested: Sequence[Finding], carried: Sequence[Carried]) -> list[float]:
-    """Parts the error among the comparisons: half of it is for what a run is read by."""
-    outcomes = sum(f.is_outcome for f in tested)
-    others = len(tested) - outcomes + len(carried)
-    if not outcomes or not others:
-        return [1.0] * (len(tested) + len(carried))
-    own, rest = OUTCOMES_WEIGHT / outcomes, (1 - OUTCOMES_WEIGHT) / others
-    return [*(max(own, rest) if f.is_outcome else rest for f in tested), *[rest] * len(carried)]
+    """Parts the error among the comparisons: half of it is for what a run is read by; in a part a column takes less than as a whole."""
+    outcomes = sum(f.is_outcome and f.part is None for f in tested)
+    others = sum(not f.is_outcome and f.part is None for f in tested) + len(carried)
+    own, rest = 1.0, 1.0
+    if outcomes and others:
+        own, rest = OUTCOMES_WEIGHT / outcomes, (1 - OUTCOMES_WEIGHT) / others
+    each = [max(own, rest) if f.is_outcome else rest for f in tested]
+    return [
+        *(w if f.part is None else PART_WEIGHT * w for w, f in zip(each, tested, strict=True)),
+        *[rest] * len(carried),
+    ]
 
 
 def _large(f: Finding) -> bool:
@@ -276,9 +279,10 @@ def _with_evidence(
     rows: SideRows, a: Selection, b: Selection, f: Finding, detailed: bool, contained: Contained
 ) -> Finding:
     """A finding with its query, and for the first ones with parts, examples and picture."""
-    if f.logged or f.part is not None:
+    if f.logged:
         return f
     if detailed:
         f = replace(f, detail=contained(f"parts of {in_quotes(f.name)}", detail_of, rows, f))
     below = tuple(_with_evidence(rows, a, b, each, False, contained) for each in f.consequences)
-    return replace(f, query=level_query(rows.columns, a, b, f), consequences=below)
+    query = level_query if f.part is None else part_query
+    return replace(f, query=query(rows.columns, a, b, f), consequences=below)

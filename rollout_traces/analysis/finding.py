@@ -9,7 +9,7 @@ import numpy as np
 
 from rollout_traces.analysis.compare import Effect
 from rollout_traces.analysis.curves import SeriesName
-from rollout_traces.analysis.in_words import number, percent, series_text
+from rollout_traces.analysis.in_words import column_text, number, percent, series_text
 from rollout_traces.flags import REGISTRY
 from rollout_traces.model.text import quoted_each
 
@@ -30,7 +30,7 @@ class PartOfRows:
     values: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.column} {quoted_each(self.values)}"
+        return f"{column_text(self.column)} {quoted_each(self.values)}"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Detail:
     """Evidence of a finding.
 
     Attributes:
-        part: the sources or engines in which it happened, None for everywhere.
+        part: the values of a column in which it happened, None for everywhere.
         a: level of A inside the part.
         b: level of B inside the part.
         elsewhere: level of A outside, None where there is no outside.
@@ -61,7 +61,7 @@ class Detail:
         elsewhere_n: rollouts of A outside that know the column.
         median_a: median of A, None for a share.
         median_b: median of B.
-        examples: ids of three typical rollouts of A.
+        examples: ids of three rollouts of A that show it.
         picture: both distributions, None for a share.
         where: a filter in the query language for A's rollouts with it, beside A's own.
     """

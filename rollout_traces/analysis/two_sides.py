@@ -19,8 +19,8 @@ from rollout_traces.analysis.relations import (
     quoted,
     unit_over_steps,
 )
-from rollout_traces.analysis.run_rows import distinct
-from rollout_traces.analysis.selections import Selection
+from rollout_traces.analysis.run_rows import MOST_PARTS, distinct
+from rollout_traces.analysis.selections import OUTCOMES, Selection
 from rollout_traces.flags import needs_text
 
 A, B, BEFORE, LEFT_OUT = 0, 1, 2, 3
@@ -29,8 +29,8 @@ MOST_ROWS = 2_000_000
 """Rollouts of A and B that are read; of more, those of evenly spread steps, and the answer says so."""
 NO_STEP = -1
 """Step of a rollout that has none."""
-TEXT_ALONE = ("tool_names", "error_signatures")
-"""Columns that only rollouts with text know."""
+COUNTED = {"tool_names": "n_tool_calls", "error_signatures": "n_tool_errors"}
+"""Columns that only rollouts with text know, each with the number of what it names: where that is known, no name is none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,11 +83,23 @@ class SideRows:
             return codes >= 0, rows, codes[rows], values
         column = _whole(self.table.column(name))
         known = column.is_valid().to_numpy(zero_copy_only=False)
+        if name in COUNTED and COUNTED[name] in self.columns.numbers:
+            known |= self.traced & np.isfinite(self.number(COUNTED[name]))
         rows = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
         codes, values = coded(pc.list_flatten(column))
         there = codes >= 0
         pairs = np.unique(rows[there] * max(len(values), 1) + codes[there])
         return known, pairs // max(len(values), 1), pairs % max(len(values), 1), values
+
+    @cached_property
+    def parts(self) -> dict[str, tuple[np.ndarray, list[str]]]:
+        """The text columns by which A and B are parted: int [N], -1 where unknown, and the values that the codes stand for."""
+        compared = self.side <= B
+        return {
+            name: (codes, values)
+            for name, (codes, values) in self.texts.items()
+            if name not in OUTCOMES and 2 <= len(np.unique(codes[compared & (codes >= 0)])) <= MOST_PARTS
+        }
 
     def weighed(self, name: str, value: str) -> tuple[np.ndarray, np.ndarray]:
         """bool [N] which rollouts can tell whether they have a value, and float [N] what each of them counts."""
@@ -219,7 +231,7 @@ def _every(relations: Relations, columns: RolloutColumns, selections: Sequence[S
 
 def needs_texts(columns: RolloutColumns, name: str, value: str) -> bool:
     """Tells whether rollouts whose text was kept alone can have a value, so that those kept at random speak for all."""
-    texted = name in TEXT_ALONE or (name == "flags" and needs_text(value))
+    texted = name in COUNTED or (name == "flags" and needs_text(value))
     return texted and columns.has("traced", "selected_by")
 
 
@@ -277,7 +289,8 @@ class EarlierVisits:
             side: int [G].
 
         Returns:
-            NaN for groups whose prompt did not come before; None where too few did.
+            NaN for groups whose prompt did not come before; None where so few did that A's mean would have no smaller error, or where
+            most groups have one value, which ranks tell apart from all else.
         """
         if name not in self.count:
             return None
@@ -291,10 +304,15 @@ class EarlierVisits:
         n = self.count[name][self.stop] - self.count[name][self.start]
         x, y = before - before[others].mean(), means - means[others].mean()
         between = float((x * y)[others].mean())
-        if between <= 0:
+        often = np.unique(means[others], return_counts=True)[1].max()
+        if between <= 0 or often > MOSTLY * others.sum():
             return None
         within = max(float((x[others] ** 2).mean()) - between, 0.0) / float((1 / n[others]).mean())
-        return np.where(both, means - n / np.maximum(n + within / between, 1.0) * x, np.nan)
+        net = np.where(both, means - n / np.maximum(n + within / between, 1.0) * x, np.nan)
+        known = np.isfinite(means)
+        of_a = int((known & (side == A)).sum())
+        gains = net[others].var() / mine < means[known & (side != A)].var() / of_a
+        return net if gains else None
 
 
 def read_earlier_visits(
