@@ -22,7 +22,7 @@ from rollout_traces.analysis.compare import (
     step_p,
     young_change,
 )
-from rollout_traces.analysis.finding import Finding, PartOfRows
+from rollout_traces.analysis.finding import Finding, OneSided, PartOfRows
 from rollout_traces.analysis.panel import ROUNDING
 from rollout_traces.analysis.relations import Relations, as_arrays, sql_text
 from rollout_traces.analysis.run_rows import distinct
@@ -44,6 +44,8 @@ OFTEN = 4
 """Groups of a pair, on average, from which on all of them are compared inside it, net of its mean."""
 FEWEST_KNOWN = 4
 """Rollouts that know a number, below which it is not compared."""
+MOST_SAID = 3
+"""Values that are said of a column that one side alone knows."""
 MOST_VALUES = 200
 """Values of a column that are compared, the most frequent of both sides."""
 
@@ -149,6 +151,24 @@ class ColumnsCompared:
         effect = self._effect(name, _mean(known, total), name)
         yield Finding(name, None, level_a, level_b, n_a, n_b, n_a, n_b, effect)
 
+    def one_sided(self, name: str, side: str) -> OneSided:
+        """What the one side says that alone knows a column.
+
+        Args:
+            name: the column.
+            side: `A` or `B`.
+        """
+        mine = self.rows.side == (A if side == "A" else B)
+        of = int(mine.sum())
+        if name in self.rows.columns.numbers:
+            return OneSided(name, side, int(np.isfinite(self.rows.number(name)[mine]).sum()), of)
+        known, rows, codes, values = self.rows.values(name)
+        counts = np.bincount(codes[mine[rows]], minlength=len(values))
+        most = [
+            (values[i], int(counts[i])) for i in np.argsort(-counts, kind="stable")[:MOST_SAID] if counts[i]
+        ]
+        return OneSided(name, side, int((known & mine).sum()), of, tuple(most))
+
     def in_its_part(self, name: str, columns: Sequence[str]) -> Finding | None:
         """One number compared in the part in which it moved most: where few rollouts moved, all together hardly did.
 
@@ -165,7 +185,7 @@ class ColumnsCompared:
         best, n_looked_at = (0.0, "", -1), 0
         for column in columns:
             t = self._moved_by(values, self._cells[column])
-            n_looked_at += np.count_nonzero(np.isfinite(t))
+            n_looked_at += int(np.count_nonzero(np.isfinite(t)))
             if np.isfinite(t).any() and np.nanmax(t) >= best[0]:
                 best = float(np.nanmax(t)), column, int(np.nanargmax(t))
         t_best, column, code = best

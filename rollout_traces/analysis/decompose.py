@@ -207,7 +207,7 @@ def kitagawa(
     mean_a, mean_b = np.where(n_a > 0, own_a, own_b), np.where(n_b > 0, own_b, own_a)
     weight_a, weight_b = n_a / n_a.sum(), n_b / n_b.sum()
     all_a, all_b = float(total_a.sum() / n_a.sum()), float(total_b.sum() / n_b.sum())
-    mix = (weight_a - weight_b) * ((mean_a + mean_b) / 2 - (all_a + all_b) / 2)
+    mix = (weight_a - weight_b) * ((mean_a + mean_b) / 2 - (all_a + all_b) / 2) + 0.0  # no -0
     within = (weight_a + weight_b) / 2 * (mean_a - mean_b)
     parts = [
         MixShare(

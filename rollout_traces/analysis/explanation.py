@@ -13,7 +13,7 @@ from rollout_traces.analysis.compare import discovered
 from rollout_traces.analysis.contributions import Carried, who_carried
 from rollout_traces.analysis.decompose import Decomposition, decomposed
 from rollout_traces.analysis.evidence import detail_of, level_query, part_query
-from rollout_traces.analysis.finding import Finding, nested, parents_of
+from rollout_traces.analysis.finding import Finding, OneSided, nested, parents_of, rank
 from rollout_traces.analysis.phrases import Phrase, compare_texts, winners_against_losers
 from rollout_traces.analysis.relations import Relations, RolloutColumns, describe, quoted
 from rollout_traces.analysis.selections import NEIGHBOURS, Selection, before, fixed_by
@@ -52,6 +52,7 @@ class Explanation:
         phrases: what A wrote more often than B.
         winners: what A's winners wrote more often than its losers, inside groups.
         only_in: column -> `A` or `B`, where one side alone knows it.
+        one_sided: the same columns, with what that side says there.
         remarks: what limits the answer, in words.
         problems: what could not be computed, a line each.
         n_tested: columns and values that were tested.
@@ -67,6 +68,7 @@ class Explanation:
     phrases: tuple[Phrase, ...] = ()
     winners: tuple[Phrase, ...] = ()
     only_in: Mapping[str, str] = field(default_factory=dict)
+    one_sided: tuple[OneSided, ...] = ()
     remarks: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     n_tested: int = 0
@@ -77,7 +79,8 @@ class Explanation:
     def _repr_html_(self) -> str:
         rows = [(each.sentence, each.effect.effect, each.effect.p) for each in self.findings]
         found = table(("what differs", "effect", "p"), rows)
-        return titled(self._title, lines(self.remarks), found, lines(each.sentence for each in self.carried))
+        beside = [*(each.sentence for each in self.carried), *(each.sentence for each in self.one_sided)]
+        return titled(self._title, lines(self.remarks), found, lines(beside))
 
     @property
     def _title(self) -> str:
@@ -143,7 +146,7 @@ def explain(
     found = [f for f, ok in zip(tested, sure, strict=False) if ok and _large(f)]
     of_all = {f.column for f in found if f.part is None}
     found = [f for f in found if f.part is None or f.column not in of_all]
-    found.sort(key=lambda f: (not f.new, -abs(f.effect.effect), f.name))
+    found.sort(key=rank)
     means = {f.column: compared.means(f.column) for f in found if f.value is None and not f.logged}
     shown = [_with_evidence(rows, a, b, f, at < MOST, contained) for at, f in enumerate(nested(found, means))]
     named = [f.detail.part.column for f in shown if f.detail is not None and f.detail.part is not None]
@@ -159,6 +162,11 @@ def explain(
         phrases=tuple(contained("what was written", compare_texts, relations, known, a, b) or ()),
         winners=tuple(contained("what winners wrote", winners_against_losers, relations, known, a) or ()),
         only_in=only_in,
+        one_sided=tuple(
+            each
+            for name, side in only_in.items()
+            if (each := contained(f"column {in_quotes(name)}", compared.one_sided, name, side)) is not None
+        ),
         remarks=tuple(remarks),
         problems=tuple(contained.problems),
         n_tested=len(tested),

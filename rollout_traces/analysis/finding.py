@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 
 from rollout_traces.analysis.compare import Effect
 from rollout_traces.analysis.curves import SeriesName
-from rollout_traces.analysis.in_words import column_text, number, percent, series_text
+from rollout_traces.analysis.in_words import column_text, number, percent, series_text, value_text
 from rollout_traces.flags import REGISTRY
 from rollout_traces.model.text import quoted_each
 
 OUTCOMES = ("reward", "success", "raw_reward")
 """Columns that a run is read by: with the components of the reward, half of the error of all comparisons is theirs."""
+
+
+CAUSES = ("error_signatures", "n_tool_errors", "reward_status", "stop_reason", "discard_reason", "tool_names")
+"""Columns that say what went wrong: with the flags that warn, they stand before others that are as sure."""
+SUREST = 5.0
+"""Standard errors from which on findings are equally sure, ..."""
+SURE_P = 2 * NormalDist().cdf(-SUREST)
+"""... and their p."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,37 @@ class Detail:
     examples: tuple[str, ...]
     picture: Picture | None
     where: str
+
+
+@dataclass(frozen=True)
+class OneSided:
+    """A column that one side alone knows.
+
+    Attributes:
+        column: which.
+        side: `A` or `B`.
+        rows: rollouts of that side that know it.
+        of: all of that side.
+        values: the most frequent values of a text, each with its rollouts; none for a number.
+    """
+
+    column: str
+    side: str
+    rows: int
+    of: int
+    values: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """In words: `extra/“judge”: “gpt” 50 % (16 of 32) of A's rollouts; unknown in all of B's`."""
+        other = "B" if self.side == "A" else "A"
+        if not self.values:
+            return f"{column_text(self.column)}: known of {self.rows:,} of {self.side}'s {self.of:,} rollouts, of none of {other}'s"
+        said = ", ".join(
+            f"{value_text(self.column, value)} {percent(n / self.of)} ({n:,} of {self.of:,})"
+            for value, n in self.values
+        )
+        return f"{column_text(self.column)}: {said} of {self.side}'s rollouts; unknown in all of {other}'s"
 
 
 @dataclass(frozen=True)
@@ -152,6 +192,18 @@ class Finding:
             if self.value is not None:
                 text += f" ({self.rows_b:,} of {self.n_b:,} to {self.rows_a:,} of {self.n_a:,})"
         return text + (", new" if self.new else "")
+
+
+def rank(f: Finding) -> tuple[bool, int, int, float, str]:
+    """What findings are sorted by: new values, then the surest by its standard errors, then what is nearest to a cause, then the largest."""
+    sure = NormalDist().inv_cdf(1 - max(f.effect.p, SURE_P) / 2)
+    return not f.new, -round(sure), _from_cause(f), -abs(f.effect.effect), f.name
+
+
+def _from_cause(f: Finding) -> int:
+    """0 for what says that something went wrong, 2 for an outcome."""
+    warns = f.column == "flags" and f.value in REGISTRY and REGISTRY[f.value].severity != "info"
+    return 0 if warns or f.column in CAUSES else 2 if f.is_outcome else 1
 
 
 SAME = 0.97

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -209,8 +209,10 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis], links: Mapp
     if not found.findings:
         nothing = "Nothing beyond what groups and steps differ by chance."
         typer.echo(f"  {nothing if found.n_tested else 'There is nothing to compare.'}")
+    details = [f.detail for f in found.findings if f.detail is not None]
+    named = {d.part.column for d in details if d.part is not None} or {"source"}
     for part in found.decompositions:
-        _print_decomposition(part)
+        _print_decomposition(part, named)
     for who in found.carried:
         typer.echo(f"\n{sentence(who.sentence)}: {_named(who.ids, links)}")
     for title, phrases in (
@@ -221,8 +223,8 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis], links: Mapp
             rows = [[p.phrase, p.n_a, f"{p.share_a:.0%}", p.n_b, f"{p.share_b:.0%}", p.z] for p in phrases]
             typer.echo("")
             print_table(["phrase", "in", "share", "other", "share", "z"], rows, title=title)
-    for column, side in found.only_in.items():
-        typer.echo(f"only {side} knows {column}")
+    for alone in found.one_sided:
+        typer.echo(f"\nOn one side alone: {sentence(alone.sentence)}")
 
 
 def _named(ids: Sequence[str], links: Mapping[str, str]) -> str:
@@ -232,7 +234,7 @@ def _named(ids: Sequence[str], links: Mapping[str, str]) -> str:
 def _examples(f: Finding, links: Mapping[str, str]) -> str:
     if f.detail is None or not f.detail.examples:
         return ""
-    return f"; typical: {_named(f.detail.examples, links)}"
+    return f"; such as {_named(f.detail.examples, links)}"
 
 
 def short_links(table: Table, found: Explanation) -> dict[str, str]:
@@ -244,7 +246,10 @@ def short_links(table: Table, found: Explanation) -> dict[str, str]:
     return {row["id"]: row["uid"] or row["id"] for row in rows}
 
 
-def _print_decomposition(part: Any) -> None:
+def _print_decomposition(part: Any, named: Collection[str]) -> None:
+    """Prints the table of the components, and those of some columns."""
+    from rollout_traces.analysis.in_words import column_text
+
     if part.components:
         rows: list[list[Any]] = [[c.component, c.weight, c.mean_b, c.mean_a, c.part] for c in part.components]
         typer.echo("")
@@ -253,16 +258,17 @@ def _print_decomposition(part: Any) -> None:
             rows,
             title=f"Mean reward {part.change:+.4g}, by component",
         )
-    elif part.column == "source" and len(part.mixes) > 1:
+    elif part.column in named and len(part.mixes) > 1:
         rows = [
             [m.value, m.weight_b, m.weight_a, _known(m.mean_b), _known(m.mean_a), m.mix, m.within]
             for m in part.mixes
         ]
         rows.append(["all", None, None, None, None, part.mix, part.within])
         typer.echo("")
-        title = f"Mean reward {part.change:+.4g}, by {part.column}"
+        name = sentence(column_text(part.column))
+        title = f"Mean reward {part.change:+.4g}, by {name}"
         print_table(
-            [part.column, "share before", "after", "reward before", "after", "mix", "within"],
+            [name, "share before", "after", "reward before", "after", "mix", "within"],
             rows,
             title=title,
         )

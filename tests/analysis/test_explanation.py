@@ -332,3 +332,137 @@ class TestFewSharedPrompts:
                     relations, Selection("run", "rollout", a), Selection("run", "rollout", b)
                 ).findings
         assert claims == []
+
+
+class TestParts:
+    """Seen once: “reward: 0.756 to 0.51” alone, at a step at which one host of the tool gave 0.175 and the other 0.845."""
+
+    @staticmethod
+    def told(*, host: str = "extra/tool_host") -> Explanation:
+        rng = np.random.default_rng(5)
+        rows = steps(40, 8, 8, source="math")
+        for at, row in enumerate(rows):
+            row[host] = "calc-b" if at % 2 else "calc-a"
+            failing = row["step"] == 39 and at % 2
+            row["sample/tool_errors"] = float(rng.random() < (0.9 if failing else 0.05))
+            row["reward"] = float(rng.random() < (0.1 if failing else 0.8))
+            row |= {f"other{i}": float(rng.normal()) for i in range(12)}
+        return explain(table(rows), Selection("run", "rollout", (39, 39)))
+
+    def test_whatever_column_parts_the_rollouts_says_where_it_is(self):
+        found = self.told()
+        sentences = {f.column: f.sentence for f in found.findings}
+        assert set(sentences) == {"reward", "sample/tool_errors"}
+        assert all(" on extra/“tool_host” “calc-b”, " in each for each in sentences.values())
+        assert "extra/tool_host" in [part.column for part in found.decompositions]
+
+    def test_the_error_stands_before_the_outcome(self):
+        assert [f.column for f in self.told().findings] == ["sample/tool_errors", "reward"]
+
+    def test_a_number_that_moved_in_a_part_alone_is_told_there_with_its_query(self):
+        rng = np.random.default_rng(6)
+        rows = steps(40, 32, 4, host=lambda s, g, i: f"h{g % 4}")
+        for row in rows:
+            hit = row["step"] == 39 and row["host"] == "h2"
+            row["latency"] = float(rng.normal(1.2 if hit else 0.0, 0.4)) + 3.0 * float(rng.normal()) * (
+                row["host"] != "h2"
+            )
+        relations = table(rows)
+        (found,) = explain(relations, Selection("run", "rollout", (39, 39))).findings
+        assert str(found.part) == "host “h2”" and " elsewhere" in found.sentence
+        levels = relations.sql(found.query).to_pylist()
+        assert levels[0]["level"] == pytest.approx(found.a) and levels[1]["level"] == pytest.approx(found.b)
+        assert set(found.detail.examples) <= {
+            str(i) for i, row in enumerate(rows) if row["step"] == 39 and row["host"] == "h2"
+        }
+
+    def test_steps_without_a_change_name_no_part(self):
+        claims = []
+        for seed in range(8):
+            rng = np.random.default_rng(seed)
+            rows = steps(30, 8, 4, host=lambda s, g, i: f"h{i % 4}", engine=lambda s, g, i: f"e{g % 2}")
+            for row in rows:
+                row |= {
+                    "reward": float(rng.random() < 0.5),
+                    **{f"x{i}": float(rng.normal()) for i in range(10)},
+                }
+            claims += explain(table(rows), Selection("run", "rollout", (29, 29))).findings
+        assert claims == []
+
+
+class TestRolloutsThatShowIt:
+    """Seen once: of a tool that failed on half of the rollouts those were named in which it had not."""
+
+    @pytest.fixture(scope="class")
+    def shown(self) -> tuple[list[dict], dict[str, set[str]]]:
+        rng = np.random.default_rng(7)
+        rows = steps(24, 24, 4)
+        for at, row in enumerate(rows):
+            failing = row["step"] == 23 and at % 2 == 1
+            row["n_environment"] = 34 if failing else 41
+            row["reward"] = float(rng.random() < (0.0 if failing else 0.6))
+            row["flags"] = ["tool_error"] if failing else ["answered"]
+        found = explain(table(rows), Selection("run", "rollout", (23, 23))).findings
+        named = {f.name: set(f.detail.examples) for f in found}
+        return rows, named
+
+    def test_of_a_value_that_rose_those_that_have_it_and_of_one_that_fell_those_that_lack_it(self, shown):
+        rows, named = shown
+        for name in ("flags tool_error", "flags answered", "n_environment"):
+            assert len(named[name]) == 3
+            assert {rows[int(each)]["n_environment"] for each in named[name]} == {34}, name
+
+    def test_they_are_of_several_groups(self, shown):
+        rows, named = shown
+        assert len({rows[int(each)]["group"] for each in named["n_environment"]}) == 3
+
+
+class TestWhatWentWrong:
+    """Seen once: “only A knows error_signatures”, below “n_environment: 41 to 37.5” and five numbers with it."""
+
+    @staticmethod
+    def told(signature: str) -> Explanation:
+        rows = steps(24, 8, 4, traced=True, selected_by="random", n_environment=41)
+        for at, row in enumerate(rows):
+            failing = row["step"] >= 12 and at % 2 == 1
+            row["n_tool_errors"] = int(failing)
+            row["error_signatures"] = [signature] if failing else None
+            row["flags"] = ["tool_error"] if failing else []
+            row["n_environment"] -= 7 * failing
+        return explain(
+            table(rows), Selection("run", "rollout", (12, 23)), Selection("run", "rollout", (0, 11))
+        )
+
+    def test_the_error_leads_with_its_words_and_what_follows_below(self):
+        found = self.told("Error: <n> Service Unavailable")
+        assert found.findings[0].sentence == (
+            "error_signatures “Error: <n> Service Unavailable”: 0 % to 50 % (0 of 384 to 192 of 384), new"
+        )
+        assert [each.name for each in found.findings[0].consequences] == ["n_tool_errors", "flags tool_error"]
+        assert found.only_in == {}
+
+    def test_its_query_gives_its_levels(self):
+        rows = steps(24, 8, 4, traced=True, selected_by="random")
+        for at, row in enumerate(rows):
+            row["n_tool_errors"] = int(row["step"] >= 12 and at % 2 == 1)
+            row["error_signatures"] = ["broken"] if row["n_tool_errors"] else None
+        relations = table(rows)
+        found = explain(
+            relations, Selection("run", "rollout", (12, 23)), Selection("run", "rollout", (0, 11))
+        ).findings[0]
+        levels = relations.sql(found.query).to_pylist()
+        assert [each["level"] for each in levels[:2]] == [0.5, 0.0] == [found.a, found.b]
+
+    def test_a_text_that_one_side_has_is_said_by_its_values(self):
+        rows = steps(24, 8, 4, reward=noisy)
+        for at, row in enumerate(rows):
+            row["extra/judge"] = (
+                ("run; do\x1b[31m this" if at % 4 else "plain") if row["step"] >= 12 else None
+            )
+        found = explain(
+            table(rows), Selection("run", "rollout", (12, 23)), Selection("run", "rollout", (0, 11))
+        )
+        (said,) = found.one_sided
+        assert said.sentence.startswith("extra/“judge”: “run; do")
+        assert said.sentence.endswith("“plain” 25 % (96 of 384) of A's rollouts; unknown in all of B's")
+        assert "\x1b" not in said.sentence

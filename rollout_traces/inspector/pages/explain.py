@@ -38,7 +38,7 @@ class FilteredRollouts:
 
 @dataclass(frozen=True)
 class ShownDetail(Detail):
-    """The place of a difference, typical rollouts, and the filter that lists all of A's."""
+    """The place of a difference, rollouts that show it, and the filter that lists all of A's."""
 
     place: FilteredRollouts
 
@@ -95,6 +95,7 @@ class ExplainAnswer:
     phrases: tuple[Phrase, ...]
     winners: tuple[Phrase, ...]
     only_in: Mapping[str, str]
+    one_sided: list[str]
     remarks: tuple[str, ...]
     problems: tuple[str, ...]
     n_tested: int
@@ -117,6 +118,7 @@ def explain(view: SplitView, asked: AskedSides) -> ExplainAnswer:
         found,
         findings=[_shown(each, both) for each in found.findings],
         decompositions=tuple(replace(each, query="") for each in found.decompositions),
+        one_sided=[each.sentence for each in found.one_sided],
         carried=[taken(ShownCarried, each) for each in found.carried],
         steps=both.a.steps,
     )

@@ -52,7 +52,7 @@ function beside(answer, doing) {
       ),
     phrases("Written more often in A", answer.phrases, doing),
     phrases("Winners of A’s groups write more often", answer.winners, doing),
-    Object.entries(answer.only_in).map(([column, side]) => h("p.rt-faint", `Only ${side} knows ${inert(column)}.`)),
+    answer.one_sided.map(sentence => h("p.rt-faint", inert(`On one side alone: ${sentence}.`))),
   ]
     .flat(2)
     .filter(Boolean);
@@ -72,7 +72,7 @@ function finding(each, at, doing) {
     each.value === null ? (detail?.picture ? bars(detail.picture) : null) : shares(each),
     h(
       "div.rt-run-more",
-      detail ? [h("span.rt-faint", detail.examples.length ? "typical" : null), examples(detail.examples, doing)] : null,
+      detail ? [h("span.rt-faint", detail.examples.length ? "such as" : null), examples(detail.examples, doing)] : null,
       detail?.place?.where &&
         ghost("rollouts", () => doing.rollouts(detail.place), {
           title: detail.place.where,
