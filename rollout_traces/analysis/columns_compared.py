@@ -201,7 +201,7 @@ class ColumnsCompared:
         if by_chance <= DISCOVERY and abs(levels[0] - levels[1]) > ROUNDING * float(
             np.nanmax(np.abs(values))
         ):
-            effect = self._effect(name, _mean(known, total), f"{name} on {part}")
+            effect = self._effect(name, _mean(known, total))
             effect = replace(effect, p=min(1.0, n_looked_at * effect.p))
         return Finding(name, None, *levels, n_a, n_b, n_a, n_b, effect, part=part)
 
@@ -233,7 +233,7 @@ class ColumnsCompared:
         t = np.abs(level[0] - level[1]) / np.maximum(error, ROUNDING * np.abs(level).max(initial=1.0))
         return np.where(groups.min(axis=0) >= FEWEST_PAIRS, t, np.nan)
 
-    def _effect(self, name: str, means: np.ndarray, about: str) -> Effect:
+    def _effect(self, name: str, means: np.ndarray, about: str = "") -> Effect:
         if self.pairs is not None:
             found = self._paired(about, means, np.isfinite(means).astype(float))
             if found is not None:
@@ -290,7 +290,7 @@ class ColumnsCompared:
         """p against the spread between steps, of a mean over groups; None where it is not known.
 
         Args:
-            name: what it is a mean of.
+            name: what it is a mean of, to tell of a change among B's steps; "" to look for none.
             values: float [G].
             weight: float [G], what each counts; 0 for none.
         """
@@ -312,7 +312,7 @@ class ColumnsCompared:
             order = np.flatnonzero(there)
             now, before = groups[side == A], groups[order][:-1][-NEIGHBOURS:]
             within = pooled * float(1 / max(now.sum(), 1) + 1 / max(before.sum(), 1))
-            young = young_change(level[order], groups[order], pooled)
+            young = young_change(level[order], groups[order], pooled) if name else None
             if young is not None and young[1]:
                 self.young[name] = young[0], int(step[order][-1 - young[1]])
             return step_p(level[order], within=within, within_freedom=freedom)

@@ -1,4 +1,4 @@
-"""Evidence of one finding: its part, typical rollouts, both distributions, and the SELECT of its levels."""
+"""Evidence of one finding: its part, rollouts that show it, both distributions, and the SELECT of its levels."""
 
 from __future__ import annotations
 

@@ -149,7 +149,8 @@ def explain(
     found.sort(key=rank)
     means = {f.column: compared.means(f.column) for f in found if f.value is None and not f.logged}
     shown = [_with_evidence(rows, a, b, f, at < MOST, contained) for at, f in enumerate(nested(found, means))]
-    named = [f.detail.part.column for f in shown if f.detail is not None and f.detail.part is not None]
+    details = [f.detail for f in shown if f.is_outcome and f.detail is not None]
+    named = [each.part.column for each in details if each.part is not None]
     parts = contained("the reward's parts", decomposed, rows, a, b, weights, named) or ()
     return Explanation(
         a=a.name,

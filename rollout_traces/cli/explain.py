@@ -209,7 +209,7 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis], links: Mapp
     if not found.findings:
         nothing = "Nothing beyond what groups and steps differ by chance."
         typer.echo(f"  {nothing if found.n_tested else 'There is nothing to compare.'}")
-    details = [f.detail for f in found.findings if f.detail is not None]
+    details = [f.detail for f in found.findings if f.detail is not None and f.is_outcome]
     named = {d.part.column for d in details if d.part is not None} or {"source"}
     for part in found.decompositions:
         _print_decomposition(part, named)

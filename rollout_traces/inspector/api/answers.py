@@ -322,7 +322,7 @@ def report(view: SplitView) -> ReportAnswer:
 
 
 def explain(view: SplitView, step: int) -> ExplanationAnswer:
-    """Tells what differs at a step from the ten before it, with typical rollouts."""
+    """Tells what differs at a step from the ten before it, with rollouts that show it."""
     found = explained(view, sides(view, AskedSides(step)))
     return ExplanationAnswer(step, [_finding(each) for each in found.findings], found.remarks)
 
