@@ -105,7 +105,7 @@ def asked(table: pa.Table) -> tuple[Explanation, float]:
 
     def weighed(tested, carried):  # type: ignore[no-untyped-def]
         weights = weighing(tested, carried)
-        at = next(i for i, f in enumerate(tested) if f.column == "success")
+        at = next(i for i, f in enumerate(tested) if f.is_outcome and f.part is None)
         found = explanation.discovered([*(f.effect.p for f in tested), *(c.p for c in carried)], weights)
         cuts.append(DISCOVERY * max(found.sum(), 1) * weights[at] / sum(weights))
         return weights
