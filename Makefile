@@ -18,7 +18,8 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 
 demo: .venv/.demo ## trains a tiny model with GRPO on this machine, then opens the inspector (SERVE=0: only trains)
-	$(BIN)/python examples/tiny_grpo.py $(DEMO_ARGS)
+	@$(BIN)/python examples/tiny_grpo.py $(DEMO_ARGS)
+	@echo "To open it, now or later: $(BIN)/rollout-traces show --project tiny-grpo"
 	@if [ "$(SERVE)" != "0" ]; then exec $(BIN)/rollout-traces show --project tiny-grpo; fi
 
 example: .venv/.demo ## trains the run that `show --example` opens anew, and writes it into the package
@@ -110,19 +111,23 @@ ranges: .venv/bin/uv ## whether pyproject.toml resolves, each extra alone and al
 	$(PYTHON) -m venv .venv
 
 .venv/bin/uv: .venv/bin/python constraints.txt
-	$(BIN)/python -m pip install -q -c constraints.txt uv
+	@echo "Installing uv into .venv …"
+	@$(BIN)/python -m pip install -q -c constraints.txt uv
 	@touch $@
 
 .venv/.torch: .venv/bin/uv
-	$(BIN)/python -m pip install -q -c constraints.txt torch
+	@echo "Installing PyTorch into .venv: about 200 MB on a CPU, minutes on a slow line …"
+	@$(BIN)/python -m pip install -q -c constraints.txt torch
 	@touch $@
 
 .venv/.demo: .venv/.torch pyproject.toml uv.lock
-	$(SYNC) --extra inspector --extra train
+	@echo "Installing rollout-traces and what it needs …"
+	@$(SYNC) --extra inspector --extra train
 	@touch $@
 
 .venv/.test: .venv/.torch pyproject.toml uv.lock
-	$(SYNC) --extra test
+	@echo "Installing rollout-traces and what its tests need …"
+	@$(SYNC) --extra test
 	@touch $@ .venv/.demo
 
 .venv-oldest/.done: .venv/bin/uv pyproject.toml

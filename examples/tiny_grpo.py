@@ -101,7 +101,7 @@ def train(model, tokenizer, args: argparse.Namespace, logger: rt.RolloutLogger) 
     sampler = Sampler(tokenizer, args.group_size, args.seed, world)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.0)
     history, started = History(), 0
-    print("step  reward  success  tokens  seconds")
+    print(f"Then {args.steps} steps of GRPO:\nstep  reward  success  tokens  seconds", flush=True)
     for step in range(args.steps):
         begin = time.perf_counter()
         if args.trouble:
@@ -161,6 +161,7 @@ def evaluate(
 
 def main(argv: list[str] | None = None) -> History:
     args = parse_args(argv)
+    print("A tiny model first learns the format by imitation, half a minute or so …", flush=True)
     begin = time.perf_counter()
     torch.set_num_threads(min(2, torch.get_num_threads()))
     torch.manual_seed(args.seed)

@@ -10,8 +10,8 @@ import os
 import pkgutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Annotated
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -22,6 +22,13 @@ HELPERS = frozenset({"options", "printing"})
 """Modules here that are no command."""
 LEAN = frozenset(words("delete events explain flips get label lanes last list live prompts stats"))
 """The commands that do one thing and end, and never need pandas."""
+PANELS = {
+    "Read": words("show list get stats export share live lanes prompts label mcp"),
+    "Explain": words("explain events flips"),
+    "Data": words("run import check deploy"),
+    "Care": words("doctor last recover delete"),
+}
+"""The commands as `--help` groups them."""
 COLLECT_EVERY = 100_000
 """Objects between two collections of such a command, 700 by default: starting makes some 90,000 that all stay."""
 
@@ -45,13 +52,19 @@ def build_app(names: Sequence[str] | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_group)
-    for name in names if names is not None else commands():
+    panels = {name: panel for panel, listed in PANELS.items() for name in listed}
+    order = [*panels]
+    for name in sorted(names if names is not None else commands(), key=order.index):
         module = importlib.import_module(
             f"{__name__}.{name}_" if keyword.iskeyword(name) else f"{__name__}.{name}"
         )
         function = getattr(module, name, None) or getattr(module, f"{name}_")
         settings = getattr(module, "CONTEXT_SETTINGS", None)
-        app.command(name, context_settings=settings)(expanded(function))
+        usage = getattr(module, "USAGE", "[OPTIONS]")
+        panel = panels[name]
+        app.command(name, context_settings=settings, options_metavar=usage, rich_help_panel=panel)(
+            expanded(function)
+        )
     return app
 
 
@@ -68,7 +81,23 @@ def main() -> None:
         with ending_soon():
             _run(build_app([wanted]))
     else:
-        _run(build_app([wanted] if wanted in commands() else None))
+        app = build_app([wanted] if wanted in commands() else None)
+        with failing_at_once() if wanted == "show" else nullcontext():
+            _run(app)
+
+
+@contextmanager
+def failing_at_once() -> Iterator[None]:
+    """Ends the process at a `SystemExit` that says failure, after what is registered with `atexit`.
+
+    What was imported was kept from the garbage collector, so the interpreter's own end would list it as leaked.
+    """
+    try:
+        yield
+    except SystemExit as end:
+        if end.code == 1:
+            _end(1)
+        raise
 
 
 @contextmanager
@@ -83,11 +112,15 @@ def ending_soon() -> Iterator[None]:
     except SystemExit as end:
         if not isinstance(end.code, int | None):
             raise
-        with suppress(BrokenPipeError):  # a reader that has read enough
-            sys.stdout.flush()
-        atexit._run_exitfuncs()
-        sys.stderr.flush()
-        os._exit(end.code or 0)
+        _end(end.code or 0)
+
+
+def _end(code: int) -> NoReturn:
+    with suppress(BrokenPipeError):  # a reader that has read enough
+        sys.stdout.flush()
+    atexit._run_exitfuncs()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _run(app: typer.Typer) -> None:

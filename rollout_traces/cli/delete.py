@@ -25,7 +25,12 @@ _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
 
 def delete(
-    run: options.Run = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            help="A run: its name or id, or the beginning of either. Without one, an option has to name what goes."
+        ),
+    ] = None,
     project: options.Project = None,
     split: options.Split = None,
     steps: options.StepRange = None,

@@ -34,7 +34,12 @@ def import_(
         int | None,
         typer.Option("--max-traces", help="Rollouts that become traces, per step; all by default."),
     ] = None,
-    selection: Annotated[str, typer.Option(help="How --max-traces is spent.")] = "portfolio",
+    selection: Annotated[
+        str,
+        typer.Option(
+            help="How --max-traces is spent: portfolio, fixed_prompts, first, random, extremes or all."
+        ),
+    ] = "portfolio",
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on watching for what is added, until interrupted.")
     ] = False,

@@ -15,6 +15,7 @@ CONTEXT_SETTINGS = {
     "allow_interspersed_args": False,
 }
 """Settings by which what stands behind the script is the script's."""
+USAGE = "[OPTIONS] SCRIPT|-m MODULE [ARGS]..."
 STARTUP = Path(__file__).resolve().parent.parent / "integrations" / "startup"
 
 

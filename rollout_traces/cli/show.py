@@ -112,6 +112,7 @@ def show(
     Example: rollout-traces show --project gsm8k --run run-1
     Example: rollout-traces show ./outputs/rollout_data
     """
+    typer.echo("Starting…", err=True)  # what is imported next takes seconds, and much longer from a cold disk
     state: dict[str, str] = {}
     with ExitStack() as place:
         if (example or dump) and (project or server_url or space or (example and dump)):
@@ -202,12 +203,21 @@ def _serve(
 
 
 def _offer() -> None:
-    """Names what was opened or written before, and when."""
-    if remembered():
+    """Names what was opened or written before and can be opened from here, and when."""
+    places = [place for place in remembered() if _is_there(place.name)]
+    if places:
         typer.echo("Opened or written before:")
-    for place in remembered()[:OFFERED]:
+    for place in places[:OFFERED]:
         when = datetime.fromtimestamp(place.last).strftime("%d %b %H:%M")
         typer.echo(f"{when}  {sentence(place.command)}")
+
+
+def _is_there(name: str) -> bool:
+    """Whether it is an address, a path that exists, or a project of this machine's Trackio folder."""
+    from rollout_traces.store.places import local_projects
+
+    path = Path(name)
+    return "://" in name or (path.is_absolute() and path.exists()) or name in local_projects()
 
 
 def _need_the_extra() -> None:

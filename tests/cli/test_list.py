@@ -29,6 +29,12 @@ class TestList:
         assert "2 of 10 in project 'reading'" in done.output
         assert "b0-0" in done.output and "more with --after" in done.output
 
+    def test_a_filter_that_finds_nothing_says_so_and_of_how_many(self, command: Command) -> None:
+        """Seen once: an empty table under "0 of 0"."""
+        done = command("list", "-w", "reward > 99")
+        assert done.exit_code == 0
+        assert done.output == "Nothing matches: 0 of 10 kept rollouts in project 'reading'.\n"
+
     def test_json_pages_on_with_its_cursor(self, command: Command) -> None:
         first = json.loads(command("list", "--json", "-n", "6").stdout)
         second = json.loads(command("list", "--json", "-n", "6", "--after", first["next"]).stdout)

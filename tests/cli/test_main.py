@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rollout_traces.cli import build_app, commands, options
+from rollout_traces.cli import PANELS, build_app, commands, options
 
 OWN = ("list", "get", "stats", "export", "import", "doctor")
 ROOT = Path(__file__).parents[2]
@@ -35,6 +35,18 @@ class TestCommands:
 
     def test_every_command_module_is_found(self) -> None:
         assert set(OWN) <= set(commands())
+
+    def test_help_groups_every_command(self) -> None:
+        grouped = [name for names in PANELS.values() for name in names]
+        assert sorted(grouped) == sorted(commands())
+        said = CliRunner().invoke(build_app(), ["--help"]).output
+        assert [said.index(f" {panel} ") for panel in PANELS] == sorted(
+            said.index(f" {panel} ") for panel in PANELS
+        )
+
+    def test_the_usage_of_run_names_the_script_and_its_arguments(self) -> None:
+        said = CliRunner().invoke(build_app(["run", "get"]), ["run", "--help"]).output
+        assert "SCRIPT|-m MODULE [ARGS]..." in said
 
     @pytest.mark.parametrize("name", OWN)
     def test_every_command_and_option_is_documented(self, name: str) -> None:

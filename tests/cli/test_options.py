@@ -58,8 +58,14 @@ class TestRemembered:
         assert remembered() == []
 
     def test_show_names_them_with_when_that_was(
-        self, own_data: Path, capsys: pytest.CaptureFixture[str]
+        self,
+        own_data: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
+        monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
+        (tmp_path / "gsm8k.db").touch()
         remember("gsm8k")
         [place] = orjson.loads(own_data.read_bytes())
         own_data.write_bytes(orjson.dumps([{**place, "last": datetime(2026, 3, 5, 9, 7).timestamp()}]))
