@@ -78,9 +78,9 @@ def words_of(line: str) -> list[str]:
 @pytest.mark.parametrize("where", LINES)
 def test_a_line_is_a_command_that_somebody_can_run(where: str) -> None:
     words = shlex.split(LINES[where], comments=True)
-    if words[:2] == ["pip", "install"] and words[2].startswith("rollout-traces"):
+    if words[:2] == ["pip", "install"] and words[2].startswith(("rollout-traces", ".[")):
         extras = set(metadata.metadata("rollout-traces").get_all("Provides-Extra") or ())
-        assert set(Requirement(words[2]).extras) <= extras
+        assert set(Requirement(re.sub(r"^\.\[", "rollout-traces[", words[2])).extras) <= extras
     elif words[:2] == ["python", "-m"]:
         assert words[2] in ("http.server", "verl.trainer.main_ppo") or find_spec(words[2])
     elif words[0] == "python":

@@ -30,8 +30,8 @@ Against = Annotated[
 Where = Annotated[
     str | None,
     typer.Option(
-        "--where",
         "-w",
+        "--where",
         help="Only these rollouts, in the query language. Alone: they against the rest; with --step, --steps or "
         "--against: both sides are narrowed to them.",
     ),
