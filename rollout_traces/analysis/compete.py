@@ -58,7 +58,12 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
     """
     made: list[AlikeMovements] = []
     learned = [each for each in found if each.drift and is_learning(each)]
-    against = [each for each in learned if any(_goes_against(each, other) for other in learned)]
+    against = [
+        each
+        for each in learned
+        if any(_goes_against(each, other) for other in learned)
+        and not any(_takes_it_there(other, each) for other in found)
+    ]
     slow = sorted((each for each in learned if each not in against), key=lambda f: -f.located.z)
     slow = without_children([each for each in slow if not _is_point(each)] or slow)
     if slow:
@@ -67,6 +72,7 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
         replace(each, drift=each.drift or _comes_with(each, found)) for each in found if each not in learned
     ]
     others += [replace(each, drift=False) for each in against]
+    others = [each for each in others if not any(_is_of_the_rest(each, other) for other in others)]
     for each in sorted(others, key=lambda f: (_is_computed(f), -abs(f.located.z))):
         home = next(
             (
@@ -213,6 +219,21 @@ def _goes_against(found: Moved, other: Moved) -> bool:
     is_same = name.column.endswith(f"/{training.column}") and name[1:] == training[1:]
     is_same &= training.column in PURPOSES or training.column.startswith("component/")
     return is_same and _way(found) * _way(other) < 0 and max(found.log_p, other.log_p) <= PLAIN_CHANCE
+
+
+def _is_of_the_rest(found: Moved, other: Moved) -> bool:
+    """Tells whether a movement is of what the fewer values of another one's part left, which went the other way: of a column's values, the fewer moved."""
+    is_same = found.panel.names[0] == other.panel.names[0] and set(found.chosen.outside) == set(
+        other.chosen.members
+    )
+    fewer = len(other.chosen.members) < len(found.chosen.members)
+    return is_same and fewer and found.located.z * other.located.z < 0
+
+
+def _takes_it_there(found: Moved, drift: Moved) -> bool:
+    """Tells whether a movement of the same figure that lasts went the way in which it ends, which slow change need not have gone."""
+    is_same = found.panel.names[0] == drift.panel.names[0] and not is_learning(found)
+    return is_same and found.template.kind != "window" and found.located.z * _way(drift) > 0
 
 
 def _way(found: Moved) -> float:

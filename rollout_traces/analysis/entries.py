@@ -36,9 +36,10 @@ from rollout_traces.analysis.learning import is_given, is_mix, is_of_sampler
 from rollout_traces.analysis.names import SIGNATURES, Signature
 from rollout_traces.analysis.noise import OF_LEVEL
 from rollout_traces.analysis.panel import Panel
+from rollout_traces.analysis.parts import effects
 from rollout_traces.analysis.relations import known_number, known_reward, quoted, sql_text
 from rollout_traces.analysis.run_rows import OF_TRACES, UNKNOWN
-from rollout_traces.analysis.scan import SPIKE
+from rollout_traces.analysis.scan import SPIKE, whitened
 from rollout_traces.analysis.schedules import has_no_noise
 from rollout_traces.analysis.selections import RunScope
 from rollout_traces.flags import needs_text
@@ -57,11 +58,37 @@ NEAR = 20
 
 def severity_of(found: Moved, n_series: int) -> Severity:
     """Info for slow change, for how a run starts and for what may be chance; an error where chance is out of the question, but for the mix of prompts, which somebody may have set."""
-    if not found.is_sure or is_expected(found):
+    if not found.is_sure or is_expected(found) or _is_of_a_curve(found):
         return "info"
     beyond_chance = found.log_p + np.log(max(n_series, 1)) < np.log(SURE)
-    may_be_meant = is_mix(found.panel) or _is_of_few(found) or _is_one_number(found)
+    may_be_meant = is_mix(found.panel) or _is_of_few(found) or _is_one_number(found) or _is_shared(found)
     return "error" if beyond_chance and not may_be_meant else "warn"
+
+
+def _is_shared(found: Moved) -> bool:
+    """Tells whether a movement is of the share that an engine, a host or a worker has and still has, as where another came."""
+    _, after, _ = levels_of(found)
+    return is_of_sampler(found.panel) and (after or 0.0) >= ABSENT
+
+
+def _is_of_a_curve(found: Moved) -> bool:
+    """Tells whether a movement of a logged number beside its slow change hardly shows in the number itself, which bends there."""
+    panel, at, template = found.panel, found.chosen.at, found.template
+    lasts = template.kind != "window" or template.stop - template.start > SPIKE
+    before, after, _ = levels_of(found)
+    if panel.source is not None or found.is_set or template.start == 0 or not lasts:
+        return False
+    if before is None or after is None:
+        return False
+    by_factors = (
+        not np.array_equal(panel.values[at], panel.levels[at], equal_nan=True) and min(before, after) > 0
+    )
+    seen = float(np.log(after / before)) if by_factors else after - before
+    one = np.asarray([at])
+    size, _ = effects(
+        whitened(panel.values[one], found.noise.at(one), found.basis[one]), template.over(len(panel.steps))
+    )
+    return bool(seen * size[0] < RESIDUE * size[0] ** 2)
 
 
 def _is_one_number(found: Moved) -> bool:

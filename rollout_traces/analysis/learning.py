@@ -34,18 +34,21 @@ def is_given(panel: Panel) -> bool:
 
 def is_mix(panel: Panel) -> bool:
     """Tells whether a measure is the share of the rollouts whose prompts are of some kind, as of a source: what a curriculum or the data loader sets."""
-    return _is_share_of_part(panel) and is_of_prompts(panel.source, panel.names[0].column)  # type: ignore[arg-type]
+    part = _part_shared(panel)
+    return bool(part) and is_of_prompts(panel.source, part)  # type: ignore[arg-type]
 
 
 def is_of_sampler(panel: Panel) -> bool:
     """Tells whether a measure is the share of the rollouts that an engine, a host or a worker has: what somebody sets, or what is lost."""
-    return _is_share_of_part(panel) and not is_mix(panel)
+    return bool(_part_shared(panel)) and not is_mix(panel)
 
 
-def _is_share_of_part(panel: Panel) -> bool:
+def _part_shared(panel: Panel) -> str:
+    """Names the column that parts the rollouts and of a value of which a measure is the share, of an evaluation's too; "" where it is another measure."""
     rows, name = panel.source, panel.names[0]
-    given = rows is not None and name.value is not None and name.column not in CUT_BY_OUTCOME
-    return given and name.column in rows.parts  # type: ignore[union-attr]
+    if rows is None or name.value is None or name.column in CUT_BY_OUTCOME:
+        return ""
+    return next((part for part in rows.parts if f"/{name.column}".endswith(f"/{part}")), "")
 
 
 def may_be_learned(panel: Panel, part: Part | None) -> bool:

@@ -89,14 +89,16 @@ def is_scheduled(values_T: np.ndarray) -> bool:
 
 
 def is_steered(values_T: np.ndarray) -> bool:
-    """Tells whether a number goes up and down by steps that are much like those before them, as a coefficient does that a controller adapts.
+    """Tells whether a number goes up and down by steps that are much like those before them, as a coefficient does that a controller adapts; one with noise turns at every other step while it stays.
 
     Args:
         values_T: float [T], without gaps.
     """
     by = np.diff(values_T)
-    both_ways = min((by > 0).sum(), (by < 0).sum()) >= BESIDE
-    return bool(both_ways and np.median(np.abs(np.diff(by))) <= SMOOTH * np.median(np.abs(by)))
+    ways = np.sign(by[by != 0])
+    least, turns = min((ways > 0).sum(), (ways < 0).sum()), (np.diff(ways) != 0).sum()
+    goes_on = np.median(np.abs(np.diff(by))) <= SMOOTH * np.median(np.abs(by))
+    return bool(least >= BESIDE and turns <= SMOOTH * least and goes_on)
 
 
 def likelihood_of_wandering(values_T: np.ndarray) -> float:

@@ -24,7 +24,7 @@ from rollout_traces.analysis.detected_movement import (
     rows_of_basis,
 )
 from rollout_traces.analysis.learning import is_given, may_be_learned
-from rollout_traces.analysis.noise import Noise
+from rollout_traces.analysis.noise import TINY, Noise
 from rollout_traces.analysis.panel import Panel, one_of
 from rollout_traces.analysis.parts import THERE, Chosen
 from rollout_traces.analysis.scan import (
@@ -41,6 +41,8 @@ from rollout_traces.analysis.screen import DRIFT_DEGREE, Scanned, freedom_of, lo
 
 SLOW = 0.2
 """A policy that learns late takes this part of the run at least, up to four times that ..."""
+RISES = 5
+"""... lasting so many times as long, each half as long again ..."""
 MIDDLES = 64
 """... around one of so many places: a logistic curve, which has no step at which it begins ..."""
 TEN_TO_NINETY = math.log(9)
@@ -207,7 +209,7 @@ def may_be_slow(found: Moved, template: Template) -> bool:
         template: the one of the scan's that it is nearest to, of which there are about as many as of what is learned.
     """
     panel, n = found.panel, len(found.panel.steps)
-    if is_spike(found) or is_given(panel) or is_loss(found):
+    if is_spike(found) or is_given(panel) or is_loss(found) or got_faster_at_once(found):
         return False
     # what is held back in one part is learned in the others
     if not (may_be_learned(panel, found.chosen.values) or is_purpose(panel)):
@@ -229,6 +231,38 @@ def may_be_slow(found: Moved, template: Template) -> bool:
     sudden = max(-gain(most - own, tails) - of_own - cost for _, own, cost in squares)
     is_near = any(own - curve < AMBIGUOUS_PART * own for curve, own, _ in squares)
     return sudden - slow < AMBIGUOUS or is_near
+
+
+def got_faster_at_once(found: Moved) -> bool:
+    """Tells whether a logged number goes another way from a step on, to the end, by a line that no curve of what is learned comes near, as memory that leaks does.
+
+    By least squares of the number or its logarithm, each value counting for less the longer its noise lasts.
+    """
+    panel, n, start = found.panel, len(found.panel.steps), found.template.start
+    if panel.source is not None or found.template.kind == "window" or min(start, n - start) < SLOW * n:
+        return False
+    levels, t = panel.levels[found.chosen.at], np.arange(n, dtype=float)
+    known = np.isfinite(levels)
+    near = range(max(start - NEAR_EDGE, 1), min(start + NEAR_EDGE, n - 1))
+    lines = [np.stack([np.ones(n), t, np.maximum(t - kink, 0.0)]) for kink in near]
+    no_lines = _learned(n)[: -MIDDLES * RISES]
+    smooth = [polynomials(n, DRIFT_DEGREE + 1), *(np.stack([np.ones(n), curve]) for curve in no_lines)]
+    for values in (levels, np.log(levels)) if levels[known].min() > 0 else (levels,):
+        noise = min((_left(each, values, known) for each in lines), key=lambda left: left @ left)
+        learned = min(float(left @ left) for left in (_left(each, values, known) for each in smooth))
+        least = max(float(noise @ noise), TINY)
+        lasting = float(np.clip(noise[1:] @ noise[:-1] / least, 0.0, 1 - 1 / n))
+        counted = len(noise) * (1 - lasting) / (1 + lasting)
+        if counted / 2 * np.log(max(learned, TINY) / least) > SHARP:
+            return True
+    return False
+
+
+def _left(basis: np.ndarray, values_T: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """What a basis, float [K, T], leaves of the known values, by least squares."""
+    return np.asarray(
+        values_T[known] - basis[:, known].T @ np.linalg.lstsq(basis[:, known].T, values_T[known])[0]
+    )
 
 
 def is_loss(found: Moved) -> bool:
@@ -254,7 +288,7 @@ def is_purpose(panel: Panel) -> bool:
 def _learned(n_steps: int) -> np.ndarray:
     """float [C, T]: curves of what is learned fast at first and ever less, and of what is learned late, at some step, by a logistic curve or a line."""
     t = np.arange(n_steps) / n_steps
-    middles, rises = np.meshgrid(np.linspace(0, 1, MIDDLES), SLOW * 2.0 ** (np.arange(5) / 2))
+    middles, rises = np.meshgrid(np.linspace(0, 1, MIDDLES), SLOW * 2.0 ** (np.arange(RISES) / 2))
     place = (t - middles.reshape(-1, 1)) / rises.reshape(-1, 1)
     return np.concatenate(
         [np.exp(-np.outer(LEARNED_WITHIN, t)), np.tanh(place * TEN_TO_NINETY), np.clip(place, 0, 1)]
@@ -307,6 +341,8 @@ def gain(squares: float, freedom: float) -> float:
 FASTER = 3.0
 """Times as fast as before that a number goes behind a kink, or of what it had been that it goes beyond."""
 
+SHARP = 10.0
+"""Log likelihood by which a line from a step on is likelier than any curve where a number got faster at once, and is not learned late."""
 MOST_KINKS = 512
 """Steps at which a kink is looked for, spaced evenly over a longer run."""
 
@@ -371,13 +407,16 @@ def since_it_bent(drift: Moved, others: Sequence[Moved]) -> Moved:
     if turns(bent):
         return replace(bent, drift=False)
     is_faster = abs(after) * start > FASTER * abs(before) * (n - start) and abs(after) > abs(before) / RESIDUE
+    if is_faster and got_faster_at_once(bent):
+        return replace(bent, drift=False)
     return bent if is_faster else _since_it_ran_away(drift)
 
 
 def goes_along(found: Moved, bent: Moved) -> bool:
     """Tells whether a movement of several steps goes the way that slow change does since it got faster: no curve of that is known, and it is the rest of one."""
     goes_its_way = found.located.z * bent.located.z > 0
-    return bent.drift and bent.template.start > 0 and not is_spike(found) and goes_its_way
+    goes_on = bent.drift and bent.template.start > 0 and not is_spike(found)
+    return goes_on and goes_its_way and not got_faster_at_once(found)
 
 
 def _since_it_ran_away(drift: Moved) -> Moved:
