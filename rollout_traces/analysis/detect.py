@@ -65,6 +65,7 @@ from rollout_traces.analysis.slow_change import (
     less_of_all,
     may_be_slow,
     since_it_bent,
+    since_its_kink,
     turns,
     with_curve,
 )
@@ -195,6 +196,7 @@ def _search(
             aside += 1
             continue
         found = next((behind(found, other) for other in kept if outlasts(found, other)), found)
+        found = since_its_kink(found)
         is_new = came_or_went(panel, list(found.chosen.members), found.template)
         slow = not is_new and (
             is_of_phrase(panel) or (may_be_slow(found, best.template(at, n)) and not turns(found))

@@ -209,7 +209,7 @@ def may_be_slow(found: Moved, template: Template) -> bool:
         template: the one of the scan's that it is nearest to, of which there are about as many as of what is learned.
     """
     panel, n = found.panel, len(found.panel.steps)
-    if is_spike(found) or is_given(panel) or is_loss(found) or got_faster_at_once(found):
+    if is_spike(found) or is_given(panel) or is_loss(found) or kink_of(found) is not None:
         return False
     # what is held back in one part is learned in the others
     if not (may_be_learned(panel, found.chosen.values) or is_purpose(panel)):
@@ -233,36 +233,61 @@ def may_be_slow(found: Moved, template: Template) -> bool:
     return sudden - slow < AMBIGUOUS or is_near
 
 
-def got_faster_at_once(found: Moved) -> bool:
-    """Tells whether a logged number goes another way from a step on, to the end, by a line that no curve of what is learned comes near, as memory that leaks does.
+def kink_of(found: Moved) -> int | None:
+    """Finds the step from which a logged number goes another way and faster, to the end, by a line that no curve of what is learned comes near, as memory that leaks does; None where it does not.
 
     By least squares of the number or its logarithm, each value counting for less the longer its noise lasts.
     """
-    panel, n, start = found.panel, len(found.panel.steps), found.template.start
-    if panel.source is not None or found.template.kind == "window" or min(start, n - start) < SLOW * n:
-        return False
-    levels, t = panel.levels[found.chosen.at], np.arange(n, dtype=float)
-    known = np.isfinite(levels)
-    near = range(max(start - NEAR_EDGE, 1), min(start + NEAR_EDGE, n - 1))
-    lines = [np.stack([np.ones(n), t, np.maximum(t - kink, 0.0)]) for kink in near]
-    no_lines = _learned(n)[: -MIDDLES * RISES]
-    smooth = [polynomials(n, DRIFT_DEGREE + 1), *(np.stack([np.ones(n), curve]) for curve in no_lines)]
-    for values in (levels, np.log(levels)) if levels[known].min() > 0 else (levels,):
-        noise = min((_left(each, values, known) for each in lines), key=lambda left: left @ left)
-        learned = min(float(left @ left) for left in (_left(each, values, known) for each in smooth))
-        least = max(float(noise @ noise), TINY)
-        lasting = float(np.clip(noise[1:] @ noise[:-1] / least, 0.0, 1 - 1 / n))
-        counted = len(noise) * (1 - lasting) / (1 + lasting)
-        if counted / 2 * np.log(max(learned, TINY) / least) > SHARP:
-            return True
-    return False
+    panel, n = found.panel, len(found.panel.steps)
+    if panel.source is not None or found.template.kind == "window" or n < 2 * FEWEST_BESIDE_KINK:
+        return None
+    levels = panel.levels[found.chosen.at]
+    known, t = np.isfinite(levels), np.arange(n)
+    kinks = np.arange(FEWEST_BESIDE_KINK, n - FEWEST_BESIDE_KINK + 1, n // MOST_LINES + 1)
+    lines, line = np.maximum(t - kinks[:, None], 0)[:, known], polynomials(n, 1)[:, known]
+    curves, flat = _learned(n)[: -MIDDLES * RISES, known], polynomials(n, 0)[:, known]
+    rest = polynomials(n, DRIFT_DEGREE + 1)[:, known]
+    for values in (levels[known], np.log(levels[known])) if levels[known].min() > 0 else (levels[known],):
+        by_line, by_curve = _explained(values, lines, line), _explained(values, curves, flat)
+        best = int(by_line.argmax())
+        left = _beside(values[None], np.concatenate([line, lines[best : best + 1]]))[0]
+        learned = min(
+            float((_beside(values[None], flat) ** 2).sum() - by_curve.max()),
+            float((_beside(values[None], rest) ** 2).sum()),
+        )
+        least = max(float(left @ left), TINY)
+        lasting = float(np.clip(left[1:] @ left[:-1] / least, 0.0, 1 - 1 / n))
+        counted = len(left) * (1 - lasting) / (1 + lasting)
+        _, by, more = np.linalg.lstsq(np.stack([flat[0], t[known], lines[best]], axis=1), values)[0]
+        is_faster = abs(by + more) > abs(by)
+        if is_faster and counted / 2 * np.log(max(learned, TINY) / least) > SHARP:
+            return int(kinks[best])
+    return None
 
 
-def _left(basis: np.ndarray, values_T: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """What a basis, float [K, T], leaves of the known values, by least squares."""
-    return np.asarray(
-        values_T[known] - basis[:, known].T @ np.linalg.lstsq(basis[:, known].T, values_T[known])[0]
-    )
+def _beside(values: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """Curves, float [C, T], without what a basis, float [K, T], explains of them by least squares."""
+    q = np.linalg.qr(basis.T)[0]
+    return np.asarray(values - (values @ q) @ q.T)
+
+
+def _explained(values_T: np.ndarray, curves: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """float [C]: the sum of squares that each of some curves, float [C, T], explains of a series beside a basis, float [K, T]."""
+    own = _beside(curves, basis)
+    size = (own**2).sum(axis=1)
+    return np.where(size > TINY, (own @ values_T) ** 2 / np.maximum(size, TINY), 0.0)
+
+
+def since_its_kink(found: Moved) -> Moved:
+    """A movement of a logged number that lasts, as the line that it is from a step on, where no curve is as near."""
+    kink = kink_of(found)
+    if kink is None:
+        return found
+    levels = found.panel.levels[found.chosen.at]
+    went = np.nanmean(levels[-NEAR_EDGE:]) - np.nanmean(levels[kink - NEAR_EDGE : kink])
+    template = Template("ramp", kink, len(found.panel.steps))
+    located = Located(template, (kink - 1, kink + 1), None, float(np.copysign(found.located.z, went)))
+    return replace(found, located=located, drift=False)
 
 
 def is_loss(found: Moved) -> bool:
@@ -343,6 +368,10 @@ FASTER = 3.0
 
 SHARP = 10.0
 """Log likelihood by which a line from a step on is likelier than any curve where a number got faster at once, and is not learned late."""
+FEWEST_BESIDE_KINK = 8
+"""Steps to each side of it."""
+MOST_LINES = 128
+"""Steps from which a line is looked for, spaced evenly over a longer run."""
 MOST_KINKS = 512
 """Steps at which a kink is looked for, spaced evenly over a longer run."""
 
@@ -385,6 +414,8 @@ def since_it_bent(drift: Moved, others: Sequence[Moved]) -> Moved:
         basis = beside(drift.basis[at], np.concatenate([*rows, polynomials(n, degree)[1:]]))
         return whitened(drift.noise.clipped[at], drift.noise.at(at), basis)
 
+    if (kinked := since_its_kink(drift)) is not drift:
+        return kinked
     back = [each for each in others if turns(each)]
     w = beside_all([rows_of_basis(each) for each in others if each not in back], 1)
     kinks = np.arange(0, n, n // MOST_KINKS + 1)
@@ -407,8 +438,6 @@ def since_it_bent(drift: Moved, others: Sequence[Moved]) -> Moved:
     if turns(bent):
         return replace(bent, drift=False)
     is_faster = abs(after) * start > FASTER * abs(before) * (n - start) and abs(after) > abs(before) / RESIDUE
-    if is_faster and got_faster_at_once(bent):
-        return replace(bent, drift=False)
     return bent if is_faster else _since_it_ran_away(drift)
 
 
@@ -416,7 +445,7 @@ def goes_along(found: Moved, bent: Moved) -> bool:
     """Tells whether a movement of several steps goes the way that slow change does since it got faster: no curve of that is known, and it is the rest of one."""
     goes_its_way = found.located.z * bent.located.z > 0
     goes_on = bent.drift and bent.template.start > 0 and not is_spike(found)
-    return goes_on and goes_its_way and not got_faster_at_once(found)
+    return goes_on and goes_its_way and kink_of(found) is None
 
 
 def _since_it_ran_away(drift: Moved) -> Moved:

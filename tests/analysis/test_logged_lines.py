@@ -1,0 +1,110 @@
+"""Logged numbers that go another way from a step on, that come again, that bend; and shares of engines that come."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollout_traces.analysis.panel import less_what_comes_again
+from rollout_traces.analysis.schedules import is_steered
+from tests.analysis.builders import steps, table
+from tests.analysis.test_movements import happens, logged, told
+
+T = np.arange(100)
+
+
+def kinked(seed: int, start: int) -> np.ndarray:
+    """Gigabytes that stay and then rise by one a step."""
+    return 58.5 + 0.35 * np.random.default_rng(seed).normal(size=100) + 1.03 * np.maximum(T - start, 0)
+
+
+@pytest.mark.parametrize(("seed", "start"), [(0, 20), (1, 44), (2, 60)])
+def test_memory_that_leaks_from_a_step_on_is_an_error_with_its_step(seed, start):
+    """Seen once: 59 to 141 GB, and nothing said: it was taken for a coefficient that a controller steers."""
+    values = kinked(seed, start)
+    assert not is_steered(values)
+    [entry] = told(logged(steps(100), values.tolist(), "memory/gpu_gb"))
+    assert (entry.severity, entry.shape) == ("error", "ramp") and abs(entry.step - start) <= 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_divergence_that_grows_ever_faster_is_no_alarm(seed):
+    rng = np.random.default_rng(seed)
+    values = 1e-3 * (1 + (T / 25) ** 2) * np.exp(0.1 * rng.normal(size=100))
+    assert not told(logged(steps(100), values.tolist(), "train/kl"))
+
+
+@pytest.mark.parametrize("every", [5, 10, 25])
+def test_what_takes_longer_at_every_so_many_steps_hides_no_window(every):
+    """Seen once: 17 s to 24 s for sixteen steps, and nothing said, for each tenth step wrote a checkpoint."""
+    rng = np.random.default_rng(every)
+    seconds = 17 * np.exp(0.08 * rng.normal(size=100)) * np.where((T >= 33) & (T < 49), 1.4, 1.0)
+    seconds[::every] *= 1.9
+    [entry] = told(logged(steps(100), seconds.tolist(), "perf/step"))
+    assert (entry.shape, entry.step, entry.last) == ("window", 33, 48)
+
+
+def test_what_does_not_come_again_stays_as_it_is():
+    rng = np.random.default_rng(4)
+    values = rng.normal(size=60)
+    values[[7, 20, 31, 52]] += 9
+    assert np.array_equal(less_what_comes_again(values), values)
+    values[::10] += 30
+    assert np.abs(less_what_comes_again(values)[::10]).max() < 15
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_curve_that_bends_did_not_rise_where_it_fell(seed):
+    """Seen once: “entropy rose from 0.573 to 0.574, from step 14 to 37” of one that fell from 0.69 to 0.4."""
+    rng = np.random.default_rng(seed)
+    values = 0.4 + 0.3 / (1 + np.exp((T - 18) / 4)) + 0.1 * np.exp(-T / 60) + 0.006 * rng.normal(size=100)
+    assert not any(
+        each.after >= each.before for each in told(logged(steps(100), values.tolist(), "train/entropy"))
+    )
+
+
+def test_an_evaluation_that_rises_until_it_breaks_falls_when_it_breaks():
+    """Seen once: “the evaluation falls, since step 0” of one that rose until step 55."""
+
+    def solved(s: int, g: int, i: int) -> int:
+        return int(happens(0.4 + 0.3 * min(s, 59) / 60 - (0.5 if s >= 60 else 0.0), s, g, i))
+
+    training = steps(100, success=lambda s, g, i: int(happens(0.4 + 0.3 * s / 100, s, g, i + 50)))
+    rows = steps(100, groups=30, size=4, success=solved)
+    evaluated = [
+        {**row, "split": "eval-rollout", "id": f"e{i}"} for i, row in enumerate(rows) if row["step"] % 5 == 0
+    ]
+    found = told(table([*training, *evaluated]))
+    falls = [each for each in found if each.name == "the evaluation falls"]
+    assert falls and all(each.step == 60 for each in falls)
+
+
+def test_an_engine_that_comes_is_a_warning_and_one_that_goes_is_an_error():
+    """Seen once: three errors where engines were added by a scaler."""
+    rng = np.random.default_rng(5)
+    drawn = rng.random((60, 8, 6))
+
+    def comes(s: int, g: int, i: int) -> str:
+        return f"vllm-{int(drawn[s, g, i] * (3 if s >= 30 else 2))}"
+
+    def goes(s: int, g: int, i: int) -> str:
+        return f"vllm-{int(drawn[s, g, i] * (2 if s >= 30 else 3))}"
+
+    assert {each.severity for each in told(table(steps(60, groups=8, size=6, engine=comes)))} == {"warn"}
+    assert told(table(steps(60, groups=8, size=6, engine=goes)))[0].severity == "error"
+
+
+def test_of_two_engines_one_that_got_slower_is_told_and_not_the_others_beside_it():
+    """Seen once: “generate fell from 447 to 94 on three engines”, a figure that nobody measured."""
+    rng = np.random.default_rng(6)
+    engine, noise = rng.integers(0, 4, (80, 8)), np.exp(0.1 * rng.normal(size=(80, 8, 6)))
+
+    def seconds(s: int, g: int, i: int) -> float:
+        slow = 5.0 if s >= 30 and engine[s, g] == 3 else 1.0
+        return float((60 + 0.3 * s) * noise[s, g, i] * slow)
+
+    rows = steps(
+        80, groups=8, size=6, engine=lambda s, g, i: f"engine-{engine[s, g]}", **{"timing/generate": seconds}
+    )
+    for entry in told(table(rows)):
+        assert entry.part == (("engine", "engine-3"),) and entry.step == 30
