@@ -46,9 +46,10 @@ def is_of_sampler(panel: Panel) -> bool:
 def _part_shared(panel: Panel) -> str:
     """Names the column that parts the rollouts and of a value of which a measure is the share, of an evaluation's too; "" where it is another measure."""
     rows, name = panel.source, panel.names[0]
-    if rows is None or name.value is None or name.column in CUT_BY_OUTCOME:
+    if rows is None or name.value is None:
         return ""
-    return next((part for part in rows.parts if f"/{name.column}".endswith(f"/{part}")), "")
+    given = (part for part in rows.parts if part not in CUT_BY_OUTCOME)
+    return next((part for part in given if f"/{name.column}".endswith(f"/{part}")), "")
 
 
 def may_be_learned(panel: Panel, part: Part | None) -> bool:

@@ -72,6 +72,8 @@ def counts(values_T: np.ndarray) -> bool:
 
 SMOOTH = 1 / 2
 """A number without noise changes its rate less and less: what is left is less than this much at each further difference."""
+MOSTLY = 1 / 2
+"""Part of the steps of a number that is steered that are like the one before."""
 BESIDE = 5
 """Steps to each side of one that say by how much a schedule goes on ..."""
 JUMPS = 2.0
@@ -89,16 +91,15 @@ def is_scheduled(values_T: np.ndarray) -> bool:
 
 
 def is_steered(values_T: np.ndarray) -> bool:
-    """Tells whether a number goes up and down by steps that are much like those before them, as a coefficient does that a controller adapts; one with noise turns at every other step while it stays.
+    """Tells whether a number goes up and down by steps of which most are much like the one before it, as a coefficient does that a controller adapts.
 
     Args:
         values_T: float [T], without gaps.
     """
     by = np.diff(values_T)
-    ways = np.sign(by[by != 0])
-    least, turns = min((ways > 0).sum(), (ways < 0).sum()), (np.diff(ways) != 0).sum()
-    goes_on = np.median(np.abs(np.diff(by))) <= SMOOTH * np.median(np.abs(by))
-    return bool(least >= BESIDE and turns <= SMOOTH * least and goes_on)
+    both_ways = min((by > 0).sum(), (by < 0).sum()) >= BESIDE
+    alike = np.abs(np.diff(by)) <= SMOOTH * np.abs(by[1:])
+    return bool(both_ways and alike.mean() >= MOSTLY)
 
 
 def likelihood_of_wandering(values_T: np.ndarray) -> float:
