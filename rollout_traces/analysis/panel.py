@@ -13,7 +13,7 @@ from rollout_traces.analysis.carriers import carried_by
 from rollout_traces.analysis.curves import Part, Series, SeriesName
 from rollout_traces.analysis.noise import OUTERMOST
 from rollout_traces.analysis.run_rows import BY_OUTCOME, RowMeasure, RunRows
-from rollout_traces.analysis.step_cells import FEWEST_TOGETHER, StepCells, binomial, crowded
+from rollout_traces.analysis.step_cells import FAR, FEWEST_TOGETHER, StepCells, binomial, crowded
 
 ALONE = 0.02
 """A part of fewer of the rows than this has no series: it cannot be told from chance."""
@@ -447,12 +447,10 @@ def _panel_of(same: Sequence[Series]) -> Panel:
 
 FEWEST_TIMES = 4
 """Steps at which something comes again, at least."""
-FAR_OFF = 4.0
-"""Median absolute deviations from its neighbours that each of them lies further off, and than each but one of all others."""
 
 
 def less_what_comes_again(values_T: np.ndarray) -> np.ndarray:
-    """A number without what it is more or less at every so many steps, as a time is where checkpoints are written.
+    """A number without what it is more or less at every so many steps, by more than its steps differ and than at any others but one, as a time is where checkpoints are written.
 
     Args:
         values_T: float [T], NaN where there is none.
@@ -465,7 +463,7 @@ def less_what_comes_again(values_T: np.ndarray) -> np.ndarray:
         np.pad(known, FEWEST_TIMES, mode="reflect"), 2 * FEWEST_TIMES + 1
     )
     off = known - np.median(around, axis=1)
-    least = FAR_OFF * float(np.median(np.abs(off)))
+    least = FAR * float(np.median(np.abs(off)))
     for side in (off, -off):
         for furthest in np.argsort(-side)[:2].tolist():
             for period in range(FEWEST_TIMES, n // FEWEST_TIMES + 1):

@@ -16,12 +16,10 @@ from rollout_traces.analysis.entries import LARGEST, SURE, named
 from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
 from rollout_traces.analysis.learning import is_given
 from rollout_traces.analysis.noise import NEIGHBOURS
-from rollout_traces.analysis.panel import Panel
+from rollout_traces.analysis.panel import FEWEST_TIMES, Panel
 from rollout_traces.analysis.parts import PLAINLY, REMAINS
 from rollout_traces.analysis.run_rows import BY_OUTCOME
 
-FEWEST_TIMES = 4
-"""Steps at which something is, at least; fewer are spikes."""
 MOST_TIMES = 1 / 3
 """Part of the steps, at most; of more nobody knows which are the usual ones."""
 TAIL = 3.0

@@ -239,11 +239,11 @@ def kink_of(found: Moved) -> int | None:
     By least squares of the number or its logarithm, each value counting for less the longer its noise lasts.
     """
     panel, n = found.panel, len(found.panel.steps)
-    if panel.source is not None or found.template.kind == "window" or n < 2 * FEWEST_BESIDE_KINK:
+    if panel.source is not None or found.template.kind == "window" or n < 2 * 2 * NEAR_EDGE:
         return None
     levels = panel.levels[found.chosen.at]
     known, t = np.isfinite(levels), np.arange(n)
-    kinks = np.arange(FEWEST_BESIDE_KINK, n - FEWEST_BESIDE_KINK + 1, n // MOST_LINES + 1)
+    kinks = np.arange(2 * NEAR_EDGE, n - 2 * NEAR_EDGE + 1, n // MOST_KINKS + 1)
     lines, line = np.maximum(t - kinks[:, None], 0)[:, known], polynomials(n, 1)[:, known]
     curves, flat = _learned(n)[: -MIDDLES * RISES, known], polynomials(n, 0)[:, known]
     rest = polynomials(n, DRIFT_DEGREE + 1)[:, known]
@@ -261,7 +261,7 @@ def kink_of(found: Moved) -> int | None:
         _, by, more = np.linalg.lstsq(np.stack([flat[0], t[known], lines[best]], axis=1), values)[0]
         went = abs(by) * kinks[best] > PLAINLY * float(left.std())
         turned = went and by * (by + more) < 0 and abs(by + more) > abs(by)
-        if turned and counted / 2 * np.log(max(learned, TINY) / least) > SHARP:
+        if turned and counted / 2 * np.log(max(learned, TINY) / least) > -PLAIN_CHANCE:
             return int(kinks[best])
     return None
 
@@ -367,12 +367,6 @@ def gain(squares: float, freedom: float) -> float:
 FASTER = 3.0
 """Times as fast as before that a number goes behind a kink, or of what it had been that it goes beyond."""
 
-SHARP = 10.0
-"""Log likelihood by which a line from a step on is likelier than any curve where a number turned at once; what only got faster may be learned late."""
-FEWEST_BESIDE_KINK = 8
-"""Steps to each side of it."""
-MOST_LINES = 128
-"""Steps from which a line is looked for, spaced evenly over a longer run."""
 MOST_KINKS = 512
 """Steps at which a kink is looked for, spaced evenly over a longer run."""
 
