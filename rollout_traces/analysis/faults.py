@@ -53,7 +53,7 @@ def fault_entries(scope: RunScope, found: Sequence[Diagnosis]) -> list[Diagnosis
 
 
 def number_entries(scope: RunScope) -> list[Diagnosis]:
-    """Entries of logged numbers that are NaN or infinite where they had been finite, which is a fault, or no longer logged, which may be meant so.
+    """Entries of logged numbers that are NaN or infinite where they had been finite, which is a fault, or always, or that are no longer logged, which may be meant so.
 
     Args:
         scope: the run.
@@ -61,8 +61,11 @@ def number_entries(scope: RunScope) -> list[Diagnosis]:
     logged = logged_numbers(scope.relations, scope.run).items()
     numbers = {key: each for key, each in logged if not is_computed(key)}
     lost: dict[tuple[int, int | None], list[str]] = {}
+    never: dict[int, list[str]] = {}
     for key, (steps, values) in numbers.items():
         known = np.isfinite(values)
+        if len(known) >= FEWEST_BESIDE and not known.any():
+            never.setdefault(int(steps[0]), []).append(key)
         first = int(np.argmin(known))
         if not known.all() and first >= FEWEST_BESIDE:
             last = int(np.flatnonzero(~known)[-1])
@@ -70,6 +73,16 @@ def number_entries(scope: RunScope) -> list[Diagnosis]:
                 (int(steps[first]), int(steps[last]) if last + 1 < len(steps) else None), []
             ).append(key)
     found = [_of_numbers("error", lost_text(keys), keys, *at) for at, keys in lost.items()]
+    found += [
+        _of_numbers(
+            "warn",
+            f"what the trainer logs is never a number: {', '.join(map(quoted, keys))}",
+            keys,
+            first,
+            None,
+        )
+        for first, keys in never.items()
+    ]
     ended = ended_numbers({key: steps for key, (steps, _) in numbers.items()})
     return found + [
         _of_numbers("info", f"{quoted(key)} is no longer logged", [key], step, None)
@@ -89,7 +102,7 @@ def _of_numbers(severity: Severity, what: str, keys: Sequence[str], step: int, l
     return Diagnosis(
         severity=severity,
         sentence=f"{what}, {since(step, last)}.",
-        advice=LOST_ADVICE if severity == "error" else "",
+        advice=LOST_ADVICE if severity != "info" else "",
         tier=DATA,
         series=tuple(SeriesName(key, UNKNOWN, "share") for key in keys),
         part=(),

@@ -34,6 +34,13 @@ class TestNumbers:
             values
         )
 
+    def test_that_are_never_a_number_are_a_warning(self):
+        """Seen once: “nothing stands out” of a run whose loss was NaN at each of sixty steps."""
+        for value in (NAN, float("inf")):
+            assert said([value] * 40) == [
+                ("warn", "what the trainer logs is never a number: “train/loss”, since step 0.")
+            ]
+
     def test_that_are_there_at_times_from_the_start_are_meant_so(self):
         values = [1.0 + i % 3 if i % 10 == 0 else NAN for i in range(40)]
         assert not said(values)
