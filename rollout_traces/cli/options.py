@@ -244,9 +244,12 @@ def parse_steps(text: str | None) -> tuple[int | None, int | None]:
     first, colon, last = text.partition(":")
     try:
         low = int(first) if first else None
-        return low, (int(last) if last else None) if colon else low
+        high = (int(last) if last else None) if colon else low
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no step or range; expected 12, 10:20, 10: or :20.") from None
+    if low is not None and high is not None and high < low:
+        raise typer.BadParameter(f"{text!r} ends before it begins; expected {high}:{low}.")
+    return low, high
 
 
 MOST = 50

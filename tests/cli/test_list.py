@@ -104,6 +104,7 @@ class TestList:
         [
             ((RUN, "nonsense"), "expected rollouts, steps, columns, runs, projects"),
             (("--steps", "a:b"), "no step or range"),
+            (("--steps", "20:10"), "ends before it begins"),
             (("--limit", "many"), "--limit"),
             (("--split", "train"), "there is eval-rollout, rollout"),
             (("steps", "--split", "train"), "there is eval-rollout, rollout"),

@@ -146,6 +146,8 @@ class TestExplain:
 
     def test_ranges_and_literals(self):
         assert step_range("12") == (12, 12) and step_range("10:") == (10, None)
+        with pytest.raises(StoreError, match="ends before it begins; expected 10:20"):
+            step_range("20:10")
         assert written("a = ? and b = ?", ["it's", 3]) == "a = 'it''s' and b = 3"
 
 

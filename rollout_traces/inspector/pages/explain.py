@@ -271,14 +271,17 @@ def step_range(text: str) -> Steps:
     """`12`, `10:20`, `10:` or `:20` as first and last step, both included.
 
     Raises:
-        StoreError: it is none of these.
+        StoreError: it is none of these, or ends before it begins.
     """
     first, colon, last = text.strip().partition(":")
     try:
         low = int(first) if first else None
-        return low, (int(last) if last else None) if colon else low
+        high = (int(last) if last else None) if colon else low
     except ValueError:
         raise StoreError(f"steps: seen {seen(text)}, expected 12, 10:20, 10: or :20.") from None
+    if low is not None and high is not None and high < low:
+        raise StoreError(f"steps: seen {seen(text)}, which ends before it begins; expected {high}:{low}.")
+    return low, high
 
 
 def _selection(view: SplitView, run: str, split: str, steps: Steps, where: str) -> Selection:
