@@ -292,7 +292,7 @@ def _resized(rows: RunRows) -> np.ndarray:
     n_T = rows.per_step
     if len(n_T) < 2 * NEAR_EDGE:
         return np.empty(0, np.int64)
-    around = np.median(np.lib.stride_tricks.sliding_window_view(n_T, NEAR_EDGE), axis=1)
+    around = np.lib.stride_tricks.sliding_window_view(n_T, NEAR_EDGE).mean(axis=1)
     before, after = around[:-NEAR_EDGE], around[NEAR_EDGE:]
     changed = np.maximum(before, after) > (1 + RESIDUE) * np.minimum(before, after)
     return rows.steps[NEAR_EDGE + np.flatnonzero(changed)]

@@ -9,6 +9,10 @@ from rollout_traces.analysis import diagnose
 from rollout_traces.analysis.schedules import MOST_CHANGES, changes_of, is_scheduled, is_steered
 from tests.analysis.builders import steps
 from tests.analysis.test_movements import drawn, happens, logged
+from tests.perturbations.equations import compute
+from tests.perturbations.run import Run
+from tests.perturbations.spec import draw_spec
+from tests.perturbations.tables import Relations
 
 RISE = [0.2, 0.4, 0.6, 0.8]
 
@@ -221,6 +225,12 @@ class TestWhatWasMeantSo:
         assert (entry.severity, entry.step) == ("info", 30)
         [entry] = diagnose(logged(steps(60), values, "time/step"), "run").diagnoses
         assert (entry.severity, entry.step) == ("error", 30)
+
+    def test_so_it_is_where_a_filter_leaves_another_number_of_them_at_each_step(self):
+        """Seen once: 80 to 128 rollouts a step, and 160 to 256 from a step on, whose medians differed by less than half."""
+        healthy = compute(Run(draw_spec("alternating", 640307), 0, ()))
+        report = diagnose(Relations(healthy), "run")
+        assert not [each for each in report.diagnoses if each.severity == "error"]
 
     @pytest.mark.parametrize("slow", [1.0, 9.0])
     def test_hours_that_pass_count_though_each_step_takes_another_time(self, slow):
