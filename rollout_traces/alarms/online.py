@@ -18,6 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from rollout_traces.alarms.far_off import (
+    LENGTHS_OF_LOGGED,
+    REACH_OF_LOGGED,
+    TRAIL,
+    far_as_never,
+    is_beyond_memory,
+)
 from rollout_traces.alarms.figures import FIELDS, Figures, nothing_of
 from rollout_traces.analysis.compete import AlikeMovements, entries
 from rollout_traces.analysis.curves import FEWEST_BESIDE, Series, SeriesName
@@ -32,7 +39,6 @@ from rollout_traces.analysis.scan import (
     SPIKE,
     Template,
     coefficients,
-    lengths,
     n_tests,
     polynomials,
     whitened,
@@ -52,20 +58,12 @@ from rollout_traces.analysis.slow_change import PURPOSES
 from rollout_traces.analysis.step_cells import MOST_FREEDOM, pooled
 from rollout_traces.flags import needs_text
 
-TRAIL = 64
-"""Steps that are remembered."""
 REACH = 8
 """Steps within which a movement has to have begun."""
 LENGTHS = (1, 2, 3, 5, REACH)
 """Steps of the windows up to the newest step that are tried."""
-REACH_OF_LOGGED = TRAIL // 2
-"""The same of a logged number: the other half of the trail says what was before."""
-LENGTHS_OF_LOGGED = tuple(lengths(REACH_OF_LOGGED).tolist())
-"""Steps of the windows of a logged number that are tried, and for which it is off when it is looked at again."""
 WORTH_A_LOOK = 4.0
 """Standard errors by which such a window lies from the steps before it, for it to be looked at: what is a movement lies further."""
-BEYOND_MEMORY = 4.5
-"""The same of a logged number, against what each step takes from the one before: of jumps of five standard deviations two of 48 are lost, of eight none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +179,7 @@ def _in_turn(trail: Trail, ready: np.ndarray) -> tuple[Trail, list[int]]:
         trail: the steps.
         ready: int [K], places of the numbers.
     """
-    far, age, off = _far_as_never(trail, ready), trail.age.copy(), trail.off.copy()
+    far, age, off = far_as_never(trail.table[0], trail.seen, ready), trail.age.copy(), trail.off.copy()
     for i in ready[age[ready] > 0].tolist():
         age[i] += 1
         values = trail.table[0, i]
@@ -193,65 +191,8 @@ def _in_turn(trail: Trail, ready: np.ndarray) -> tuple[Trail, list[int]]:
             age[i], off[i] = 1, by
     turn = [i for i in ready.tolist() if i in far or age[i] in LENGTHS_OF_LOGGED]
     return replace(trail, age=age, off=off), [
-        i for i in turn if _is_beyond_memory(trail.table[0, i, TRAIL - int(trail.known[i]) :])
+        i for i in turn if is_beyond_memory(trail.table[0, i, TRAIL - int(trail.known[i]) :])
     ]
-
-
-def _is_beyond_memory(values: np.ndarray) -> bool:
-    """Tells whether the last steps of a number lie further off than it goes from one step to the next, by more than is worth a look.
-
-    Least squares of each value on the one before it, with a leap and a level of the last steps and without them, against
-    the median residual (Tsay 1988).
-
-    Args:
-        values: float [n].
-    """
-    n = len(values)
-    values = values - np.median(values)
-    at, now = np.arange(1, n), values[1:]
-    usual = np.stack([np.ones(n - 1), values[:-1]], axis=1)
-    rest = now - usual @ np.linalg.lstsq(usual, now)[0]
-    floor = SMALLEST_ERROR * np.abs(values).max()
-    for length in LENGTHS_OF_LOGGED:
-        if n < length + FEWEST_STEPS - 1:
-            break
-        wider = np.column_stack([usual, at == n - length, at >= n - length])
-        left = now - wider @ np.linalg.lstsq(wider, now)[0]
-        scale = np.median(np.abs(left)) * DEVIATION + floor
-        if rest @ rest - left @ left > (BEYOND_MEMORY * scale) ** 2:
-            return True
-    return False
-
-
-def _far_as_never(trail: Trail, ready: np.ndarray) -> dict[int, float]:
-    """Finds the logged numbers whose last steps lie twice as far from the steps before them as any of the trail did, and how far.
-
-    Args:
-        trail: the steps.
-        ready: int [K], places of the numbers.
-    """
-    found: dict[int, float] = {}
-    for n in np.unique(trail.seen[ready]).tolist():
-        at = ready[trail.seen[ready] == n]
-        values = trail.table[0, at, TRAIL - n :]
-        if n < NEIGHBOURS + 1:
-            continue
-        around = np.lib.stride_tricks.sliding_window_view(values, NEIGHBOURS, axis=1)
-        before = np.partition(around, NEIGHBOURS // 2, axis=2)[..., NEIGHBOURS // 2]
-        total = np.cumsum(values, axis=1)
-        floor = SMALLEST_ERROR * np.abs(values).max(axis=1)
-        for length in LENGTHS_OF_LOGGED:
-            if n < FEWEST_STEPS + NEIGHBOURS + 2 * 2 * length:  # the longer, the more alike are neighbours
-                break
-            mean = (total[:, NEIGHBOURS + length - 1 :] - total[:, NEIGHBOURS - 1 : -length]) / length
-            apart = mean - before[:, :-length]
-            last, earlier = apart[:, -1], apart[:, :-length]
-            beyond = (last > earlier.max(axis=1) + floor) | (last < earlier.min(axis=1) - floor)
-            for i in np.flatnonzero(beyond).tolist():
-                usual = np.median(earlier[i])
-                if abs(last[i] - usual) > 2 * np.abs(earlier[i] - usual).max():
-                    found.setdefault(int(at[i]), float(last[i] - usual))
-    return found
 
 
 def _appended(trail: Trail, figures: Figures) -> tuple[Trail, np.ndarray]:

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from rollout_traces.analysis.noise import REACH
 from rollout_traces.analysis.relations import Relations, as_arrays, failed, known_number, known_reward, unit
 from rollout_traces.analysis.selections import RunScope
 from rollout_traces.ledger.groups import TIED_SQL
@@ -228,3 +229,34 @@ def ended_numbers(at: Mapping[str, np.ndarray]) -> dict[str, int]:
             if there[:n].all() and min(n, len(steps) - n) >= FEWEST_BESIDE:
                 found[key] = int(steps[n])
     return found
+
+
+FEWEST_TIMES = 4
+"""Steps at which something comes again, at least."""
+
+
+def less_what_comes_again(values_T: np.ndarray) -> np.ndarray:
+    """A number without what it is more or less at every so many steps, by more than its steps differ and than at any others but one, as a time is where checkpoints are written.
+
+    Args:
+        values_T: float [T], NaN where there is none.
+    """
+    places = np.flatnonzero(np.isfinite(values_T))
+    known, n = values_T[places], len(places)
+    if n < FEWEST_TIMES * FEWEST_TIMES:
+        return values_T
+    around = np.lib.stride_tricks.sliding_window_view(
+        np.pad(known, FEWEST_TIMES, mode="reflect"), 2 * FEWEST_TIMES + 1
+    )
+    off = known - np.median(around, axis=1)
+    least = REACH * float(np.median(np.abs(off)))
+    for side in (off, -off):
+        for furthest in np.argsort(-side)[:2].tolist():
+            for period in range(FEWEST_TIMES, n // FEWEST_TIMES + 1):
+                again = np.arange(furthest % period, n, period)
+                lowest = side[again].min()
+                if lowest > least and (side >= lowest).sum() <= len(again) + 1:
+                    found = values_T.copy()
+                    found[places[again]] -= np.median(off[again])
+                    return found
+    return values_T

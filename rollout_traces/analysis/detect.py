@@ -196,10 +196,12 @@ def _search(
             aside += 1
             continue
         found = next((behind(found, other) for other in kept if outlasts(found, other)), found)
-        found = since_its_kink(found)
+        line = since_its_kink(found)
+        has_turned, found = line is not found, line
         is_new = came_or_went(panel, list(found.chosen.members), found.template)
         slow = not is_new and (
-            is_of_phrase(panel) or (may_be_slow(found, best.template(at, n)) and not turns(found))
+            is_of_phrase(panel)
+            or (not has_turned and may_be_slow(found, best.template(at, n)) and not turns(found))
         )
         plain = slow or is_new or _is_beyond_noise(found, float(sure[at]))
         is_sure = plain and bool(found.log_p <= sure[at])

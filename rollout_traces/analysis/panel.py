@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.analysis.carriers import carried_by
-from rollout_traces.analysis.curves import Part, Series, SeriesName
+from rollout_traces.analysis.curves import Part, Series, SeriesName, less_what_comes_again
 from rollout_traces.analysis.noise import OUTERMOST
 from rollout_traces.analysis.run_rows import BY_OUTCOME, RowMeasure, RunRows
-from rollout_traces.analysis.step_cells import FAR, FEWEST_TOGETHER, StepCells, binomial, crowded
+from rollout_traces.analysis.step_cells import FEWEST_TOGETHER, StepCells, binomial, crowded
 
 ALONE = 0.02
 """A part of fewer of the rows than this has no series: it cannot be told from chance."""
@@ -443,37 +443,6 @@ def _panel_of(same: Sequence[Series]) -> Panel:
         control=np.zeros(len(same)),
         is_share=same[0].name.statistic == "share",
     )
-
-
-FEWEST_TIMES = 4
-"""Steps at which something comes again, at least."""
-
-
-def less_what_comes_again(values_T: np.ndarray) -> np.ndarray:
-    """A number without what it is more or less at every so many steps, by more than its steps differ and than at any others but one, as a time is where checkpoints are written.
-
-    Args:
-        values_T: float [T], NaN where there is none.
-    """
-    places = np.flatnonzero(np.isfinite(values_T))
-    known, n = values_T[places], len(places)
-    if n < FEWEST_TIMES * FEWEST_TIMES:
-        return values_T
-    around = np.lib.stride_tricks.sliding_window_view(
-        np.pad(known, FEWEST_TIMES, mode="reflect"), 2 * FEWEST_TIMES + 1
-    )
-    off = known - np.median(around, axis=1)
-    least = FAR * float(np.median(np.abs(off)))
-    for side in (off, -off):
-        for furthest in np.argsort(-side)[:2].tolist():
-            for period in range(FEWEST_TIMES, n // FEWEST_TIMES + 1):
-                again = np.arange(furthest % period, n, period)
-                lowest = side[again].min()
-                if lowest > least and (side >= lowest).sum() <= len(again) + 1:
-                    found = values_T.copy()
-                    found[places[again]] -= np.median(off[again])
-                    return found
-    return values_T
 
 
 def _has_factors(values_S_T: np.ndarray) -> np.ndarray:

@@ -9,14 +9,14 @@ from math import lgamma
 import numpy as np
 
 from rollout_traces.analysis.compete import without_children
-from rollout_traces.analysis.curves import Part
+from rollout_traces.analysis.curves import FEWEST_TIMES, Part
 from rollout_traces.analysis.detect import FEWEST_GROUPS, FEWEST_ROWS
 from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement
 from rollout_traces.analysis.entries import LARGEST, SURE, named
 from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
 from rollout_traces.analysis.learning import is_given
 from rollout_traces.analysis.noise import NEIGHBOURS
-from rollout_traces.analysis.panel import FEWEST_TIMES, Panel
+from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import PLAINLY, REMAINS
 from rollout_traces.analysis.run_rows import BY_OUTCOME
 

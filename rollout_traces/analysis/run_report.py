@@ -13,8 +13,9 @@ from rollout_traces.analysis.curves import HEAVIEST, Series, heaviest_curve, log
 from rollout_traces.analysis.detect import movements, spikes_of_rows
 from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved, is_spike
 from rollout_traces.analysis.diagnosis import Diagnosis
-from rollout_traces.analysis.entries import diagnosis_of, level_queries
+from rollout_traces.analysis.entries import diagnosis_of
 from rollout_traces.analysis.evaluations import with_flips
+from rollout_traces.analysis.evidence import level_queries
 from rollout_traces.analysis.faults import fault_entries, no_signal_entries, number_entries
 from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS, group_rows
 from rollout_traces.analysis.in_words import series_text

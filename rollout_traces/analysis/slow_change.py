@@ -209,7 +209,7 @@ def may_be_slow(found: Moved, template: Template) -> bool:
         template: the one of the scan's that it is nearest to, of which there are about as many as of what is learned.
     """
     panel, n = found.panel, len(found.panel.steps)
-    if is_spike(found) or is_given(panel) or is_loss(found) or kink_of(found) is not None:
+    if is_spike(found) or is_given(panel) or is_loss(found):
         return False
     # what is held back in one part is learned in the others
     if not (may_be_learned(panel, found.chosen.values) or is_purpose(panel)):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.analysis import diagnose
-from rollout_traces.analysis.panel import less_what_comes_again
+from rollout_traces.analysis.curves import less_what_comes_again
 from rollout_traces.analysis.schedules import is_steered
 from tests.analysis.builders import steps, table
 from tests.analysis.test_movements import happens, logged, told
