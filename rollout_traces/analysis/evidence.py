@@ -314,6 +314,8 @@ def _figure(scope: RunScope, name: SeriesName, column: str) -> str:
     if name.value == UNKNOWN and column in scope.columns.numbers:
         return f"cast({known_number(column)} is null as int)"
     value = sql_text(name.value)
+    if column in OF_TRACES:  # a decoded rollout without a tool, or without an error, has none stored
+        return f"cast(coalesce(list_contains({quoted(column)}, {value}), false) as int)"
     if column in TAGS or column in scope.columns.tags:
         return f"cast(list_contains({quoted(column)}, {value}) as int)"
     return f"cast({quoted(column)} = {value} as int)"

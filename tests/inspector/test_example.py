@@ -39,6 +39,13 @@ class TestTheRun:
         [failing] = [d for d in report.diagnoses if d.name == "tools fail"]
         assert "“error: calc-b timed out” rose from 0 % to 94 %" in failing.sentence
         assert failing.part == (("extra/tool_host", "calc-b"),) and (failing.step, failing.last) == (18, 25)
+        [query] = [each for each in failing.queries if "error_signatures" in each]
+        levels = store.table().sql(query).to_pylist()
+        own = failing.movements[0]
+        inside = [each for each in levels if own.step <= each["step"] <= (own.last or 0)]
+        there = sum(each["level"] * each["rollouts"] for each in inside)
+        assert there / sum(each["rollouts"] for each in inside) == pytest.approx(failing.after)
+        assert sum(each["level"] for each in levels if each["step"] < 18) == 0
 
 
 class TestTheHome:
