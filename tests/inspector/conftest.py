@@ -177,6 +177,29 @@ def wait_in_opened(tab: object, expression: str, seconds: float = 60) -> None:
         time.sleep(0.2)
 
 
+def box_of(locator: object, seconds: float = 60) -> dict[str, float]:
+    """Where an element lies, once it is drawn and lies at the same place twice in a row.
+
+    `bounding_box()` is None where the page puts a new element in the place of this one meanwhile.
+
+    Args:
+        locator: Playwright's locator.
+        seconds: how long to wait.
+
+    Raises:
+        AssertionError: it was not drawn, or did not stay, in time.
+    """
+    until = time.monotonic() + seconds
+    before = None
+    while True:
+        box = locator.bounding_box()  # type: ignore[attr-defined]
+        if box is not None and box == before:
+            return box
+        assert time.monotonic() < until, f"{locator} had no place within {seconds:g} s: {before}, then {box}"
+        before = box
+        locator.page.wait_for_timeout(50)  # type: ignore[attr-defined]
+
+
 def sign_in(context: object, address: str, token: str = TOKEN) -> None:
     """Gives every page of a browser's context a session of the inspector at an address."""
     answer = context.request.post(f"{address}/session", data={"token": token})  # type: ignore[attr-defined]
@@ -240,6 +263,7 @@ class Visit:
     ) -> None:
         self.address = address
         self.sins: list[str] = []
+        self._calls: list[object] = []
         self._is_alone = bool(options)
         self.context = (
             _signed_in(browser, address, token, **options)
@@ -252,6 +276,8 @@ class Visit:
         self.page.emulate_media(color_scheme=color_scheme)
         self.page.set_default_timeout(60_000)
         self.page.on("request", self._requested)
+        self.page.on("requestfinished", self._done)
+        self.page.on("requestfailed", self._done)
         self.page.on("pageerror", lambda error: self.sins.append(f"script error: {error}"))
         self.page.on("response", self._answered)
 
@@ -259,6 +285,12 @@ class Visit:
         url = request.url  # type: ignore[attr-defined]
         if not re.match(r"(data|blob|about):", url) and not url.startswith(self.address):
             self.sins.append(f"asked the network for {url}")
+        if url.endswith("/component_server/"):
+            self._calls.append(request)
+
+    def _done(self, request: object) -> None:
+        if request in self._calls:
+            self._calls.remove(request)
 
     def _answered(self, response: object) -> None:
         if response.status >= 400:  # type: ignore[attr-defined]
@@ -273,6 +305,19 @@ class Visit:
     def get(self, testid: str) -> object:
         """What is visible under a test id."""
         return self.page.locator(f"[data-testid='{testid}']:visible")
+
+    def wait_until_quiet(self, seconds: float = 60) -> None:
+        """Waits until all that the page asked for has come, and it asked for nothing more for a third of a second.
+
+        Raises:
+            AssertionError: it still asked after so many seconds.
+        """
+        until = time.monotonic() + seconds
+        n_quiet = 0
+        while n_quiet < 4:
+            assert time.monotonic() < until, f"{len(self._calls)} calls are open after {seconds:g} s"
+            self.page.wait_for_timeout(100)
+            n_quiet = 0 if self._calls else n_quiet + 1
 
     def hold(self, name: str, part: str = "") -> Held:
         """Holds back the page's calls of a server function that name `part`; returns where they gather."""

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.inspector.axe import axe_source, serious
-from tests.inspector.conftest import Visit
+from tests.inspector.conftest import Visit, box_of
 
 pytestmark = pytest.mark.browser
 
@@ -85,7 +85,7 @@ class TestWidth:
     def test_the_tab_of_the_open_page_is_in_sight_on_a_phone(self, chromium, served):
         visit = Visit(chromium, served.address, viewport={"width": 390, "height": 844})
         open_page(visit, "runs")
-        box = visit.get("tab-runs").bounding_box()
+        box = box_of(visit.get("tab-runs"))
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 390
         visit.close()
@@ -94,7 +94,7 @@ class TestWidth:
         """Seen once: a link was of no use on a phone."""
         visit = Visit(chromium, served.address, viewport={"width": 390, "height": 844})
         open_page(visit, "rollouts")
-        assert visit.get("turn").first.bounding_box()["width"] > 330
+        assert box_of(visit.get("turn").first)["width"] > 330
         expect(visit.get("sample-card")).to_have_count(0)
         visit.get("list-toggle").click()
         visit.get("sample-card").last.click()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
-from tests.inspector.conftest import Served, Visit
+from tests.inspector.conftest import Served, Visit, box_of
 
 pytestmark = pytest.mark.browser
 
@@ -26,14 +26,14 @@ def test_the_sides_of_a_comparison_can_be_read(narrow: Visit) -> None:
     narrow.open(tab="compare", **PLACE)
     for side in "ab":
         expect(narrow.get(f"compare-pick-{side}")).to_be_visible()
-        assert narrow.get(f"compare-pick-{side}").bounding_box()["width"] > 140
+        assert box_of(narrow.get(f"compare-pick-{side}"))["width"] > 140
 
 
 def test_the_first_number_of_the_funnel_is_in_sight(narrow: Visit) -> None:
     narrow.open(tab="lanes", **PLACE)
     number = narrow.get("funnel").locator("[data-stage='sampled'] td").nth(1)
     expect(number).to_be_visible()
-    box = number.bounding_box()
+    box = box_of(number)
     assert box["x"] + box["width"] <= narrow.page.viewport_size["width"]
 
 
@@ -45,5 +45,5 @@ def test_the_open_incident_is_said_in_a_sentence_and_nothing_of_its_bar_is_cut(n
     expect(bar.get_by_test_id("bar-mute")).to_be_in_viewport(ratio=1)
     assert bar.evaluate("node => node.scrollWidth <= node.clientWidth")
     below = "[...document.querySelectorAll('.rt-active')].map(node => node.getBoundingClientRect().top)"
-    box = bar.bounding_box()
+    box = box_of(bar)
     assert min(narrow.page.evaluate(below)) >= box["y"] + box["height"] - 1

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.inspector.conftest import Visit
+from tests.inspector.conftest import Visit, box_of
 
 pytestmark = pytest.mark.browser
 
@@ -35,7 +35,7 @@ class TestEpisodes:
         assert table.locator("th").all_inner_texts()[-1] == "flags"
         wide = table.evaluate("table => [table.parentElement.scrollWidth, table.parentElement.clientWidth]")
         assert wide[0] <= wide[1]
-        bar = table.locator("td.rt-way svg").last.bounding_box()
+        bar = box_of(table.locator("td.rt-way svg").last)
         assert bar["width"] > 100
         visit.close()
 

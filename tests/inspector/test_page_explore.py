@@ -7,6 +7,8 @@ import json
 import pytest
 from playwright.sync_api import expect
 
+from tests.inspector.conftest import box_of
+
 pytestmark = pytest.mark.browser
 
 
@@ -159,8 +161,9 @@ class TestHowAColumnIsSpread:
         visit.get("columns-panel").locator("label", has_text="mismatch_k3").locator("input").check()
         head = visit.page.locator(".rt-explore-table th", has_text="mismatch_k3")
         expect(head).to_be_visible()
-        panel = visit.get("columns-panel").bounding_box()
-        assert head.bounding_box()["x"] + head.bounding_box()["width"] <= panel["x"]
+        panel = box_of(visit.get("columns-panel"))
+        title = box_of(head)
+        assert title["x"] + title["width"] <= panel["x"]
 
     def test_facets_of_a_list_count_names(self, visit):
         visit.open(tab="explore", project="demo", run="run-a", split="rollout", hist="flags")

@@ -17,7 +17,7 @@ from rollout_traces.inspector.pages.lanes import lanes
 from rollout_traces.inspector.registry import PARTS
 from rollout_traces.inspector.workspace import SplitView, Workspace, as_plain
 from tests.inspector.api.test_tools import Agent, with_agent
-from tests.inspector.conftest import Served, Visit, log_project
+from tests.inspector.conftest import Served, Visit, box_of, log_project
 from tests.inspector.make_lanes import HOSTILE, PROJECT, ROWS, STEPS, rows_of
 
 STEP = 2
@@ -312,9 +312,10 @@ class TestPage:
         visit.open(**PLACE, lane="rollout")
         canvas = visit.get("lanes-canvas")
         expect(visit.get("lane-name")).to_have_count(47)
-        box = canvas.bounding_box()
+        visit.wait_until_quiet()
+        box = box_of(canvas)
         at = {"x": box["width"] * 0.8, "y": 0.0}
-        name = visit.get("lane-name").filter(has_text=f"s{ROWS - 1}").last.bounding_box()
+        name = box_of(visit.get("lane-name").filter(has_text=f"s{ROWS - 1}").last)
         at["y"] = name["y"] - box["y"] + 4
         canvas.hover(position=at)
         expect(visit.get("lanes-card")).to_contain_text("tool browse, 30.0 s")

@@ -7,6 +7,8 @@ import json
 import pytest
 from playwright.sync_api import expect
 
+from tests.inspector.conftest import box_of
+
 pytestmark = pytest.mark.browser
 
 
@@ -86,6 +88,7 @@ class TestMovingBetweenSteps:
         visit.open(tab="rollouts", project="demo", run="run-a")
         chart = visit.page.locator("[data-testid='charts'] .rt-chart-svg").first
         expect(chart).to_be_visible()
+        visit.wait_until_quiet()
         height = chart.evaluate("node => node.getBoundingClientRect().height")
         chart.click(position={"x": 44, "y": height / 2})
         expect(visit.get("step-input")).to_have_value("1")
@@ -122,7 +125,8 @@ class TestMovingBetweenSteps:
         visit.open(tab="rollouts", project="demo", run="run-a", step=4, smooth=0.9)
         chart = visit.get("chart").first.locator("svg.rt-chart-svg").first
         expect(chart.locator(".rt-line-raw")).to_be_attached()
-        box = chart.bounding_box()
+        visit.wait_until_quiet()
+        box = box_of(chart)
         visit.page.mouse.move(box["x"] + box["width"] - 9, box["y"] + 30)
         dot = chart.locator("circle[visibility='visible']").first
         raw = chart.locator(".rt-line-raw").get_attribute("d").split("L")[-1].split(" ")
@@ -269,6 +273,7 @@ class TestTokens:
     def test_a_hovered_token_shows_id_text_position_and_values(self, visit):
         visit.open(project="demo", run="run-a", step=4, overlay="logprob")
         token = visit.page.locator("[data-turn='2'] [data-testid='token']").nth(6)
+        visit.wait_until_quiet()
         token.hover()
         card = visit.get("token-card")
         for words in (
@@ -285,12 +290,13 @@ class TestTokens:
     def test_the_card_of_a_token_never_covers_it_and_goes_with_its_page(self, visit):
         visit.open(project="demo", run="run-a", step=4, overlay="logprob")
         token = visit.page.locator("[data-turn='2'] [data-testid='token']").nth(6)
+        visit.wait_until_quiet()
         for height in (900, 620):
             visit.page.set_viewport_size({"width": 1280, "height": height})
             token.evaluate("node => node.scrollIntoView({block: 'center'})")
             visit.page.mouse.move(0, 0)
             token.hover()
-            card, box = visit.get("token-card").bounding_box(), token.bounding_box()
+            card, box = box_of(visit.get("token-card")), box_of(token)
             apart = (
                 card["y"] >= box["y"] + box["height"],
                 card["y"] + card["height"] <= box["y"],

@@ -13,7 +13,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.explain import explain
 from rollout_traces.inspector.pages.run import diagnosis_figures, run_curves, run_report
 from rollout_traces.inspector.workspace import Workspace
-from tests.inspector.conftest import Served, Visit
+from tests.inspector.conftest import Served, Visit, box_of
 from tests.inspector.told import told
 from tests.store.projects import RUN, make_ledger, write_step
 from tests.stories.causes import CAUSES
@@ -264,7 +264,7 @@ class TestPage:
             shown.open(project="story", run="off", split="rollout")
             first = page.locator(".rt-run-pictures [data-testid='run-card']:visible").first
             first.wait_for()
-            place = first.bounding_box()
+            place = box_of(first)
             assert not any("incident_bar" in each for each in asked), (
                 "these take the diagnosis of the run too"
             )
@@ -277,6 +277,6 @@ class TestPage:
             shown.get("diagnosis").first.wait_for()
             assert not shown.get("run-pending").count() and shown.get("run-card").count()
             shown.get("incident-bar").wait_for()
-            assert first.bounding_box() == place, "the verdict and the bar move no chart"
+            assert box_of(first) == place, "the verdict and the bar move no chart"
         finally:
             page.unroute("**/component_server/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.inspector.conftest import Visit
+from tests.inspector.conftest import Visit, box_of
 
 pytestmark = pytest.mark.browser
 
@@ -169,7 +169,7 @@ class TestContent:
         visit.open(project="hostile", split="agent", tab="rollouts")
         json = visit.get("json")
         expect(json).to_contain_text("2,000 items")
-        assert json.bounding_box()["height"] < 200
+        assert box_of(json)["height"] < 200
         json.locator("summary").first.click()
         expect(json).to_contain_text("1,800 more")
 
@@ -229,7 +229,7 @@ class TestCredit:
         expect(visit.get("turn").first).not_to_be_in_viewport()
         visit.page.keyboard.press("y")
         expect(visit.get("turn-table").locator("th").first).to_be_in_viewport()
-        bar = visit.page.locator(".rt-transcript-bar:visible").bounding_box()
+        bar = box_of(visit.page.locator(".rt-transcript-bar:visible"))
         for place in (visit.get("turn-table"), visit.get("turn").nth(1)):
-            assert bar["y"] + bar["height"] <= place.bounding_box()["y"] <= 480
+            assert bar["y"] + bar["height"] <= box_of(place)["y"] <= 480
             visit.get("outline-turn").nth(1).click()

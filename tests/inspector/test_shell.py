@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.inspector.conftest import Visit
+from tests.inspector.conftest import Visit, box_of
 
 pytestmark = pytest.mark.browser
 
@@ -78,7 +78,7 @@ class TestPagesAndProjects:
         visit.get("run-select").evaluate("node => { node.options[0].text = 'long-name-'.repeat(20); }")
         for name in ("project", "split"):
             assert visit.get(f"{name}-select").evaluate("node => node.scrollWidth <= node.clientWidth")
-            assert visit.get(f"{name}-select").bounding_box()["width"] > 60
+            assert box_of(visit.get(f"{name}-select"))["width"] > 60
 
     def test_the_answer_for_a_project_that_was_left_is_not_taken(self, visit):
         visit.open(tab="rollouts", project="demo", run="run-a", step=4)

@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.inspector.viewers import Viewer, installed_viewers
-from tests.inspector.conftest import ARTIFACTS, ROOT, Served, Visit, environment
+from tests.inspector.conftest import ARTIFACTS, ROOT, Served, Visit, box_of, environment
 
 EXAMPLES = ROOT / "examples" / "viewers"
 HOSTILE = """
@@ -146,7 +146,7 @@ class TestInTheFrame:
         expect(body).to_contain_text("reward 0.5")
         frame = visit.get("viewer-frame")
         expect(frame).not_to_have_js_property("offsetHeight", 240)  # as high as what is drawn
-        assert frame.bounding_box()["height"] > 0
+        assert box_of(frame)["height"] > 0
         ARTIFACTS.mkdir(parents=True, exist_ok=True)
         visit.page.screenshot(path=str(ARTIFACTS / "viewer-board.png"))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 from playwright.sync_api import expect
 
-from tests.inspector.conftest import ROOT, Served, Visit, environment
+from tests.inspector.conftest import ROOT, Served, Visit, box_of, environment
 
 pytestmark = pytest.mark.browser
 MAKERS = (
@@ -91,7 +91,8 @@ class TestFromACurveToAToken:
         expect(visit.get("turn").first).to_be_visible()
         expect(visit.get("step-input")).to_have_value(str(run.last_step))
         chart = visit.page.locator("[data-testid='charts'] .rt-chart-svg").first
-        box = chart.bounding_box()
+        visit.wait_until_quiet()
+        box = box_of(chart)
         chart.click(position={"x": 44, "y": box["height"] / 2})
         expect(visit.get("step-input")).not_to_have_value(str(run.last_step))
         visit.page.keyboard.press("]")
@@ -102,6 +103,7 @@ class TestFromACurveToAToken:
         visit.open(**run.place, step=2, overlay=run.overlay)
         expect(visit.get("legend")).to_be_visible()
         token = visit.page.locator("[data-role='assistant'] [data-testid='token']").nth(8)
+        visit.wait_until_quiet()
         token.hover()
         card = visit.get("token-card").inner_text()
         for words in ("id", "position", "in the loss", "sampled"):
