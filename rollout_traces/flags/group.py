@@ -21,9 +21,6 @@ _NAMED = 4
 
 
 @population_flag(
-    "group_prompt_mismatch",
-    family="group",
-    severity="warn",
     meaning="the rollouts of a group answer different prompts, so that they are compared with strangers",
     needs=("group_ids",),
     splits=("rollout",),
@@ -56,9 +53,6 @@ def group_prompt_mismatch(population: Population) -> Iterator[tuple[int, Flag]]:
 
 
 @population_flag(
-    "tied_group",
-    family="group",
-    severity="warn",
     meaning="all rewards of the group are equal, so that it teaches nothing",
     needs=("rewards", "group_ids"),
     splits=("rollout",),
@@ -76,9 +70,6 @@ def tied_group(population: Population) -> Iterator[tuple[int, Flag]]:
 
 
 @population_flag(
-    "noise_amplified_group",
-    family="group",
-    severity="warn",
     meaning="the group's rewards differ by less than 1 % of the reward range, which normalisation blows up",
     needs=("rewards", "group_ids"),
     splits=("rollout",),
@@ -107,8 +98,6 @@ def noise_amplified_group(population: Population) -> Iterator[tuple[int, Flag]]:
 
 
 @population_flag(
-    "reward_outlier",
-    family="group",
     severity="info",
     meaning="a reward lies far from its group's median (continuous rewards, groups of 8 or more)",
     needs=("rewards", "group_ids"),
@@ -140,12 +129,7 @@ def reward_outlier(
 
 
 @population_flag(
-    "duplicate_completions",
-    family="group",
-    severity="warn",
-    meaning="completions of the group are equal or nearly so",
-    needs=("tokens", "group_ids"),
-    of_group=True,
+    meaning="completions of the group are equal or nearly so", needs=("tokens", "group_ids"), of_group=True
 )
 def duplicate_completions(
     population: Population,
@@ -188,9 +172,6 @@ def duplicate_completions(
 
 
 @population_flag(
-    "dominates_update",
-    family="group",
-    severity="warn",
     meaning="one row carries far more than its part of the step's update",
     needs=("advantages", "prox_logprobs or logprobs"),
     splits=("rollout",),

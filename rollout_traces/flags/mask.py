@@ -18,8 +18,6 @@ _NOT_SAMPLED_ROLES = ("system", "user", "tool")
 
 
 @population_flag(
-    "mask_leak",
-    family="mask",
     severity="error",
     meaning="a token is in the loss that the policy did not sample, or that a system, user or tool turn holds",
     needs=("tokens", "response_mask"),
@@ -78,9 +76,6 @@ def mask_leak_in_turns(row: TracedRow) -> Iterator[Flag]:
 
 
 @population_flag(
-    "untrained_sampled",
-    family="mask",
-    severity="warn",
     meaning="sampled tokens are left out of the loss in a row that is otherwise trained",
     needs=("tokens", "response_mask"),
     splits=("rollout",),
@@ -103,8 +98,6 @@ def untrained_sampled(
 
 
 @population_flag(
-    "row_masked",
-    family="mask",
     severity="info",
     meaning="no token of the row is in the loss (masking overlong rows is a practice)",
     splits=("rollout",),
@@ -120,8 +113,6 @@ def row_masked(population: Population) -> Iterator[tuple[int, Flag]]:
 
 
 @population_flag(
-    "ends_unsampled",
-    family="mask",
     severity="info",
     meaning="the last token was not sampled: the rollout ended on a tool or user turn",
     needs=("tokens",),
@@ -141,9 +132,6 @@ def ends_unsampled(population: Population) -> Iterator[tuple[int, Flag]]:
 
 
 @row_flag(
-    "eos_untrained",
-    family="mask",
-    severity="warn",
     meaning="an assistant turn's end marker is left out of the loss while its body is trained, or the reverse",
     splits=("rollout",),
     needs=("tokens",),
@@ -180,8 +168,6 @@ def eos_untrained(row: TracedRow) -> Iterator[Flag]:
 
 
 @row_flag(
-    "mask_shifted",
-    family="mask",
     severity="error",
     meaning="the loss mask begins and ends one token off the markers in most assistant turns",
     splits=("rollout",),

@@ -21,9 +21,6 @@ _MEAN, _FEWEST = 1.05, 16
 
 
 @population_flag(
-    "stale",
-    family="policy",
-    severity="warn",
     meaning="sampled tokens are older than the trainer's off-policy limit",
     needs=("versions", "train_version", "stale.limit"),
     splits=("rollout",),
@@ -50,8 +47,6 @@ def stale(
 
 
 @population_flag(
-    "mixed_versions",
-    family="policy",
     severity="info",
     meaning="the policy version changes inside a sampled turn",
     needs=("versions",),
@@ -92,9 +87,6 @@ def mixed_versions(population: Population) -> Iterator[tuple[int, Flag]]:
 
 
 @population_flag(
-    "logprob_mismatch",
-    family="policy",
-    severity="warn",
     meaning="the row's mean exp(|prox - rollout logprob|) is too large at staleness 0",
     needs=("logprobs", "prox_logprobs"),
     splits=("rollout",),
@@ -178,10 +170,7 @@ def _mismatch_flag(
 
 
 @population_flag(
-    "nonfinite",
-    family="policy",
-    severity="error",
-    meaning="a sampled or trained token, or the row, has a NaN or an infinite value",
+    severity="error", meaning="a sampled or trained token, or the row, has a NaN or an infinite value"
 )
 def nonfinite(population: Population) -> Iterator[tuple[int, Flag]]:
     """NaN or inf in a float track at a sampled or loss token, or in a reward.
@@ -255,8 +244,6 @@ def _nonfinite_flag(batch: PackedBatch, row: int, where: Sequence[tuple[str, np.
 
 
 @population_flag(
-    "prefix_broken",
-    family="policy",
     severity="error",
     meaning="in row-per-call exports, the prompt of a call does not extend the call before it",
     needs=("extras",),
@@ -276,8 +263,6 @@ def prefix_broken(population: Population) -> Iterator[tuple[int, Flag]]:
 
 
 @population_flag(
-    "logprob_out_of_range",
-    family="policy",
     severity="error",
     meaning="rollout logprobs of sampled tokens are above 0, or all exactly 0: they are no logprobs",
     needs=("logprobs",),
@@ -313,11 +298,7 @@ def logprob_out_of_range(
 
 
 @population_flag(
-    "version_order",
-    family="policy",
-    severity="warn",
-    meaning="policy versions go back within a rollout, or are ahead of the trainer's",
-    needs=("versions",),
+    meaning="policy versions go back within a rollout, or are ahead of the trainer's", needs=("versions",)
 )
 def version_order(population: Population) -> Iterator[tuple[int, Flag]]:
     """A sampled token's version below that of an earlier one; on training rollouts also above the train version."""
@@ -339,7 +320,6 @@ def version_order(population: Population) -> Iterator[tuple[int, Flag]]:
 
 
 @population_flag(
-    "pad_attended",
     family="mask",
     severity="error",
     meaning="padding is attended to: the row begins or ends with padding tokens",

@@ -1,9 +1,9 @@
 """A flag of a rollout, an alert of a step, and the registry of flags: one entry a flag, one or two detectors an entry.
 
-A detector is a function registered by the flag's name; adding one is a new function in a family's file (or a
+A detector is a function of the flag's name; adding one is a new function in a family's file (or a
 file of the user's own) and its test. Its keyword-only arguments are the flag's thresholds:
 
-    @population_flag("very_short", family="text", severity="info", meaning="few sampled tokens")
+    @population_flag(severity="info", meaning="few sampled tokens")
     def very_short(
         population: Population, *, min_tokens: Annotated[int, "sampled tokens that are enough"] = 3
     ) -> Iterator[tuple[int, Flag]]: ...
@@ -132,8 +132,8 @@ class FlagSpec:
     Attributes:
         name: snake case.
         family: which file it belongs to.
-        severity: `error`, `warn` or `info`.
         meaning: one sentence: when it fires.
+        severity: `error`, `warn` or `info`.
         on_request: off until one of its thresholds is set, because of its cost.
         splits: the splits it makes sense on.
         explained_by: flags of the same row (of the same turn, where both name one) that are its cause.
@@ -146,8 +146,8 @@ class FlagSpec:
 
     name: str
     family: str
-    severity: Severity
     meaning: str
+    severity: Severity = "warn"
     on_request: bool = False
     splits: tuple[str, ...] = SPLITS
     explained_by: tuple[str, ...] = ()
@@ -178,11 +178,11 @@ REGISTRY: dict[str, FlagSpec] = {}
 
 
 def population_flag(
-    name: str,
+    name: str = "",
     *,
-    family: str,
-    severity: Severity,
     meaning: str,
+    family: str = "",
+    severity: Severity = "warn",
     needs: tuple[str, ...] = (),
     on_request: bool = False,
     splits: tuple[str, ...] = SPLITS,
@@ -191,36 +191,28 @@ def population_flag(
     given: str = "",
     follows: tuple[str, ...] = (),
 ) -> Callable[[PopulationDetector], PopulationDetector]:
-    """Registers a detector that sees all rows without their text.
+    """Registers a detector that sees all rows without their text; for the other arguments see `FlagSpec`.
 
     Args:
-        name: the flag's name, snake case.
-        family: `mask`, `text`, `policy`, `group`, or a word of the user's own.
-        severity: `error`, `warn` or `info`.
-        meaning: one sentence: when it fires.
+        name: the flag's name, snake case; the function's by default.
+        family: `mask`, `text`, `policy`, `group`, or a word of the user's own; the function's file by default.
         needs: inputs without which it is off.
-        on_request: off until one of its thresholds is set.
-        splits: the splits it makes sense on.
-        explained_by: flags of the same row that are its cause: it is nested under them.
-        of_group: it speaks of the group.
-        given: the column that it is computed from.
-        follows: columns that it is a plain consequence of, see `FlagSpec`.
 
     Raises:
         ConfigError: the name is taken.
     """
     spec = FlagSpec(
-        name, family, severity, meaning, on_request, splits, explained_by, of_group, given, follows
+        name, family, meaning, severity, on_request, splits, explained_by, of_group, given, follows
     )
     return _registers(spec, "population", needs)
 
 
 def row_flag(
-    name: str,
+    name: str = "",
     *,
-    family: str,
-    severity: Severity,
     meaning: str,
+    family: str = "",
+    severity: Severity = "warn",
     needs: tuple[str, ...] = (),
     on_request: bool = False,
     splits: tuple[str, ...] = SPLITS,
@@ -231,7 +223,7 @@ def row_flag(
 ) -> Callable[[RowDetector], RowDetector]:
     """Registers a detector that sees one decoded rollout; arguments as in `population_flag`."""
     spec = FlagSpec(
-        name, family, severity, meaning, on_request, splits, explained_by, of_group, given, follows
+        name, family, meaning, severity, on_request, splits, explained_by, of_group, given, follows
     )
     return _registers(spec, "row", needs)
 
@@ -332,17 +324,19 @@ def _registers(
     """Makes a decorator that registers a function as a detector of a flag."""
 
     def register(function: AnyDetector) -> AnyDetector:
+        own = spec.name or function.__name__
         parameters = _parameters_of(function)
         if any(parameter.name == ALERT_ABOVE for parameter in parameters):
             raise ConfigError(
-                f"flag {spec.name!r}: its detector has a parameter {ALERT_ABOVE!r}, which every flag has. "
+                f"flag {own!r}: its detector has a parameter {ALERT_ABOVE!r}, which every flag has. "
                 "Expected another name."
             )
-        known = REGISTRY.get(spec.name, spec)
+        family = spec.family or function.__module__.rpartition(".")[2]
+        known = REGISTRY.get(own) or replace(spec, name=own, family=family)
         if getattr(known, form) is not None:
-            raise ConfigError(f"flag {spec.name!r} is registered already. Expected a name of its own.")
+            raise ConfigError(f"flag {own!r} is registered already. Expected a name of its own.")
         changed: dict[str, Any] = {form: Detector(function, needs, parameters)}
-        REGISTRY[spec.name] = replace(known, **changed)
+        REGISTRY[own] = replace(known, **changed)
         return function
 
     return register

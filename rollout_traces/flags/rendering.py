@@ -32,9 +32,7 @@ _SPEAKERS = ("system", "user", "assistant", "tool")
 
 
 @row_flag(
-    "template_drift",
     family="policy",
-    severity="warn",
     meaning="the scaffolding between turns differs from what the chat template would write",
     needs=("tokens", "tokenizer"),
     explained_by=("sampled_foreign_turn", "prefix_broken"),
@@ -61,7 +59,6 @@ def template_drift(
 
 
 @row_flag(
-    "retokenized",
     family="policy",
     severity="info",
     meaning="encoding the decoded text again gives other tokens",
@@ -269,9 +266,7 @@ _PROBE = ({"role": "user", "content": "Zqq0qZ"},)
 
 
 @row_flag(
-    "sampled_foreign_turn",
     family="policy",
-    severity="warn",
     meaning="the policy wrote a turn of the system, a user or a tool itself",
     needs=("tokens",),
 )
@@ -297,9 +292,7 @@ def sampled_foreign_turn(
 
 
 @row_flag(
-    "header_drift",
     family="policy",
-    severity="warn",
     meaning="the white space after the assistant's header differs from the template's generation prompt",
     needs=("tokenizer",),
 )
@@ -330,9 +323,7 @@ def header_drift(row: TracedRow) -> Iterator[Flag]:
 
 
 @row_flag(
-    "bos_anomaly",
     family="policy",
-    severity="warn",
     meaning="the token that begins a text occurs twice at its start, or is missing where the template writes it",
     needs=("tokenizer",),
     explained_by=("pad_attended",),

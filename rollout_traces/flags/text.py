@@ -24,9 +24,6 @@ _ENDS_ALIKE = 3
 
 
 @population_flag(
-    "truncated",
-    family="text",
-    severity="warn",
     meaning="sampling stopped at the length limit",
     needs=("stop_reasons",),
     explained_by=("repetition", "loop"),
@@ -52,9 +49,6 @@ def truncated(population: Population) -> Iterator[tuple[int, Flag]]:
 
 
 @row_flag(
-    "no_end_marker",
-    family="text",
-    severity="warn",
     meaning="the last assistant turn has no end marker and no stop reason explains it",
     needs=("tokens",),
     explained_by=("truncated",),
@@ -97,9 +91,6 @@ def no_end_marker(
 
 
 @population_flag(
-    "repetition",
-    family="text",
-    severity="warn",
     meaning="a short period repeats itself over most of the last sampled tokens",
     needs=("tokens",),
     explained_by=("gibberish",),
@@ -123,13 +114,7 @@ def repetition(
         yield row, make_flag("repetition", text, start=loop.start - first, stop=loop.stop - first)
 
 
-@population_flag(
-    "empty_completion",
-    family="text",
-    severity="warn",
-    meaning="an assistant turn has no content",
-    explained_by=("truncated",),
-)
+@population_flag(meaning="an assistant turn has no content", explained_by=("truncated",))
 def empty_completion(population: Population) -> Iterator[tuple[int, Flag]]:
     """A sampled turn of nothing but the end marker, or no sampled token at all.
 
@@ -169,12 +154,7 @@ def empty_turn(row: TracedRow) -> Iterator[Flag]:
         yield make_flag("empty_completion", text, turn=index, start=sampled[0], stop=sampled[-1] + 1)
 
 
-@row_flag(
-    "gibberish",
-    family="text",
-    severity="warn",
-    meaning="an assistant turn holds broken characters, or words whose letters are of several scripts",
-)
+@row_flag(meaning="an assistant turn holds broken characters, or words whose letters are of several scripts")
 def gibberish(
     row: TracedRow,
     *,
@@ -205,13 +185,7 @@ def gibberish(
             yield _at_characters("gibberish", text, transcript, index, mixed)
 
 
-@row_flag(
-    "tool_call_unparsed",
-    family="text",
-    severity="warn",
-    meaning="tool-call markers without a call that can be parsed",
-    explained_by=("truncated",),
-)
+@row_flag(meaning="tool-call markers without a call that can be parsed", explained_by=("truncated",))
 def tool_call_unparsed(row: TracedRow) -> Iterator[Flag]:
     """Calls of assistant turns whose name or arguments could not be read."""
     for index, turn in row.written_turns():
@@ -226,9 +200,6 @@ def tool_call_unparsed(row: TracedRow) -> Iterator[Flag]:
 
 
 @row_flag(
-    "tool_error",
-    family="text",
-    severity="warn",
     meaning="a tool result says that the call failed",
     given="n_tool_errors",
     follows=("n_tool_errors", "error_signatures *"),
@@ -243,13 +214,7 @@ def tool_error(row: TracedRow) -> Iterator[Flag]:
             yield make_flag("tool_error", text, turn=index, start=turn.start, stop=turn.stop)
 
 
-@row_flag(
-    "thinking_unclosed",
-    family="text",
-    severity="warn",
-    meaning="thinking was opened and not closed",
-    explained_by=("truncated",),
-)
+@row_flag(meaning="thinking was opened and not closed", explained_by=("truncated",))
 def thinking_unclosed(row: TracedRow) -> Iterator[Flag]:
     """An opening marker of a thinking block without its closing marker in a sampled assistant turn."""
     for index, turn in row.written_turns():
@@ -298,9 +263,6 @@ def _at_characters(name: str, text: str, transcript: Transcript, index: int, whe
 
 
 @population_flag(
-    "loop",
-    family="text",
-    severity="warn",
     meaning="the policy writes the same stretch several times in a row, of any length, anywhere in the rollout",
     needs=("tokens",),
 )

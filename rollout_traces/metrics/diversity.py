@@ -22,7 +22,6 @@ PAIRWISE_ROLLOUTS = 64
 
 
 @family(
-    "diversity",
     reads="tokens",
     source="MaxEnt-GRPO, corrected",
     keys=(
@@ -141,7 +140,6 @@ def sorted_unique(codes: np.ndarray) -> np.ndarray:
 
 
 @family(
-    "compression",
     reads="tokens",
     source="Shaib et al. 2024",
     keys=(
@@ -164,7 +162,6 @@ def compression(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "unique_answers",
     reads="tokens",
     needs=("parsed_answers",),
     source="MaxEnt-GRPO",

@@ -60,10 +60,7 @@ def identical_completions(view: StepView) -> np.ndarray:
 
 
 @family(
-    "group_ties",
-    reads="ledger",
     needs=("reward", "group_ids"),
-    source="practice",
     keys=(
         Key("group/tie_share", "groups of two or more whose rewards are all equal", default=True),
         Key(
@@ -99,8 +96,6 @@ def group_ties(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "group_zero_advantage",
-    reads="ledger",
     needs=("advantage", "group_ids"),
     source="MaxEnt-GRPO and Telescope, kept apart from ties",
     keys=(Key("group/zero_advantage_share", "groups of two or more with max |A| <= 1e-8", default=True),),
@@ -117,10 +112,7 @@ def group_zero_advantage(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "group_spread",
-    reads="ledger",
     needs=("reward",),
-    source="practice",
     keys=(
         Key("group/reward_std_mean", "mean over groups of the population std of their rewards", default=True),
         Key("group/noise_amplified_share", "groups with 0 < std < 1 % of the reward range", default=True),
@@ -176,8 +168,6 @@ def mean_gini(key: str, view: StepView, values: np.ndarray) -> dict[str, float]:
 
 
 @family(
-    "group_lengths",
-    reads="ledger",
     needs=("n_sampled", "group_ids"),
     source="Telescope, corrected",
     keys=(
@@ -207,8 +197,6 @@ def group_lengths(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "group_ginis",
-    reads="ledger",
     source="Telescope, corrected",
     keys=(
         Key("group/reward_gini_mean", "on binary rewards: a pass rate of the solved groups in disguise"),
@@ -255,10 +243,7 @@ def _deviations(groups: GroupIndex, values: np.ndarray) -> np.ndarray:
 
 
 @family(
-    "group_correlations",
-    reads="ledger",
     needs=("reward", "group_ids"),
-    source="practice",
     keys=(
         Key(
             "group/reward_corr_length",
@@ -291,8 +276,6 @@ def group_correlations(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "pass_at_k",
-    reads="ledger",
     needs=("success",),
     source="Chen et al. 2021 (pass@k), Yao et al. 2024 (pass^k)",
     keys=(
@@ -326,8 +309,6 @@ def pass_at_k(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "group_scalars",
-    reads="ledger",
     needs=("group_scalars",),
     source="MaxEnt-GRPO",
     keys=(Key("group/<name>/{mean,std,min,max}", "one of the caller's own values of a group"),),

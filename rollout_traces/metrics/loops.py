@@ -103,9 +103,7 @@ def _longest_run(equal: np.ndarray) -> tuple[int, int]:
 
 
 @family(
-    "repetition",
     reads="tokens",
-    source="practice",
     keys=(
         Key("repetition_share", "rollouts of which a short period fills over half of the end", default=True),
     ),

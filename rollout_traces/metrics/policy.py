@@ -18,8 +18,6 @@ LAGS = 4
 
 
 @family(
-    "versions",
-    reads="ledger",
     needs=("version_min",),
     source="AReaL",
     keys=(
@@ -38,7 +36,6 @@ def versions(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "staleness",
     reads="tokens",
     needs=("versions", "train_version"),
     source="AReaL",
@@ -67,7 +64,6 @@ def staleness(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "entropy",
     reads="tokens",
     needs=("entropies",),
     source="MaxEnt-GRPO",
@@ -84,10 +80,8 @@ def entropy(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "nll_estimate",
     reads="tokens",
     needs=("logprobs",),
-    source="practice",
     keys=(Key("nll_estimate", "mean -rollout logprob, nats, of rollouts that came without entropies", True),),
 )
 def nll_estimate(view: StepView) -> dict[str, float]:
@@ -102,7 +96,6 @@ def nll_estimate(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "reference",
     reads="tokens",
     needs=("ref_logprobs", "prox_logprobs or logprobs"),
     source="Schulman's estimators",
@@ -130,7 +123,6 @@ _BOTH = ("logprobs", "prox_logprobs")
 
 
 @family(
-    "mismatch",
     reads="tokens",
     needs=_BOTH,
     source="AReno, practice",
@@ -155,10 +147,7 @@ def mismatch(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "mismatch_largest",
-    reads="ledger",
     needs=("mismatch_abs_max",),
-    source="practice",
     keys=(Key("mismatch/abs_max", "largest |d| of a sampled token, nats", default=True),),
 )
 def mismatch_largest(view: StepView) -> dict[str, float]:
@@ -167,10 +156,8 @@ def mismatch_largest(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "mismatch_by_staleness",
     reads="tokens",
     needs=(*_BOTH, "versions", "train_version"),
-    source="practice",
     keys=(
         Key(
             "mismatch/staleness_{0,1,2_plus}/<measure>",
@@ -190,10 +177,8 @@ def mismatch_by_staleness(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "identity_ratio",
     reads="tokens",
     needs=(*_BOTH, "versions", "train_version"),
-    source="practice",
     keys=(Key("identity/mean_ratio", "E[e^d] at staleness 0, which should be 1", default=True),),
 )
 def identity_ratio(view: StepView) -> dict[str, float]:
@@ -207,10 +192,8 @@ def identity_ratio(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "identity_entropy",
     reads="tokens",
     needs=("logprobs", "entropies", "versions", "train_version"),
-    source="practice",
     keys=(
         Key("identity/nll_minus_entropy", "E[-rollout logprob] less mean entropy at staleness 0, nats", True),
     ),
@@ -301,7 +284,6 @@ def effective_share(log_weights: np.ndarray) -> float:
 
 
 @family(
-    "mismatch_probabilities",
     reads="tokens",
     needs=_BOTH,
     source="verl",
@@ -333,7 +315,6 @@ def mismatch_probabilities(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "mismatch_sequences",
     reads="tokens",
     needs=_BOTH,
     source="practice, verl",
@@ -359,10 +340,8 @@ def mismatch_sequences(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "mismatch_by_probability",
     reads="tokens",
     needs=_BOTH,
-    source="practice",
     keys=(
         Key(
             "mismatch/probability_{0,1,2,3,4,5,6,7,8,9}/abs_mean",

@@ -83,10 +83,8 @@ def shared_length(sequences: Sequence[np.ndarray], start: int = 0) -> int:
 
 
 @family(
-    "prefixes",
     reads="tokens",
     needs=("extras",),
-    source="practice",
     keys=(
         Key("trajectory/prefix_broken_share", "trajectories of two calls or more with a broken prefix"),
         Key("trajectory/first_broken_call_mean", "number of the first call whose prefix is broken, from 2"),

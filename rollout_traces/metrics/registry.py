@@ -75,18 +75,24 @@ FAMILIES: dict[str, Family] = {}
 
 
 def family(
-    name: str, *, reads: Reads, source: str, keys: tuple[Key, ...], needs: tuple[str, ...] = ()
+    name: str = "",
+    *,
+    keys: tuple[Key, ...],
+    reads: Reads = "ledger",
+    source: str = "practice",
+    needs: tuple[str, ...] = (),
 ) -> Callable[[MetricFunction], MetricFunction]:
-    """Registers a function as a family of metrics.
+    """Registers a function as a family of metrics, of its own name unless one is given.
 
     Raises:
         ValueError: the name is taken.
     """
 
     def register(function: MetricFunction) -> MetricFunction:
-        if name in FAMILIES:
-            raise ValueError(f"metric family {name!r} is registered already. Expected a name of its own.")
-        FAMILIES[name] = Family(name, reads, needs, keys, source, function)
+        own = name or function.__name__
+        if own in FAMILIES:
+            raise ValueError(f"metric family {own!r} is registered already. Expected a name of its own.")
+        FAMILIES[own] = Family(own, reads, needs, keys, source, function)
         return function
 
     return register

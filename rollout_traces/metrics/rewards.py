@@ -29,8 +29,6 @@ _ALL = (*SPREAD, *(f"p{q:02d}" for q in QUANTILES))
 
 
 @family(
-    "reward",
-    reads="ledger",
     needs=("reward",),
     source="MaxEnt-GRPO, Telescope",
     keys=(
@@ -46,10 +44,7 @@ def reward(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "reward_failed",
-    reads="ledger",
     needs=("reward_status",),
-    source="practice",
     keys=(Key("reward/failed_share", "rollouts whose reward function timed out or raised", default=True),),
 )
 def reward_failed(view: StepView) -> dict[str, float]:
@@ -58,8 +53,6 @@ def reward_failed(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "reward_components",
-    reads="ledger",
     needs=("component",),
     source="MaxEnt-GRPO",
     keys=(
@@ -80,8 +73,6 @@ def reward_components(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "reward_component_share",
-    reads="ledger",
     needs=("component", "reward"),
     source="practice, in place of MaxEnt-GRPO's ratio of means",
     keys=(Key("reward/<component>/share", "its part in the within-group variance of the reward", True),),
@@ -142,8 +133,6 @@ def component_weights(
 
 
 @family(
-    "success",
-    reads="ledger",
     needs=("success",),
     source="AReno, corrected: declared for the run, not reward > 0",
     keys=(Key("success/mean", "rollouts that succeeded, among those where it is known", default=True),),
@@ -153,20 +142,13 @@ def success(view: StepView) -> dict[str, float]:
     return mean_of("success/mean", view.floats("success"))
 
 
-@family(
-    "format_share",
-    reads="ledger",
-    needs=("answered",),
-    source="practice",
-    keys=(Key("format_share", "rollouts with a parsed answer", default=True),),
-)
+@family(needs=("answered",), keys=(Key("format_share", "rollouts with a parsed answer", default=True),))
 def format_share(view: StepView) -> dict[str, float]:
     """rows with a parsed answer / rows where that is known."""
     return mean_of("format_share", view.floats("answered"))
 
 
 @family(
-    "advantage",
     reads="tokens",
     needs=("advantages",),
     source="AReno, Telescope",
@@ -182,8 +164,6 @@ def advantage(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "advantage_rows",
-    reads="ledger",
     needs=("advantage",),
     source="AReno, Telescope",
     keys=(Key("advantage/row_{mean,std,min,max}", "every rollout weighs the same"),),
@@ -194,8 +174,6 @@ def advantage_rows(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "solved_groups",
-    reads="ledger",
     needs=("success", "group_ids"),
     source="prime-rl",
     keys=(
@@ -218,8 +196,6 @@ def solved_groups(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "reward_standard_error",
-    reads="ledger",
     needs=("reward",),
     source="Miller 2024, clustered standard errors",
     keys=(
@@ -236,8 +212,6 @@ def reward_standard_error(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "success_standard_error",
-    reads="ledger",
     needs=("success",),
     source="Miller 2024, clustered standard errors",
     keys=(
@@ -268,8 +242,6 @@ def standard_error(name: str, view: StepView, values: np.ndarray) -> dict[str, f
 
 
 @family(
-    "majority_vote",
-    reads="ledger",
     needs=("answer", "success"),
     source="self-consistency (Wang et al. 2023)",
     keys=(Key("group/maj@all", "chance that the commonest answer of a group is right, mean over groups"),),
@@ -294,10 +266,7 @@ def majority_vote(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "length_by_success",
-    reads="ledger",
     needs=("success", "n_sampled"),
-    source="practice",
     keys=(
         Key(
             "tokens/completion_{solved,unsolved}/{mean,p50}",

@@ -17,8 +17,6 @@ MAX_REASONS = 12
 
 
 @family(
-    "tokens",
-    reads="ledger",
     needs=("n_sampled",),
     source="Telescope",
     keys=(
@@ -43,8 +41,6 @@ def tokens(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "completion_terminated",
-    reads="ledger",
     needs=("n_sampled", "stop_reason"),
     source="MaxEnt-GRPO",
     keys=(Key("completion/{mean,min,max}_terminated", "sampled tokens of rollouts that were not cut"),),
@@ -58,8 +54,6 @@ def completion_terminated(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "stop_reasons",
-    reads="ledger",
     needs=("stop_reason",),
     source="MaxEnt-GRPO's clipped fraction, Telescope's stop_reason_length_pct / 100",
     keys=(
@@ -76,8 +70,6 @@ def stop_reasons(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "turns",
-    reads="ledger",
     needs=("n_turns",),
     source="Telescope",
     keys=(
@@ -91,8 +83,6 @@ def turns(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "sample_metrics",
-    reads="ledger",
     needs=("sample",),
     source="Telescope",
     keys=(Key("sample/<name>/{mean,std,min,max}", "the trainer's own metric of a rollout"),),
@@ -109,8 +99,6 @@ def sample_metrics(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "counters",
-    reads="ledger",
     source="AReno",
     keys=(
         Key("count/samples", "rollouts handed over", default=True),
@@ -145,8 +133,6 @@ def counters(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "discarded",
-    reads="ledger",
     source="Telescope",
     keys=(
         Key("discarded/share", "rollouts that the trainer left out", default=True),
@@ -179,8 +165,6 @@ RANDOM = "_of_random"
 
 
 @family(
-    "tools",
-    reads="ledger",
     needs=("tool_use",),
     source="Telescope",
     keys=(
@@ -221,8 +205,6 @@ def tools(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "thinking",
-    reads="ledger",
     needs=("n_thinking",),
     source="Telescope",
     keys=(
@@ -264,7 +246,6 @@ def turn_key(turn: int) -> str:
 
 
 @family(
-    "by_turn",
     reads="tokens",
     source="Telescope",
     keys=(
@@ -291,8 +272,6 @@ def by_turn(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "tool_errors_by_turn",
-    reads="ledger",
     needs=("tool_use",),
     source="Telescope",
     keys=(

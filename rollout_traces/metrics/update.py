@@ -27,7 +27,6 @@ _RATIO = ("new_logprobs", "prox_logprobs")
 
 
 @family(
-    "loss_tokens",
     reads="tokens",
     source="AReaL, slime",
     keys=(
@@ -43,7 +42,6 @@ def loss_tokens(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "advantage_signs",
     reads="tokens",
     needs=("advantages",),
     source="verl",
@@ -55,7 +53,6 @@ def advantage_signs(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "advantage_covariance",
     reads="tokens",
     needs=("advantages", "prox_logprobs or logprobs"),
     source="Cui et al. 2025, the entropy mechanism",
@@ -76,7 +73,6 @@ def advantage_covariance(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "explained_variance",
     reads="tokens",
     needs=("values", "rewards or token_rewards"),
     source="PPO implementations",
@@ -113,7 +109,6 @@ def _to_the_end(values_N: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 @family(
-    "importance",
     reads="tokens",
     needs=_WEIGHTS,
     source="truncated importance sampling (Yao et al. 2025), verl",
@@ -137,7 +132,6 @@ def importance(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "importance_truncated",
     reads="tokens",
     needs=(*_WEIGHTS, "importance_cap"),
     source="truncated importance sampling (Yao et al. 2025)",
@@ -149,7 +143,6 @@ def importance_truncated(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "importance_masked",
     reads="tokens",
     needs=(*_WEIGHTS, "importance_band"),
     source="IcePop (Ling team 2025)",
@@ -163,7 +156,6 @@ def importance_masked(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "ppo_ratio",
     reads="tokens",
     needs=_RATIO,
     source="PPO",
@@ -175,7 +167,6 @@ def ppo_ratio(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "approx_kl",
     reads="tokens",
     needs=_RATIO,
     source="Schulman 2020, PPO implementations",
@@ -191,7 +182,6 @@ def approx_kl(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "sequence_ratio",
     reads="tokens",
     needs=_RATIO,
     source="GSPO (Zheng et al. 2025)",
@@ -207,7 +197,6 @@ def sequence_ratio(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "clip_share",
     reads="tokens",
     needs=(*_RATIO, "advantages", "clip_low", "clip_high"),
     source="PPO",
@@ -225,10 +214,7 @@ def clip_share(view: StepView) -> dict[str, float]:
 
 
 @family(
-    "update",
-    reads="ledger",
     needs=("update_share",),
-    source="practice",
     keys=(
         Key("update/top3_share", "part of the step's update that its three heaviest rollouts carry", True),
         Key("update/ess_rows", "effective number of rollouts behind the update", default=True),

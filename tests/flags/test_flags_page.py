@@ -95,7 +95,7 @@ from typing import Annotated
 from rollout_traces.flags import Flag, Population, make_flag, population_flag
 
 
-@population_flag("very_short", family="mine", severity="info", meaning="few sampled tokens")
+@population_flag(severity="info", meaning="few sampled tokens")
 def very_short(
     population: Population, *, min_tokens: Annotated[int, "sampled tokens that are enough"] = 3
 ) -> Iterator[tuple[int, Flag]]:
