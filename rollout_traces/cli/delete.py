@@ -61,13 +61,17 @@ def delete(
             "name what goes: a run, --split, --steps, --where, --prompt or --rollout; or else --older-than or"
             " --keep-gb."
         )
+    from rollout_traces.store.removal import plan_removal
+    from rollout_traces.worker.recovery import find_left
+
     store = options.From(project).open()
-    plan = (
-        _retention(store, older_than, keep_gb)
-        if retained
-        else _selection(store, run, split, steps, _condition(where, prompt, rollout))
-    )
-    spooled = _spooled(store, plan)
+    if retained:
+        plan = _retention(store, older_than, keep_gb)
+    else:
+        runs, splits = (None if one is None else [one] for one in (run, split))
+        condition = _condition(where, prompt, rollout)
+        plan = plan_removal(store, condition, runs, splits, options.parse_steps(steps))
+    spooled = [left for left in find_left(store.project) if left.manifest.run_id in plan.run_ids]
     _say(plan, spooled, yes, as_json)
     if plan.is_empty or not yes:
         return
@@ -87,20 +91,6 @@ def _condition(where: str, prompt: str | None, rollout: str | None) -> str:
     return " and ".join(parts)
 
 
-def _selection(
-    store: Store, run: str | None, split: str | None, steps: str | None, where: str
-) -> RemovalPlan:
-    from rollout_traces.store.removal import plan_removal
-
-    return plan_removal(
-        store,
-        where,
-        None if run is None else [run],
-        None if split is None else [split],
-        options.parse_steps(steps),
-    )
-
-
 def _retention(store: Store, older_than: str | None, keep_gb: float | None) -> RemovalPlan:
     from rollout_traces.store.removal import plan_retention
 
@@ -113,13 +103,6 @@ def _retention(store: Store, older_than: str | None, keep_gb: float | None) -> R
     if keep_gb is not None and not keep_gb >= 0:
         raise typer.BadParameter(f"--keep-gb {keep_gb}: expected 0 or more.")
     return plan_retention(store, age, None if keep_gb is None else int(keep_gb * GIGABYTE))
-
-
-def _spooled(store: Store, plan: RemovalPlan) -> list[Left]:
-    """Finds what waits in spools of the runs that something is deleted of."""
-    from rollout_traces.worker.recovery import find_left
-
-    return [left for left in find_left(store.project) if left.manifest.run_id in plan.run_ids]
 
 
 def _say(plan: RemovalPlan, spooled: list[Left], yes: bool, as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +12,6 @@ from rollout_traces.cli.printing import print_json, print_table
 
 if TYPE_CHECKING:
     from rollout_traces.analysis import Flip, Flips
-    from rollout_traces.store import Store
 
 
 def flips(
@@ -34,42 +33,21 @@ def flips(
     """
     from rollout_traces.analysis import Selection
     from rollout_traces.analysis import flips as match
+    from rollout_traces.store.step_metrics import matched_steps
 
     store = source.open()
     name = options.run_name(store, run)
-    there = _evaluated(store, name, split)
-    first, last = options.parse_steps(steps)
-    if against is not None:
-        other = store.run(against).name
-        both = sorted(set(there) & set(_evaluated(store, other, split)))
-        if not both:
-            raise typer.BadParameter(f"{name} and {other} share no step of {split}.")
-        step = last if last is not None else both[-1]
-        a = Selection(name, split, (step, step))
-        b = replace(a, run=other)
-    else:
-        first = first if first is not None else there[0]
-        last = last if last is not None else there[-1]
-        if first == last:
-            raise typer.BadParameter(
-                f"{split} has one step, {first}: name two steps, or another run with --against."
-            )
-        a, b = Selection(name, split, (first, first)), Selection(name, split, (last, last))
+    other = name if against is None else store.run(against).name
+    asked = options.parse_steps(steps)
+    first, second, here, there = matched_steps(store, name, other, split, *asked)
+    if steps is None and set(here).isdisjoint(there):
+        raise typer.BadParameter(f"{name} and {other} share no step of {split}.")
+    a, b = Selection(name, split, (first, first)), Selection(other, split, (second, second))
     found = match(store.table(), a, b, threshold=threshold)
     if as_json:
         print_json(asdict(found))
     else:
         print_flips(found, limit)
-
-
-def _evaluated(store: Store, run: str, split: str) -> list[int]:
-    steps = [info.step for info in store.steps(run, split)] if split in store.splits(run) else []
-    if not steps:
-        raise typer.BadParameter(
-            f"run {run} has no split {split}; it has {', '.join(store.splits(run)) or 'no rollouts'}. "
-            "Flips are between two evaluations: log them with split='eval-rollout', or name theirs with --split."
-        )
-    return steps
 
 
 def print_flips(found: Flips, limit: int) -> None:

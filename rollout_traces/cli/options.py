@@ -21,6 +21,7 @@ import typer
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.private_files import make_folder, replace_file
+from rollout_traces.model.text import step_range
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -239,17 +240,10 @@ def parse_steps(text: str | None) -> tuple[int | None, int | None]:
     Raises:
         typer.BadParameter: it is none of these.
     """
-    if text is None:
-        return None, None
-    first, colon, last = text.partition(":")
     try:
-        low = int(first) if first else None
-        high = (int(last) if last else None) if colon else low
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is no step or range; expected 12, 10:20, 10: or :20.") from None
-    if low is not None and high is not None and high < low:
-        raise typer.BadParameter(f"{text!r} ends before it begins; expected {high}:{low}.")
-    return low, high
+        return step_range(text or ":")
+    except StoreError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 MOST = 50

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from rollout_traces.errors import StoreError
 from rollout_traces.model.units import DAY, HOUR, MINUTE
 
 SAID = 300
@@ -83,6 +84,24 @@ def words(text: str) -> tuple[str, ...]:
 def listed(names: str) -> tuple[str, ...]:
     """Names with commas between, one by one."""
     return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
+def step_range(text: str) -> tuple[int | None, int | None]:
+    """`12`, `10:20`, `10:` or `:20` as first and last step, both included.
+
+    Raises:
+        StoreError: it is none of these, or ends before it begins.
+    """
+    first, colon, last = text.strip().partition(":")
+    try:
+        low = int(first) if first else None
+        high = (int(last) if last else None) if colon else low
+    except ValueError:
+        shown = repr(text[:BRIEF])
+        raise StoreError(f"steps: {shown} is no step or range; expected 12, 10:20, 10: or :20.") from None
+    if low is not None and high is not None and high < low:
+        raise StoreError(f"steps: {text[:BRIEF]!r} ends before it begins; expected {high}:{low}.")
+    return low, high
 
 
 def _spelled(char: str) -> str:

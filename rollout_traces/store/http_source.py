@@ -119,26 +119,20 @@ def _rows(answer: Any, address: str) -> list[tuple[Any, ...]]:
     Raises:
         StoreError: it is not built like one.
     """
-    columns = answer.get("columns") if isinstance(answer, Mapping) else None
-    rows = answer.get("rows") if isinstance(answer, Mapping) else None
-    if (
-        not isinstance(columns, list)
-        or not isinstance(rows, list)
-        or not all(isinstance(column, str) for column in columns)
+    given = answer if isinstance(answer, Mapping) else {}
+    columns, rows = given.get("columns"), given.get("rows")
+    if not (
+        isinstance(columns, list) and isinstance(rows, list) and all(isinstance(c, str) for c in columns)
     ):
         raise StoreError(f"{address}: query_project: expected columns and rows; seen {str(answer)[:SHOWN]}.")
     found = []
     for row in rows:
-        if not isinstance(row, Mapping) or not all(_is_value(row.get(column, ...)) for column in columns):
+        if not isinstance(row, Mapping) or not all(isinstance(row.get(c, ...), SqlValue) for c in columns):
             raise StoreError(
                 f"{address}: query_project: expected a row of {columns}; seen {str(row)[:SHOWN]}."
             )
         found.append(tuple(row[column] for column in columns))
     return found
-
-
-def _is_value(value: Any) -> bool:
-    return value is None or isinstance(value, (str, int, float))
 
 
 def _literal(value: SqlValue) -> str:
@@ -156,7 +150,9 @@ class _Api:
 
     def __init__(self, server_url: str | None, space: str | None) -> None:
         if space is not None:
-            self.address, token = _space_address(space), _hugging_face_token()
+            from huggingface_hub import get_token
+
+            self.address, token = _space_address(space), get_token()
         else:
             self.address = _server_address(server_url or "")
             token = next(iter(parse_qs(urlsplit(server_url or "").query).get("access_token", ())), None)
@@ -210,12 +206,6 @@ def _space_address(space: str) -> str:
     if not _SPACE.fullmatch(space):
         raise ConfigError(f"space: {space!r}, expected user/name.")
     return "https://" + space.lower().replace("/", "-").replace("_", "-").replace(".", "-") + ".hf.space"
-
-
-def _hugging_face_token() -> str | None:
-    from huggingface_hub import get_token
-
-    return get_token()
 
 
 TIMEOUT = 1.0 * MINUTE

@@ -189,14 +189,11 @@ def _labels(store: Store, going: Sequence[Ids]) -> dict[str, int]:
     entries = store.labels.now().entries
     if not entries:
         return {}
-    counts: Counter[str] = Counter()
-    for uid, trace_id in going:
-        counts.update({uid or trace_id or ""})
-    left: Counter[str] = Counter()
-    table = store.rollouts(columns=["uid", "id"]) if not counts.keys().isdisjoint(entries) else None
-    for uid, trace_id in () if table is None else zip(*(c.to_pylist() for c in table.columns), strict=True):
-        left.update({uid or trace_id or ""})
-    return {key: len(entries[key]) for key in sorted(counts) if key in entries and left[key] <= counts[key]}
+    counts = Counter(uid or trace_id or "" for uid, trace_id in going)
+    labelled = sorted(counts.keys() & entries.keys())
+    columns = store.rollouts(columns=["uid", "id"]).columns if labelled else ()
+    left = Counter(uid or i or "" for uid, i in zip(*(c.to_pylist() for c in columns), strict=True))
+    return {key: len(entries[key]) for key in labelled if left[key] <= counts[key]}
 
 
 def _refuse_rows_of_tables(wanted: Mapping[Place, Sequence[Ids]], whole_runs: Mapping[str, str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rollout_traces.errors import StoreError
 from rollout_traces.ledger.columns import NULL_INT, Ledger, any_known
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.store.asking import EVERYTHING, Steps
@@ -177,6 +178,45 @@ def _counts(store: Store, run: str, split: str, steps: Steps) -> dict[int, tuple
         counts.update(flags if isinstance(flags, list) else ())
         found[step] = (n_rows + 1, n_traced + bool(traced), counts)
     return found
+
+
+def steps_of(store: Store, run: str, split: str) -> list[int]:
+    """The steps at which a run logged a split.
+
+    Raises:
+        StoreError: there is none.
+    """
+    splits = store.splits(run)
+    steps = [info.step for info in store.steps(run, split)] if split in splits else []
+    if not steps:
+        raise StoreError(
+            f"run {run} has no split {split or 'eval-rollout'}; it has {', '.join(splits) or 'no rollouts'}. "
+            "Log evaluations with split='eval-rollout' and prompt keys, or name their split."
+        )
+    return steps
+
+
+def matched_steps(
+    store: Store, run: str, other: str, split: str, first: int | None, second: int | None
+) -> tuple[int, int, list[int], list[int]]:
+    """The steps at which two evaluations are matched, and all that both runs have.
+
+    Where none is named these are the first and the last of one run, and the last that two runs share.
+
+    Raises:
+        StoreError: there is no evaluation, or the same on both sides.
+    """
+    here, there = steps_of(store, run, split), steps_of(store, other, split)
+    both = sorted(set(here) & set(there))
+    if first is None:
+        first = here[0] if other == run else (both or here)[-1]
+    if second is None:
+        second = (both or there)[-1]
+    if other == run and first == second:
+        raise StoreError(
+            f"{split} has one evaluation chosen on both sides, step {first}. Choose two, or another run."
+        )
+    return first, second, here, there
 
 
 def switched_off(store: Store, what: What) -> Iterator[tuple[str, str, str | None]]:

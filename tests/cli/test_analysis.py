@@ -135,5 +135,5 @@ class TestOthers:
         assert "no eval" not in command("flips", "off", "--steps", "0:20").output
 
     def test_flips_without_an_evaluation(self, command):
-        output = " ".join(command("flips", "off", "--split", "nothing").output.split())
-        assert "has no split nothing; it has " in output and "split='eval-rollout'" in output
+        said = str(command("flips", "off", "--split", "nothing").exception)
+        assert "has no split nothing; it has " in said and "split='eval-rollout'" in said

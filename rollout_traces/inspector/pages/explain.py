@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rollout_traces.analysis import Explanation, Finding
+from rollout_traces.analysis import Explanation, Finding, Selection
 from rollout_traces.analysis import explain as explain_selections
 from rollout_traces.analysis.compare import Effect
 from rollout_traces.analysis.decompose import Decomposition
@@ -17,9 +17,10 @@ from rollout_traces.inspector.pages.figures import Number, QueriesAnswer, answer
 from rollout_traces.inspector.pages.incidents import run_diagnosed
 from rollout_traces.inspector.pages.run import ShownDiagnosis, shown_diagnosis
 from rollout_traces.inspector.workspace import SplitView, seen, taken
+from rollout_traces.model.text import step_range
+from rollout_traces.store.asking import Steps
 
 if TYPE_CHECKING:
-    from rollout_traces.analysis import Selection
     from rollout_traces.analysis.relations import Relations
 
 
@@ -179,7 +180,6 @@ BEFORE = 70
 """Steps before A and B that Explain looks at: those that tell how far steps differ, and B's ten."""
 MOST_OF_A_PART = 150_000
 """Rollouts above which the whole table is read."""
-Steps = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True)
@@ -267,26 +267,7 @@ def relations_of(view: SplitView, asked: Sides) -> Relations:
     return part if part.n_rows <= MOST_OF_A_PART else store.table()
 
 
-def step_range(text: str) -> Steps:
-    """`12`, `10:20`, `10:` or `:20` as first and last step, both included.
-
-    Raises:
-        StoreError: it is none of these, or ends before it begins.
-    """
-    first, colon, last = text.strip().partition(":")
-    try:
-        low = int(first) if first else None
-        high = (int(last) if last else None) if colon else low
-    except ValueError:
-        raise StoreError(f"steps: seen {seen(text)}, expected 12, 10:20, 10: or :20.") from None
-    if low is not None and high is not None and high < low:
-        raise StoreError(f"steps: seen {seen(text)}, which ends before it begins; expected {high}:{low}.")
-    return low, high
-
-
 def _selection(view: SplitView, run: str, split: str, steps: Steps, where: str) -> Selection:
-    from rollout_traces.analysis import Selection
-
     sql, params = view.store.sql_condition(where) if where else ("", ())
     plain = Selection(view.store.run(run).name, split, steps)
     return replace(plain, where=sql, params=params, label=f"{plain.name}, {where}") if where else plain

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rollout_traces.analysis import Flips, Selection, flips
 from rollout_traces.analysis.flip_grid import FlipGrid, flip_grid
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import QueriesAnswer, answered_all
-from rollout_traces.inspector.workspace import EvaluationView, FromRuns, InParts, SplitView
+from rollout_traces.inspector.workspace import EvaluationView, FromRuns, InParts
+from rollout_traces.store.step_metrics import matched_steps, steps_of
 
 MOST_PROMPTS = 400
 """Prompts of the list; all are counted."""
@@ -90,46 +90,17 @@ def grid(view: EvaluationView, other: str = "") -> GridAnswer:
     """
     runs = [view.store.run(name).name for name in (view.run, other) if name]
     for run in runs:
-        evaluated(view, run)
+        steps_of(view.store, run, view.split)
     key = ("grid", *runs, view.split)
     found = view.remembered(key, lambda: flip_grid(view.store.table(), runs, view.split))
     return GridAnswer(**vars(found))
 
 
-def evaluated(view: SplitView, run: str) -> Sequence[int]:
-    """The steps at which a run logged the split.
-
-    Raises:
-        StoreError: there is none.
-    """
-    splits = view.store.splits(run)
-    steps = [info.step for info in view.store.steps(run, view.split)] if view.split in splits else []
-    if not steps:
-        raise StoreError(
-            f"run {run} has no split {view.split or 'eval-rollout'}; it has {', '.join(splits) or 'no rollouts'}. "
-            "Log evaluations with split='eval-rollout' and prompt keys."
-        )
-    return steps
-
-
-def _matched(view: SplitView, asked: AskedEvaluations) -> tuple[Flips, TwoEvaluations]:
+def _matched(view: EvaluationView, asked: AskedEvaluations) -> tuple[Flips, TwoEvaluations]:
     run = view.store.run(view.run).name
     other = view.store.run(asked.other).name if asked.other else run
-    here, there = list(evaluated(view, run)), list(evaluated(view, other))
-    first, second = asked.first, asked.second
-    if other == run:
-        first = here[0] if first is None else first
-        second = there[-1] if second is None else second
-        if first == second:
-            raise StoreError(
-                f"{view.split} has one evaluation chosen on both sides, step {first}. Choose two, or another run."
-            )
-    else:
-        both = sorted(set(here) & set(there))
-        first = (both or here)[-1] if first is None else first
-        second = (both or there)[-1] if second is None else second
+    first, second, *steps = matched_steps(view.store, run, other, view.split, asked.first, asked.second)
     a, b = (Selection(name, view.split, (at, at)) for name, at in ((run, first), (other, second)))
-    found = view.remembered(
-        ("flips", run, other, view.split, first, second), lambda: flips(view.store.table(), a, b)
-    )
-    return found, TwoEvaluations(run, other, first, second, here, there)
+    key = ("flips", run, other, view.split, first, second)
+    found = view.remembered(key, lambda: flips(view.store.table(), a, b))
+    return found, TwoEvaluations(run, other, first, second, *steps)
