@@ -26,7 +26,7 @@ from rollout_traces.inspector.pages.prompts import prompt, prompt_list
 from rollout_traces.inspector.pages.runs import several_runs
 from rollout_traces.inspector.workspace import SplitView, Workspace
 from rollout_traces.store import QueryError
-from tests.inspector.conftest import Served, Visit
+from tests.inspector.conftest import Served, Visit, box_of
 from tests.inspector.told import told
 from tests.stories.causes import CAUSES
 from tests.stories.logged import log_story
@@ -244,6 +244,11 @@ class TestPages:
         expect(parts).to_contain_text("Mean reward")
         bars = parts.locator(".rt-part-bar i")
         assert bars.count() >= 2 and all(bar.get_attribute("style") for bar in bars.all())
+        name = parts.locator(".rt-part-name .rt-ellipsis").first
+        name.evaluate("node => { node.textContent = 'a_source_with_a_long_name'.repeat(6); }")
+        assert box_of(parts.locator(".rt-part-bar").first)["width"] >= 60, (
+            "a long name leaves room for the bars"
+        )
 
     def test_a_point_of_a_chart_is_explained_by_a_click(self, shown: Visit):
         shown.open(**PLACE, tab="run")

@@ -32,8 +32,17 @@ class TestTheTable:
         visit.open(tab="explore", project="demo", run="run-a", split="rollout")
         expect(rows(visit)).to_have_count(96)
         expect(visit.get("population")).to_contain_text("96 of 192 rollouts kept")
-        expect(visit.get("population")).to_contain_text("not the population")
+        expect(visit.get("population")).to_contain_text("are the kept ones, not all")
         visit.picture("explore")
+
+    def test_counts_what_is_listed(self, visit):
+        """Seen once: under all rows it said how many are kept, and where all were kept that shares mislead."""
+        visit.open(tab="explore", project="demo", run="run-a", split="rollout", rows="all", where="step = 2")
+        expect(visit.get("population").locator("b")).to_have_text("192 rollouts")
+        expect(visit.get("population")).to_contain_text("96 of them kept with their text · 32 rows match")
+        visit.open(tab="explore", project="agents", run="run-a", split="rollout")
+        expect(visit.get("population").locator("b")).to_have_text("30 of 30 rollouts kept")
+        expect(visit.get("population")).not_to_contain_text("not all")
 
     def test_the_button_of_a_columns_spread_can_be_seen(self, visit):
         visit.open(tab="explore", project="demo", run="run-a", split="rollout")

@@ -41,6 +41,11 @@ class TestGroup:
         expect(visit.get("first-action")).to_contain_text("best, #")
         expect(visit.get("phrases")).to_contain_text(re.compile(r"\d of \d winners, \d of \d losers"))
 
+    def test_of_equal_rewards_none_is_the_best(self, visit):
+        """Seen once: of a tied group it said that the best and the worst did the same."""
+        visit.open(tab="group", group=0, **PLACE)
+        expect(visit.get("first-action")).to_contain_text("none is the best")
+
     def test_groups_are_walked_and_opened_from_the_list(self, visit):
         visit.open(**PLACE)
         visit.page.locator("[data-group='1'] .rt-group-open").click()

@@ -158,6 +158,49 @@ class TestPage:
         shown.get("diagnosis-rollouts").first.click()
         page.wait_for_url(re.compile("tab=explore"))
 
+    def test_what_may_be_chance_is_folded(self, shown: Visit):
+        shown.open(project="story", run="healthy", split="rollout")
+        folded = shown.get("perhaps-chance")
+        folded.wait_for()
+        assert "1 more that may be chance" in folded.inner_text()
+        assert "perhaps by chance" not in shown.get("diagnoses").inner_text()
+        folded.locator("summary").click()
+        assert "perhaps by chance" in folded.get_by_test_id("diagnosis").inner_text()
+        folded.get_by_test_id("figures").click()
+        shown.get("query").first.wait_for()
+        assert "staleness_max" in folded.inner_text()
+
+    def test_what_is_there_since_the_first_step_has_no_step_to_explain(self, shown: Visit):
+        """Seen once: a link said "explain step 0", where there is nothing before to compare with."""
+        shown.open(project="story", run="healthy", split="rollout")
+        since_first = shown.get("diagnosis").first
+        since_first.wait_for()
+        assert "since step 0" in since_first.inner_text()
+        assert not since_first.get_by_test_id("diagnosis-explain").count()
+        assert shown.get("event").first.locator("button").all_inner_texts() == ["figures"]
+        shown.get("perhaps-chance").locator("summary").click()
+        assert shown.get("diagnosis-explain").all_inner_texts() == ["explain step 2"]
+
+    def test_the_verdict_says_how_much_of_it_is_over(self, shown: Visit):
+        """Seen once: "2 things wrong since step 18", one of which had ended at step 25."""
+        page = shown.page
+
+        def ended(route, request):
+            if "run_report" not in (request.post_data or ""):
+                return route.continue_()
+            answer = route.fetch()
+            text = answer.text()
+            assert text.count('"in_force":true')
+            return route.fulfill(response=answer, body=text.replace('"in_force":true', '"in_force":false', 1))
+
+        page.route("**/component_server/", ended)
+        try:
+            shown.open(project="story", run="off", split="rollout")
+            shown.get("run-verdict").wait_for()
+            assert f"1 thing wrong since step {AT}, over by now" in shown.get("run-verdict").inner_text()
+        finally:
+            page.unroute("**/component_server/")
+
     def test_explaining_leaves_what_was_unfolded_and_a_chart_its_focus(self, shown: Visit):
         page = shown.page
         shown.open(project="story", run="off", split="rollout")
@@ -170,7 +213,7 @@ class TestPage:
             "row => [row, row.closest('.rt-table-scroll')].map(e => e.getBoundingClientRect().bottom)"
             ".reduce((a, b) => a <= b)"
         )
-        folded.get_by_test_id("diagnosis-explain").first.click()
+        shown.get("diagnosis-explain").first.click()
         shown.get("findings").wait_for()
         assert folded.get_by_test_id("diagnosis").first.is_visible() and shown.get("query").count()
         shown.get("run-card").first.locator("svg").focus()

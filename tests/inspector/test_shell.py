@@ -80,6 +80,20 @@ class TestPagesAndProjects:
             assert visit.get(f"{name}-select").evaluate("node => node.scrollWidth <= node.clientWidth")
             assert box_of(visit.get(f"{name}-select"))["width"] > 60
 
+    def test_a_long_name_of_a_project_leaves_the_split_readable(self, visit):
+        """Seen once: beside a project of 77 signs the split was called `r…`, whichever project was chosen."""
+        visit.open(tab="rollouts", project="demo", run="run-a")
+        expect(visit.get("turn").first).to_be_visible()
+        lengthen = "node => { node.options[%s].text = 'long-name-'.repeat(8); }"
+        chosen = visit.get("project-select").evaluate("node => node.selectedIndex")
+        for at in (0 if chosen else 1, chosen):
+            visit.get("project-select").evaluate(lengthen % at)
+            assert box_of(visit.get("split-select"))["width"] >= 84
+        visit.open()
+        title = visit.get("project-card").first.locator("h2")
+        title.evaluate("node => { node.textContent = 'long_name_'.repeat(8); }")
+        assert title.evaluate("node => node.scrollWidth <= node.clientWidth")
+
     def test_the_answer_for_a_project_that_was_left_is_not_taken(self, visit):
         visit.open(tab="rollouts", project="demo", run="run-a", step=4)
         expect(visit.get("turn").first).to_be_visible()

@@ -31,10 +31,12 @@ export function grouped(flags) {
   return all.filter(entry => !byName.has(entry.cause)).flatMap(entry => [entry, ...children(entry.name)]);
 }
 
+export const USUAL = "common in this run";
+
 // Flags that are a property of the run, in one line; null where there is none.
 export function usualLine(usual) {
   if (!usual?.length) return null;
-  return `usual in this run, so not marked on rows: ${usual.map(each => `${each.name.replaceAll("_", " ")} ${Math.round(each.share * 100)} %`).join(", ")}`;
+  return `${USUAL} from its first steps, so not coloured on rows: ${usual.map(each => `${each.name.replaceAll("_", " ")} ${Math.round(each.share * 100)}\u00a0%`).join(", ")}`;
 }
 
 // Of n tokens 0, or 1 to 3 where a flag that has a place marks them: info, warn, error. What is usual in the run marks none. Null without marks.

@@ -3,6 +3,12 @@
 // A list of names, written as one text.
 export const words = text => text.trim().split(/\s+/);
 
+// A column in words; a name in quotes is left as it was logged.
+export const spoken = signal => signal.replace(/“[^”]*”|_/g, found => (found === "_" ? " " : found));
+
+// A sentence with figures: a number and its percent sign stay on one line.
+export const sentence = text => inert(text).replace(/(\d) %/g, "$1\u00a0%");
+
 const NAMES = {
   0x00ad: "SHY",
   0x061c: "ALM",

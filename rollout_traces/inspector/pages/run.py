@@ -74,6 +74,7 @@ class ShownDiagnosis:
 
     Attributes:
         in_force: whether it is there at the newest step.
+        is_sure: whether it is hardly chance.
         flips: of an evaluation that fell: its split and the two steps whose prompts to compare.
         chart: the level of its first series at each step, of the first diagnoses of what is wrong.
     """
@@ -88,6 +89,7 @@ class ShownDiagnosis:
     step: int | None
     last: int | None
     in_force: bool
+    is_sure: bool
     where: str | None
     advice: str | None
     flips: tuple[str, int, int] | None

@@ -2,13 +2,23 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { number, percent, seconds, signed } from "../../../rollout_traces/inspector/lib/format.js";
 import { duration } from "../../../rollout_traces/inspector/components/live/opened.js";
-import { firstWords, inert, showWhitespace } from "../../../rollout_traces/inspector/lib/text.js";
+import { firstWords, inert, sentence, showWhitespace, spoken } from "../../../rollout_traces/inspector/lib/text.js";
 import { aroundHits, expression, terms } from "../../../rollout_traces/inspector/lib/highlight.js";
 
 test("characters that act become marks", () => {
   assert.equal(inert("a\u202eb\u0000\u001b[31m\u200b\ufeff"), "a⟨RLO⟩b␀␛[31m⟨ZWSP⟩⟨BOM⟩");
   assert.equal(inert("tab\tline\nemoji 👨‍👩‍👧 ok"), "tab\tline\nemoji 👨‍👩‍👧 ok");
   assert.equal(inert("a\r\nb\rc"), "a\nb␍c");
+});
+
+test("a column is said in words, and a name that somebody gave as it was given", () => {
+  assert.equal(spoken("flags mask_leak"), "flags mask leak");
+  assert.equal(spoken("“train/grad_norm”"), "“train/grad_norm”");
+  assert.equal(spoken("mean_logprob on “a_b”"), "mean logprob on “a_b”");
+});
+
+test("a number and its percent sign stay on one line", () => {
+  assert.equal(sentence("rose from 0 % to 94 %\u202e"), "rose from 0\u00a0% to 94\u00a0%⟨RLO⟩");
 });
 
 test("tag characters spell out what they hide", () => {

@@ -257,7 +257,7 @@ def test_the_run_page_says_what_is_in_force_and_opens_its_rollouts(visit):
 @pytest.mark.browser
 def test_what_is_usual_is_said_over_the_list_and_on_health(visit):
     visit.open(tab="rollouts", project="demo", run="run-a")
-    expect(visit.get("population")).to_contain_text("usual in this run")
+    expect(visit.get("population")).to_contain_text("common in this run")
     visit.open(tab="health", project="demo", run="run-a")
     expect(visit.get("usual-flags")).to_contain_text("%")
 

@@ -172,7 +172,7 @@ function sideHead(answer, at) {
         h(
           "span.rt-faint#usual-flags",
           { title: "Properties of the run or of the group, not of this rollout" },
-          `usual: ${side.usual_flags.join(", ").replaceAll("_", " ")}`,
+          `of the run or its group: ${side.usual_flags.join(", ").replaceAll("_", " ")}`,
         ),
     ),
     h(
@@ -202,7 +202,7 @@ function deltaTable(answer) {
   const line = row =>
     h(
       "tr",
-      h("th.rt-ellipsis", { title: row.name }, row.name.replace("component/", "").replaceAll("_", " ")),
+      h("th", { title: row.name }, row.name.replace("component/", "").replaceAll("_", " ")),
       h("td", shown(row.a)),
       h("td", shown(row.b)),
       h(

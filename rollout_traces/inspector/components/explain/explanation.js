@@ -2,7 +2,7 @@
 
 import { ghost, h, svg } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
-import { inert } from "../../lib/text.js";
+import { inert, sentence } from "../../lib/text.js";
 import { queries } from "./queries.js";
 
 const PICTURE = { width: 300, height: 44 };
@@ -12,9 +12,21 @@ export function explanation(answer, doing) {
   return { head: head(answer), findings: findings(answer, doing), beside: beside(answer, doing) };
 }
 
-// The diagnoses that hold where one looks.
+// The diagnoses that hold where one looks; those that may be chance are folded.
 export function inForce(title, diagnoses) {
-  return [h("h3", title), diagnoses.map(each => h("p", { class: `rt-sev-${each.severity}` }, inert(each.sentence)))];
+  const line = each => h("p", { class: `rt-sev-${each.severity}` }, sentence(each.sentence));
+  const doubtful = diagnoses.filter(each => !each.is_sure);
+  return [
+    h("h3", title),
+    diagnoses.filter(each => each.is_sure).map(line),
+    doubtful.length
+      ? h(
+          "details#perhaps-chance",
+          h("summary", `${number(doubtful.length)} more that may be chance`),
+          doubtful.map(line),
+        )
+      : null,
+  ];
 }
 
 function head(answer) {
@@ -64,7 +76,7 @@ function finding(each, at, doing) {
   return h(
     "div.rt-finding#finding",
     { dataset: { column: each.column } },
-    h("p", inert(each.sentence)),
+    h("p", sentence(each.sentence)),
     h(
       "p.rt-faint",
       `effect ${signed(effect.effect)}, 95 % from ${signed(effect.low)} to ${signed(effect.high)}; p ${effect.p < 1e-4 ? effect.p.toExponential(0) : number(effect.p)}${effect.paired ? "; paired" : ""}; ${each.logged ? "steps" : "n"} ${number(each.n_a)} against ${number(each.n_b)}`,
@@ -150,18 +162,18 @@ function shares(each) {
 // The change of the mean reward, a bar a part.
 function parts(each, at, doing) {
   const rows = each.components.length
-    ? each.components.map(one => [one.component, one.part])
+    ? each.components.map(one => [one.component, "", one.part])
     : each.mixes.flatMap(one => [
-        [`${one.value ?? "unknown"}, mix`, one.mix],
-        [`${one.value ?? "unknown"}, within`, one.within],
+        [one.value ?? "unknown", ", mix", one.mix],
+        [one.value ?? "unknown", ", within", one.within],
       ]);
   if (rows.length < 2 || (!each.components.length && each.mixes.length < 2)) return null;
-  const top = Math.max(...rows.map(([, value]) => Math.abs(value)), 1e-12);
+  const top = Math.max(...rows.map(([, , value]) => Math.abs(value)), 1e-12);
   return h(
     "section#decomposition",
     h("h3", `Mean reward ${signed(each.change)}, by ${inert(each.column).replaceAll("_", " ")}`),
-    h.each("div.rt-change-parts", rows.slice(0, 12), ([name, value]) => [
-      h("span.rt-ellipsis", { title: name }, inert(name)),
+    h.each("div.rt-change-parts", rows.slice(0, 12), ([name, kind, value]) => [
+      h("span.rt-part-name", h("span.rt-ellipsis", { title: name }, inert(name)), kind),
       h(
         "span.rt-part-bar",
         h("i", {

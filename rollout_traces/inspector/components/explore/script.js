@@ -3,6 +3,7 @@
 import { button, ghost, h, notice, replace, segmented, svg } from "../../lib/dom.js";
 import { toRollout } from "../../lib/going.js";
 import { rewardColour } from "../../lib/colour.js";
+import { USUAL } from "../../lib/flags.js";
 import { number, percent, plural, shown } from "../../lib/format.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { isUsual, kept, mounted, onUsual, setPopulation } from "../../lib/pages.js";
@@ -160,16 +161,21 @@ function load(now, wanted, { quiet = false } = {}) {
 }
 
 function drawPopulation(answer, now) {
+  const found = now.where || now.text ? `${plural(answer.total, "row")} match` : null;
   setPopulation(
     "explore",
-    kept(
-      answer,
-      " over all steps",
-      now.where || now.text ? `${plural(answer.total, "row")} match` : null,
-      now.rows === "all"
-        ? "every row of the ledger"
-        : "these are kept rollouts alone: their shares are not the population’s",
-    ),
+    now.rows === "all" && answer.n_rows
+      ? [
+          h("b", plural(answer.n_rows, "rollout")),
+          ` over all steps, ${number(answer.n_traced)} of them kept with their text`,
+          found ? ` · ${found}` : "",
+        ]
+      : kept(
+          answer,
+          " over all steps",
+          found,
+          answer.n_traced < answer.n_rows ? "what is listed and counted here are the kept ones, not all" : null,
+        ),
   );
 }
 
@@ -192,7 +198,7 @@ function cell(name, value, step) {
         h(
           "span",
           name === "flags" && isUsual(tag, step)
-            ? { class: "rt-chip", title: "usual in this run", testid: "usual-flag" }
+            ? { class: "rt-chip", title: USUAL, testid: "usual-flag" }
             : { class: `rt-chip rt-chip-${data.severities[tag] || "plain"}` },
           inert(String(tag)).replaceAll("_", " "),
         ),
@@ -266,7 +272,11 @@ function drawTable(now) {
                 state.set({ hist: now.hist === name ? null : name });
               },
             },
-            "▮",
+            svg(
+              "svg",
+              { viewBox: "0 0 10 9", width: 10, height: 9, "aria-hidden": "true" },
+              [4, 9, 6].map((height, at) => svg("rect", { x: 3.5 * at, y: 9 - height, width: 3, height })),
+            ),
           ),
           h(
             "button",

@@ -191,7 +191,8 @@ function parting() {
   const kept = data.members.filter(member => member.id);
   if (kept.length < 2) return null;
   const [best, worst] = [kept[0], kept.at(-1)];
-  const difference = firstDifference(best, worst);
+  const isTied = best.values.reward !== null && best.values.reward === worst.values.reward;
+  const difference = isTied ? null : firstDifference(best, worst);
   const said = action =>
     action
       ? [h("b", inert(action.name)), " ", h("code", { dir: "auto" }, inert(action.text))]
@@ -201,7 +202,12 @@ function parting() {
     "First action in which best and worst differ",
     null,
     difference === null
-      ? h("p.rt-soft", "None: both did the same and said the same at the end.")
+      ? h(
+          "p.rt-soft",
+          isTied
+            ? "The kept samples have one reward: none is the best."
+            : "None: both did the same and said the same at the end.",
+        )
       : h(
           "dl.rt-differ",
           h("dt", `best, #${number(best.sample)}, action ${difference.at + 1}`),

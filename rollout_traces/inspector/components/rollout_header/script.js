@@ -3,7 +3,7 @@
 import { button, copyButton, ghost, h } from "../../lib/dom.js";
 import { number, percent, plural, seconds, shown, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
-import { grouped } from "../../lib/flags.js";
+import { USUAL, grouped } from "../../lib/flags.js";
 import { keep, recalled } from "../../lib/kept.js";
 import { inert, words } from "../../lib/text.js";
 
@@ -316,7 +316,7 @@ function flagLine(entry, show) {
     },
     h("b", entry.name.replaceAll("_", " "), count > 1 ? ` \u00d7${number(count)}` : ""),
     h("span.rt-ellipsis", inert(entry.message)),
-    entry.usual ? h("span.rt-strip-where.rt-nowrap", "usual in this run") : null,
+    entry.usual ? h("span.rt-strip-where.rt-nowrap", USUAL) : null,
     turns.length > 0 &&
       h(
         "span.rt-strip-where.rt-nowrap",

@@ -236,9 +236,9 @@ function population(data) {
       data,
       data.scope === "all" ? " over all steps" : ` at step ${number(data.step)}`,
       data.note,
-      usualLine(data.usual),
       where || text ? `${number(data.n_matched)} match` : null,
     ),
+    data.usual?.length ? ` · ${usualLine(data.usual)}` : "",
   );
 }
 

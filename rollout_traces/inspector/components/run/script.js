@@ -8,7 +8,7 @@ import { mounted, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import { inFile, isStatic, shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
-import { inert } from "../../lib/text.js";
+import { inert, sentence } from "../../lib/text.js";
 import { axisPicker, isLog, logButton } from "../charts/axis_controls.js";
 import { differences } from "../runs/script.js";
 import { lineChart } from "../charts/series_chart.js";
@@ -20,7 +20,7 @@ import { actions } from "../explain/script.js";
 const AGAIN_AFTER = 20000;
 const SHOWN = 10; // diagnoses that are unfolded
 const MARKED = 3; // diagnoses whose first step is marked on the charts
-const STRIP = { left: 8, right: 8, row: 20 };
+const STRIP = { left: 8, right: 8, row: 22 };
 
 let call;
 let root;
@@ -180,7 +180,7 @@ function verdict() {
     { class: `rt-run-verdict ${severity && `rt-sev-${severity}`}` },
     h("i"),
     text,
-    since === null ? null : ` since step ${number(since)}`,
+    since === null ? null : ` since step ${number(since)}${lasting(severity)}`,
     h(
       "span",
       `${plural(data.n_steps, "step")}, ${plural(data.n_rows, "rollout")}${data.unobserved.length ? `, ${data.unobserved.length} unobserved below` : ""}`,
@@ -192,39 +192,61 @@ function verdict() {
   );
 }
 
-// What is wrong is unfolded; where nothing is, all that there is to know.
+// How many of what is wrong are there at the newest step, where that is not all of them.
+function lasting(severity) {
+  const wrong = data.diagnoses.filter(each => each.severity === severity);
+  const nNow = wrong.filter(each => each.in_force).length;
+  if (nNow === wrong.length) return "";
+  return nNow ? `, ${number(nNow)} of them still` : ", over by now";
+}
+
+// What is wrong is unfolded; where nothing is, what there is to know. What may be chance is folded.
 function diagnoses() {
-  const found = data.diagnoses;
+  const found = data.diagnoses.map((each, at) => ({ ...each, at }));
   if (!found.length) return null;
-  const nWrong = found.filter(each => each.severity !== "info").length;
-  const nShown = Math.min(nWrong || found.length, SHOWN);
+  const wrong = found.filter(each => each.severity !== "info");
+  const sure = found.filter(each => each.severity === "info" && each.is_sure);
+  const doubtful = found.filter(each => each.severity === "info" && !each.is_sure);
+  const shown = (wrong.length ? wrong : sure).slice(0, SHOWN);
+  const more = [...wrong, ...sure].filter(each => !shown.includes(each));
+  const folded = (testid, listed, words) =>
+    listed.length > 0 &&
+    h(
+      "details",
+      { "data-testid": testid },
+      h("summary", `${number(listed.length)}${shown.length ? " more" : ""}${words}`),
+      listed.map(diagnosis),
+    );
   return h(
     "section.rt-run-block#diagnoses",
-    found.slice(0, nShown).map(diagnosis),
-    found.length > nShown &&
-      h(
-        "details#diagnoses-folded",
-        h(
-          "summary",
-          nShown < nWrong ? `${number(found.length - nShown)} more` : `${number(found.length - nShown)} more to know`,
-        ),
-        found.slice(nShown).map((each, at) => diagnosis(each, at + nShown)),
-      ),
+    shown.map(diagnosis),
+    folded("diagnoses-folded", more, shown.length < wrong.length ? "" : " to know"),
+    folded("perhaps-chance", doubtful, " that may be chance"),
   );
 }
 
-function diagnosis(each, at) {
+// Before the first step there is nothing to compare with.
+const hasBefore = step => step !== null && step > data.steps[0];
+
+function diagnosis(each) {
   const slot = h("div.rt-run-query");
   return h(
     "div.rt-diagnosis#diagnosis",
     { dataset: { series: (each.series || [])[0] || each.name } },
     h("b", { class: `rt-sev-${each.severity}` }, each.severity),
-    h("p", inert(each.sentence)),
-    h("span.rt-run-tier", each.in_force && each.severity !== "info" ? h("b#in-force", "in force · ") : null, each.tier),
+    h(
+      "p",
+      h(
+        "span.rt-run-tier",
+        each.in_force && each.severity !== "info" ? h("b#in-force", "in force · ") : null,
+        each.tier,
+      ),
+      sentence(each.sentence),
+    ),
     h(
       "div.rt-run-more",
       each.advice ? h("span.rt-soft", each.advice) : null,
-      each.step !== null &&
+      hasBefore(each.step) &&
         ghost(`explain step ${number(each.step)}`, () => ask(each.step), { testid: "diagnosis-explain" }),
       each.flips &&
         !isStatic() &&
@@ -241,14 +263,14 @@ function diagnosis(each, at) {
           { testid: "diagnosis-flips" },
         ),
       rolloutsButton(each.where, "diagnosis-rollouts"),
-      queries(slot, () => call("diagnosis_figures", { ...state.placeOf(state.get()), diagnosis: at }), each.step),
+      queries(slot, () => call("diagnosis_figures", { ...state.placeOf(state.get()), diagnosis: each.at }), each.step),
     ),
     slot,
-    each.chart && h("div.rt-diagnosis-chart", { dataset: { at } }),
+    each.chart && h("div.rt-diagnosis-chart", { dataset: { at: each.at } }),
     each.consequences.length > 0 &&
       h(
         "ul",
-        each.consequences.slice(0, 6).map(one => h("li", inert(one.sentence))),
+        each.consequences.slice(0, 6).map(one => h("li", sentence(one.sentence))),
         each.consequences.length > 6 && h("li", `and ${each.consequences.length - 6} more`),
       ),
   );
@@ -257,7 +279,7 @@ function diagnosis(each, at) {
 // Diagnoses as bars over the steps, first seen and change points as marks under them.
 function strip(wide, step) {
   const [first, last] = data.steps;
-  const heads = data.diagnoses.filter(each => each.step !== null).slice(0, 8);
+  const heads = data.diagnoses.filter(each => each.step !== null && each.is_sure).slice(0, 8);
   if (!heads.length && !data.events.length) return null;
   const height = STRIP.row * (heads.length + 1) + 18;
   const x = at => STRIP.left + (last > first ? (at - first) / (last - first) : 0.5) * (wide - STRIP.left - STRIP.right);
@@ -275,7 +297,7 @@ function strip(wide, step) {
       {
         class: `rt-mark rt-bar-${each.severity}`,
         x: start,
-        y: i * STRIP.row + 13,
+        y: i * STRIP.row + 14,
         width: Math.max(x(each.last ?? last) - start, 3),
         height: 4,
         rx: 2,
@@ -322,6 +344,8 @@ function strip(wide, step) {
 }
 
 function leadsTo(mark, step) {
+  if (!hasBefore(step)) return;
+  mark.classList.add("rt-leads");
   mark.setAttribute("tabindex", "0");
   mark.setAttribute("role", "button");
   mark.addEventListener("click", () => ask(step));
@@ -386,10 +410,10 @@ function eventLine(event, at) {
     h(
       "div.rt-event",
       h(
-        "button.rt-event-step",
-        { onclick: () => ask(event.step) },
+        hasBefore(event.step) ? "button.rt-event-step" : "div",
+        hasBefore(event.step) ? { onclick: () => ask(event.step) } : {},
         h("b", `step ${number(event.step)} `),
-        inert(event.sentence),
+        sentence(event.sentence),
       ),
       event.kind !== "config" &&
         queries(slot, () => call("diagnosis_figures", { ...state.placeOf(state.get()), event: at }), event.step),

@@ -1,6 +1,7 @@
 // The list on the left: groups of a step with their reward spread, or a flat list in another order.
 
 import { button, h, replace } from "../../lib/dom.js";
+import { USUAL } from "../../lib/flags.js";
 import { compact, number, plural, shown as shownValue, signed } from "../../lib/format.js";
 import { aroundHits } from "../../lib/highlight.js";
 import { rewardColour } from "../../lib/colour.js";
@@ -48,7 +49,7 @@ function usualChip(flags) {
   if (!flags.length) return null;
   return h(
     "span.rt-chip.rt-flag-chip#usual-chip",
-    { title: `usual in this run: ${flags.join(", ").replaceAll("_", " ")}` },
+    { title: `${USUAL}: ${flags.join(", ").replaceAll("_", " ")}` },
     flags[0].replaceAll("_", " "),
     flags.length > 1 ? ` +${flags.length - 1}` : "",
   );
