@@ -23,6 +23,9 @@ from rollout_traces.model.packed_batch import ASSUMED_MASK, PackedBatch
 from rollout_traces.model.transcript import Transcript, Turn
 from rollout_traces.settings.run_settings import RunSettings
 
+RowFlags = Iterator[tuple[int, Flag]]
+"""Flags, each with its row."""
+
 
 @dataclass(frozen=True, eq=False)
 class Runs:

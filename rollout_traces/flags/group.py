@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
 
-from rollout_traces.flags.detect import Population
+from rollout_traces.flags.detect import Population, RowFlags
 from rollout_traces.flags.registry import Flag, make_flag, population_flag
 from rollout_traces.ledger.groups import known_rewards
 from rollout_traces.metrics.diversity import FIRST_TOKENS, PAIRWISE_ROLLOUTS
@@ -25,7 +24,7 @@ _NAMED = 4
     needs=("group_ids",),
     splits=("rollout",),
 )
-def group_prompt_mismatch(population: Population) -> Iterator[tuple[int, Flag]]:
+def group_prompt_mismatch(population: Population) -> RowFlags:
     """Different prompt keys inside a group.
 
     Where the trainer gives no keys, the tokens before the first sampled one are compared; a prompt that goes on
@@ -59,7 +58,7 @@ def group_prompt_mismatch(population: Population) -> Iterator[tuple[int, Flag]]:
     of_group=True,
     given="reward",
 )
-def tied_group(population: Population) -> Iterator[tuple[int, Flag]]:
+def tied_group(population: Population) -> RowFlags:
     """Groups that the metric `group/tie_share` counts, with the first cause that holds."""
     view = _view(population).episodes
     causes = tie_causes(view)
@@ -76,7 +75,7 @@ def tied_group(population: Population) -> Iterator[tuple[int, Flag]]:
     of_group=True,
     given="reward",
 )
-def noise_amplified_group(population: Population) -> Iterator[tuple[int, Flag]]:
+def noise_amplified_group(population: Population) -> RowFlags:
     """Groups that the metric `group/noise_amplified_share` counts: 0 < std < 1 % of the reward range.
 
     The range is the declared one, else what the step spans.
@@ -108,7 +107,7 @@ def reward_outlier(
     *,
     deviations: Annotated[float, "median absolute deviations from the median"] = 5.0,
     min_rollouts: Annotated[int, "rollouts that a group needs"] = 8,
-) -> Iterator[tuple[int, Flag]]:
+) -> RowFlags:
     """|reward - median| > 5 x median |reward - median|; rewards are continuous when over half are different."""
     rewards_B = known_rewards(population.ledger)
     for group in population.groups:
@@ -137,7 +136,7 @@ def duplicate_completions(
     distance: Annotated[float, "Jaccard distance of token bigrams that counts as nearly equal"] = 0.05,
     min_tokens: Annotated[int, "sampled tokens below which a completion is too short to tell"] = 16,
     tokens: Annotated[int, "first sampled tokens that are compared"] = FIRST_TOKENS,
-) -> Iterator[tuple[int, Flag]]:
+) -> RowFlags:
     """Jaccard distance 1 - |A and B| / |A or B| of the sets of token bigrams of the first 512 sampled tokens.
 
     Bigrams, because small vocabularies (digits, moves) share their token sets without being equal. In groups
@@ -182,7 +181,7 @@ def dominates_update(
     *,
     share: Annotated[float, "of the update, above which it fires"] = 0.1,
     times: Annotated[float, "its equal part that a row must carry as well"] = 5.0,
-) -> Iterator[tuple[int, Flag]]:
+) -> RowFlags:
     """update_share > 0.1, and more than five times what each trained row would carry if all carried the same."""
     shares = population.ledger.get("update_share")
     n = int((np.isfinite(shares) & (population.ledger.get("trained") == 1)).sum())
@@ -197,9 +196,7 @@ def _view(population: Population) -> StepView:
     )
 
 
-def _on_the_group(
-    population: Population, view: StepView, rows: np.ndarray, flag: Flag
-) -> Iterator[tuple[int, Flag]]:
+def _on_the_group(population: Population, view: StepView, rows: np.ndarray, flag: Flag) -> RowFlags:
     """A group's flag on all of its rows, of which `rows` of the view stand for one episode each."""
     group = view.ledger.get("group")[rows[0]]
     for row in np.flatnonzero(population.ledger.get("group") == group).tolist():

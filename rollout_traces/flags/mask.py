@@ -8,7 +8,7 @@ from typing import Annotated
 
 import numpy as np
 
-from rollout_traces.flags.detect import Population, Runs, TracedRow
+from rollout_traces.flags.detect import Population, RowFlags, Runs, TracedRow
 from rollout_traces.flags.registry import Flag, also_on_rows, counted, make_flag, population_flag, row_flag
 from rollout_traces.model.transcript import Transcript, Turn
 
@@ -23,7 +23,7 @@ _NOT_SAMPLED_ROLES = ("system", "user", "tool")
     needs=("tokens", "response_mask"),
     splits=("rollout",),
 )
-def mask_leak(population: Population) -> Iterator[tuple[int, Flag]]:
+def mask_leak(population: Population) -> RowFlags:
     """Loss mask 1 where the response mask is 0 or the version -1.
 
     A row whose versions are all -1 has unknown versions, not unsampled tokens: parts of a hand-over may
@@ -83,7 +83,7 @@ def mask_leak_in_turns(row: TracedRow) -> Iterator[Flag]:
 )
 def untrained_sampled(
     population: Population, *, min_tokens: Annotated[int, "tokens of a row from which it fires"] = 1
-) -> Iterator[tuple[int, Flag]]:
+) -> RowFlags:
     """Response mask 1 and loss mask 0, in rows with some loss mask 1."""
     batch = population.batch
     left_out = batch.response_mask & ~batch.loss_mask
@@ -103,7 +103,7 @@ def untrained_sampled(
     splits=("rollout",),
     needs=("tokens",),
 )
-def row_masked(population: Population) -> Iterator[tuple[int, Flag]]:
+def row_masked(population: Population) -> RowFlags:
     """Loss mask 0 throughout a row that has tokens."""
     lengths = population.batch.lengths
     masked = (lengths > 0) & (population.batch.loss_counts == 0)
@@ -118,7 +118,7 @@ def row_masked(population: Population) -> Iterator[tuple[int, Flag]]:
     needs=("tokens",),
     explained_by=("mask_shifted",),
 )
-def ends_unsampled(population: Population) -> Iterator[tuple[int, Flag]]:
+def ends_unsampled(population: Population) -> RowFlags:
     """Response mask 0 at the last token of a row that has sampled tokens."""
     batch, segments = population.batch, population.sampled.segments
     rows = segments.filled.nonzero()[0]
@@ -271,7 +271,7 @@ def _shift(turn: Turn, marker_stop: int | None, loss: tuple[int, int] | None) ->
     return 0
 
 
-def _one_flag_a_row(name: str, runs: Runs, what: str) -> Iterator[tuple[int, Flag]]:
+def _one_flag_a_row(name: str, runs: Runs, what: str) -> RowFlags:
     """One flag a row, with the row's token and run counts and its first run's range."""
     rows, first = runs.first_of_rows()
     n_tokens = np.bincount(runs.rows, weights=runs.lengths, minlength=1)

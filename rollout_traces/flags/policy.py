@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from rollout_traces.flags.detect import Population, Runs, TracedRow
+from rollout_traces.flags.detect import Population, RowFlags, Runs, TracedRow
 from rollout_traces.flags.registry import Flag, also_on_rows, counted, make_flag, population_flag
 from rollout_traces.ledger.groups import reward_failed
 from rollout_traces.ledger.tokens import LOG_RATIO_LIMIT, log_ratio
@@ -30,7 +30,7 @@ _MEAN, _FEWEST = 1.05, 16
 )
 def stale(
     population: Population, *, limit: Annotated[int | None, "versions a token may lag; off until set"] = None
-) -> Iterator[tuple[int, Flag]]:
+) -> RowFlags:
     """train_version - version > limit on sampled tokens."""
     batch = population.batch
     versions = batch.tracks["versions"]
@@ -54,7 +54,7 @@ def stale(
     given="staleness_max",
     follows=("staleness_max",),
 )
-def mixed_versions(population: Population) -> Iterator[tuple[int, Flag]]:
+def mixed_versions(population: Population) -> RowFlags:
     """Neighbouring sampled tokens of one turn with different versions."""
     seen = population.sampled.track("versions")
     if seen is None or not len(seen) or seen.min() == seen.max():
@@ -99,7 +99,7 @@ def logprob_mismatch(
     *,
     mean_above: Annotated[float, "mean exp(|d|) from which it fires"] = _MEAN,
     min_tokens: Annotated[int, "sampled tokens at staleness 0 that a row needs"] = _FEWEST,
-) -> Iterator[tuple[int, Flag]]:
+) -> RowFlags:
     """Mean of e^|d| over the row's sampled tokens, d = prox minus rollout logprob clamped to +-20.
 
     Tokens of another staleness are left out; where staleness is unknown all tokens count.
@@ -172,7 +172,7 @@ def _mismatch_flag(
 @population_flag(
     severity="error", meaning="a sampled or trained token, or the row, has a NaN or an infinite value"
 )
-def nonfinite(population: Population) -> Iterator[tuple[int, Flag]]:
+def nonfinite(population: Population) -> RowFlags:
     """NaN or inf in a float track at a sampled or loss token, or in a reward.
 
     What a row came without was not given (`PackedBatch.not_given`); components and sample metrics may be NaN
@@ -248,7 +248,7 @@ def _nonfinite_flag(batch: PackedBatch, row: int, where: Sequence[tuple[str, np.
     meaning="in row-per-call exports, the prompt of a call does not extend the call before it",
     needs=("extras",),
 )
-def prefix_broken(population: Population) -> Iterator[tuple[int, Flag]]:
+def prefix_broken(population: Population) -> RowFlags:
     """Rows of one trajectory whose prompt does not begin with all tokens of the row before, see `trajectories`."""
     batch = population.batch
     for rows in trajectories(batch, population.ledger.get("group")):
@@ -272,7 +272,7 @@ def logprob_out_of_range(
     *,
     above: Annotated[float, "nats above 0 that rounding may explain"] = 0.01,
     min_tokens: Annotated[int, "sampled tokens from which all of them being 0 is no accident"] = 32,
-) -> Iterator[tuple[int, Flag]]:
+) -> RowFlags:
     """Rollout logprob > 0.01 at a sampled token; on training rollouts also 0 at every one of 32 or more.
 
     An evaluation may be greedy, of which some engines log a logprob of 0.
@@ -300,7 +300,7 @@ def logprob_out_of_range(
 @population_flag(
     meaning="policy versions go back within a rollout, or are ahead of the trainer's", needs=("versions",)
 )
-def version_order(population: Population) -> Iterator[tuple[int, Flag]]:
+def version_order(population: Population) -> RowFlags:
     """A sampled token's version below that of an earlier one; on training rollouts also above the train version."""
     batch, sampled = population.batch, population.sampled
     versions = sampled.track("versions")
@@ -327,7 +327,7 @@ def version_order(population: Population) -> Iterator[tuple[int, Flag]]:
 )
 def pad_attended(
     population: Population, *, min_tokens: Annotated[int, "padding tokens at an edge from which it fires"] = 2
-) -> Iterator[tuple[int, Flag]]:
+) -> RowFlags:
     """Two padding tokens or more at the start or the end of a row; a single one may be what ends or begins a text."""
     batch = population.batch
     runs = Runs.of(batch.input_ids == batch.pad_id, batch.offsets)

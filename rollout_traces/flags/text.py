@@ -12,7 +12,7 @@ import numpy as np
 
 from rollout_traces.decode.grammars import THINKING_UNCLOSED, UNPARSED
 from rollout_traces.decode.grammars.parse import FAMILIES
-from rollout_traces.flags.detect import Population, TracedRow
+from rollout_traces.flags.detect import Population, RowFlags, TracedRow
 from rollout_traces.flags.registry import Flag, also_on_rows, counted, make_flag, population_flag, row_flag
 from rollout_traces.ledger.text_facts import tool_failed
 from rollout_traces.metrics.loops import FILLED, LONGEST_PERIOD, WINDOW, Loop, longest_loops, repetitions
@@ -30,7 +30,7 @@ _ENDS_ALIKE = 3
     given="stop_reason",
     follows=("stop_reason length",),
 )
-def truncated(population: Population) -> Iterator[tuple[int, Flag]]:
+def truncated(population: Population) -> RowFlags:
     """Stop reason `length`, whatever the markers say."""
     cut = np.flatnonzero(population.ledger.get("stop_reason") == "length").tolist()
     if not cut:
@@ -101,7 +101,7 @@ def repetition(
     max_period: Annotated[int, "longest period looked for, tokens"] = LONGEST_PERIOD,
     window: Annotated[int, "last sampled tokens looked at"] = WINDOW,
     share: Annotated[float, "of the window that must repeat"] = FILLED,
-) -> Iterator[tuple[int, Flag]]:
+) -> RowFlags:
     """The rollouts that the metric `repetition_share` counts, with the loop of their shortest period."""
     loops = repetitions(population.sampled, window=window, longest_period=max_period, filled=share)
     for row, loop in loops.items():
@@ -115,7 +115,7 @@ def repetition(
 
 
 @population_flag(meaning="an assistant turn has no content", explained_by=("truncated",))
-def empty_completion(population: Population) -> Iterator[tuple[int, Flag]]:
+def empty_completion(population: Population) -> RowFlags:
     """A sampled turn of nothing but the end marker, or no sampled token at all.
 
     Without text, the end marker is the token that ends at least half of the hand-over's longer sampled
@@ -271,7 +271,7 @@ def loop(
     *,
     rounds: Annotated[int, "times that a stretch must be written in a row"] = 3,
     min_tokens: Annotated[int, "tokens that all rounds together must have"] = 192,
-) -> Iterator[tuple[int, Flag]]:
+) -> RowFlags:
     """The longest such stretch of a rollout; what `repetition` speaks of, a short period at the end, is not said again."""
     sampled = population.sampled
     starts, counts = sampled.segments.starts, sampled.segments.counts

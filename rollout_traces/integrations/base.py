@@ -27,6 +27,7 @@ from packaging.version import InvalidVersion, Version
 
 from rollout_traces.errors import BatchError, text_of
 from rollout_traces.integrations import run_report
+from rollout_traces.model.text import words
 
 log = logging.getLogger("rollout_traces")
 T = TypeVar("T")
@@ -97,14 +98,9 @@ INTEGRATIONS: tuple[Integration, ...] = (
             "areal.infra.rpc.rtensor:clear_fetch_buffer",
             "areal.infra.rpc.rtensor:flatten_shard_ids",
         ),
-        trainer_points=(
-            "config.stats_logger",
-            "tokenizer",
-            "actor.prepare_batch",
-            "actor.compute_advantages",
-            "actor.is_data_parallel_head",
-            "stats_logger.commit",
-            "stats_logger.close",
+        trainer_points=words(
+            "config.stats_logger tokenizer actor.prepare_batch actor.compute_advantages "
+            "actor.is_data_parallel_head stats_logger.commit stats_logger.close"
         ),
     ),
     Integration(
@@ -117,15 +113,9 @@ INTEGRATIONS: tuple[Integration, ...] = (
             "trl.trainer.rloo_trainer:RLOOTrainer._calculate_rewards",
             "trl.trainer.rloo_trainer:RLOOTrainer._generate_and_score_completions",
         ),
-        trainer_points=(
-            "_calculate_rewards",
-            "_generate_and_score_completions",
-            "reward_func_names",
-            "processing_class",
-            "accelerator.process_index",
-            "callback_handler.callbacks",
-            "reward_weights",
-            "num_generations",
+        trainer_points=words(
+            "_calculate_rewards _generate_and_score_completions reward_func_names processing_class "
+            "accelerator.process_index callback_handler.callbacks reward_weights num_generations"
         ),
     ),
     Integration(
@@ -175,12 +165,8 @@ INTEGRATIONS: tuple[Integration, ...] = (
             "trl.experimental.async_grpo.async_grpo_trainer:RolloutQueueDataset.__iter__",
             "trl.experimental.async_grpo.async_grpo_trainer:DataCollatorForRollout.torch_call",
         ),
-        trainer_points=(
-            "get_train_dataloader",
-            "training_step",
-            "accelerator.prepare",
-            "callback_handler.callbacks",
-            "model_version",
+        trainer_points=words(
+            "get_train_dataloader training_step accelerator.prepare callback_handler.callbacks model_version"
         ),
     ),
 )

@@ -19,20 +19,15 @@ from rollout_traces.ledger.tokens import MaskedTokens, Segments, clipped, k3, ra
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.plain_values import INFINITE, INT64_MAX
 from rollout_traces.model.spans import Span, as_seconds, checked, most_of_a_row, packed, seconds_of_scoring
+from rollout_traces.model.text import words
 from rollout_traces.model.transcript import Transcript
 from rollout_traces.settings.run_settings import RunSettings
 
 STOP_REASONS = {
-    "max_tokens": "length",
-    "max_new_tokens": "length",
-    "max_length": "length",
-    "max_output_tokens": "length",
-    "max_completion_tokens": "length",
-    "eos": "stop",
-    "eos_token": "stop",
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "stop_token": "stop",
+    **dict.fromkeys(
+        words("max_tokens max_new_tokens max_length max_output_tokens max_completion_tokens"), "length"
+    ),
+    **dict.fromkeys(words("eos eos_token end_turn stop_sequence stop_token"), "stop"),
 }
 """Engines' names of one and the same stop reason; other reasons keep their name in lower case."""
 

@@ -27,9 +27,10 @@ from rollout_traces.metrics.registry import (
     may_overlap,
     under,
 )
-from rollout_traces.metrics.view import StepView, ToolUse
+from rollout_traces.metrics.view import StepView, ToolUse, Values
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.text import words
 from rollout_traces.settings.logger_options import FULL, KeyFilter
 from rollout_traces.settings.run_settings import RunSettings
 
@@ -39,15 +40,9 @@ DEFAULT = "default"
 FAILED = "metrics_failed"
 """1 when a family raised; which one and why stands in the log. Never filtered."""
 PER_EPISODE = frozenset(
-    (
-        "success",
-        "format_share",
-        "solved_groups",
-        "success_standard_error",
-        "majority_vote",
-        "pass_at_k",
-        "group_ties",
-        "group_spread",
+    words(
+        "success format_share solved_groups success_standard_error majority_vote pass_at_k group_ties "
+        "group_spread"
     )
 )
 """Families of groups and pass rates: rows of one episode count once there."""
@@ -70,7 +65,7 @@ def rollout_metrics(
     settings: RunSettings | None = None,
     tool_use: Mapping[int, ToolUse] | None = None,
     group_scalars: Mapping[str, Sequence[float]] | None = None,
-) -> dict[str, float]:
+) -> Values:
     """Computes the metrics of a step over all its rollouts, discarded ones included.
 
     Args:
@@ -99,7 +94,7 @@ def rollout_metrics(
     return metrics_of(view, keys, split)
 
 
-def metrics_of(view: StepView, keys: str | Sequence[str], split: str) -> dict[str, float]:
+def metrics_of(view: StepView, keys: str | Sequence[str], split: str) -> Values:
     """As `rollout_metrics`, of a view; `split` stands before the keys."""
     wanted = wanted_metrics(keys)
     off = families_off(wanted.families, view)
@@ -260,9 +255,9 @@ def _without_split(pattern: str) -> str:
     return mark + pattern.removeprefix("!").removeprefix("rollout/").removeprefix("eval-rollout/")
 
 
-def _computed(families: Iterable[Family], view: StepView) -> dict[str, float]:
+def _computed(families: Iterable[Family], view: StepView) -> Values:
     """The finite values of some families; one that fails leaves `FAILED` in place of its own."""
-    result: dict[str, float] = {}
+    result: Values = {}
     for spec in families if view.ledger.n_rows else ():
         try:
             values = spec.function(view.episodes if spec.name in PER_EPISODE else view)
@@ -273,15 +268,15 @@ def _computed(families: Iterable[Family], view: StepView) -> dict[str, float]:
     return result
 
 
-def _by_source(view: StepView) -> dict[str, float]:
+def _by_source(view: StepView) -> Values:
     sources = view.ledger.get("source")
     names = sorted({name for name in sources.tolist() if name is not None})
-    result: dict[str, float] = {}
+    result: Values = {}
     for name, part in key_parts(names).items() if 2 <= len(names) <= MAX_SOURCES else ():
         result |= under(f"source/{part}", _ledger_metrics(view.take(sources == name)))
     return result
 
 
-def _ledger_metrics(view: StepView) -> dict[str, float]:
+def _ledger_metrics(view: StepView) -> Values:
     off = {*families_off(FAMILIES.values(), view), *_WHOLE_STEP_ONLY}
     return _computed([s for s in FAMILIES.values() if s.reads == "ledger" and s.name not in off], view)

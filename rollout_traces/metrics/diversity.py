@@ -9,7 +9,7 @@ import numpy as np
 from rollout_traces.ledger.groups import GroupIndex
 from rollout_traces.ledger.tokens import Segments, ratio
 from rollout_traces.metrics.registry import Key, family, mean_of
-from rollout_traces.metrics.view import StepView
+from rollout_traces.metrics.view import StepView, Values
 
 FIRST_TOKENS = 512
 """Sampled tokens of each rollout that are looked at."""
@@ -32,7 +32,7 @@ PAIRWISE_ROLLOUTS = 64
         Key("diversity/{distinct_1,distinct_2,jaccard_distance}_micro", "groups weighted by their size"),
     ),
 )
-def diversity(view: StepView) -> dict[str, float]:
+def diversity(view: StepView) -> Values:
     """Over groups of two or more, on the first 512 sampled tokens of each rollout.
 
     distinct_n = different n-grams / n-grams of the group; no n-gram crosses rollouts. jaccard_distance =
@@ -51,7 +51,7 @@ def diversity(view: StepView) -> dict[str, float]:
         "distinct_2": distinct(*heads.bigrams(), groups),
         "jaccard_distance": jaccard_distances(heads, groups),
     }
-    result: dict[str, float] = {}
+    result: Values = {}
     for name, values in measures.items():
         usable = several & np.isfinite(values)
         result |= mean_of(f"diversity/{name}", values[usable])
@@ -149,7 +149,7 @@ def sorted_unique(codes: np.ndarray) -> np.ndarray:
         ),
     ),
 )
-def compression(view: StepView) -> dict[str, float]:
+def compression(view: StepView) -> Values:
     """Mean over rollouts of 32 sampled tokens or more; ids take four bytes each."""
     segments, positions = view.sampled.segments, view.sampled.positions
     ratios = []
@@ -169,7 +169,7 @@ def compression(view: StepView) -> dict[str, float]:
         Key("diversity/unique_answer_share", "different answers / answers inside a group, mean over groups"),
     ),
 )
-def unique_answers(view: StepView) -> dict[str, float]:
+def unique_answers(view: StepView) -> Values:
     """Mean over groups with two or more parsed answers of different answers / answers."""
     answers = view.tokens.row_lists["parsed_answers"]
     shares = []

@@ -8,18 +8,13 @@ import numpy as np
 
 from rollout_traces.ledger.groups import TIE_TOLERANCE, ZERO_ADVANTAGE, GroupIndex, equal_ends, tied_groups
 from rollout_traces.metrics.registry import TINY, Key, describe, family, finite_of, key_parts, mean_of, share
-from rollout_traces.metrics.view import StepView
+from rollout_traces.metrics.view import StepView, Values
+from rollout_traces.model.text import words
 
 NOISE_SHARE = 0.01
 """A reward spread below this share of the reward range is noise that normalisation blows up."""
-TIE_CAUSES = (
-    "all_failed_reward",
-    "all_truncated",
-    "all_unparsed",
-    "identical_completions",
-    "all_best",
-    "all_worst",
-    "other",
+TIE_CAUSES = words(
+    "all_failed_reward all_truncated all_unparsed identical_completions all_best all_worst other"
 )
 """Causes for which a group is tied; a group counts under the first that holds."""
 
@@ -71,7 +66,7 @@ def identical_completions(view: StepView) -> np.ndarray:
         Key("group/wasted_token_share", "sampled tokens in tied groups / sampled tokens", default=True),
     ),
 )
-def group_ties(view: StepView) -> dict[str, float]:
+def group_ties(view: StepView) -> Values:
     """tied groups / groups of two or more, by cause, and the sampled tokens spent on them.
 
     Best and worst are the ends of the declared reward range, else of the whole step's rewards, or all
@@ -100,7 +95,7 @@ def group_ties(view: StepView) -> dict[str, float]:
     source="MaxEnt-GRPO and Telescope, kept apart from ties",
     keys=(Key("group/zero_advantage_share", "groups of two or more with max |A| <= 1e-8", default=True),),
 )
-def group_zero_advantage(view: StepView) -> dict[str, float]:
+def group_zero_advantage(view: StepView) -> Values:
     """groups with max |A| <= 1e-8 / groups of two or more with a known advantage.
 
     A is the token's over loss tokens, else the row's; what is unknown or not finite is left out.
@@ -120,7 +115,7 @@ def group_zero_advantage(view: StepView) -> dict[str, float]:
         Key("group/size_mean", "rollouts in a group"),
     ),
 )
-def group_spread(view: StepView) -> dict[str, float]:
+def group_spread(view: StepView) -> Values:
     """Spread of rewards inside groups of two or more; the range is the declared one, else the step's."""
     groups = view.groups
     several = groups.count(np.isfinite(view.rewards)) >= 2
@@ -162,7 +157,7 @@ def gini(values: np.ndarray) -> float:
     return raw * n / (n - 1)
 
 
-def mean_gini(key: str, view: StepView, values: np.ndarray) -> dict[str, float]:
+def mean_gini(key: str, view: StepView, values: np.ndarray) -> Values:
     """Mean over groups of their Gini coefficient [B values], nothing when no group has one."""
     return mean_of(key, np.asarray([gini(finite_of(values[rows])[0]) for rows in view.groups.rows()]))
 
@@ -176,7 +171,7 @@ def mean_gini(key: str, view: StepView, values: np.ndarray) -> dict[str, float]:
         Key("group/length_cv_mean", "mean over groups of std / mean of sampled tokens"),
     ),
 )
-def group_lengths(view: StepView) -> dict[str, float]:
+def group_lengths(view: StepView) -> Values:
     """Over groups of two or more. A median of 0 gives a ratio of 1 when the maximum is 0, else nothing."""
     lengths = view.floats("n_sampled")
     ratios, variations = [], []
@@ -203,7 +198,7 @@ def group_lengths(view: StepView) -> dict[str, float]:
         Key("group/<sample metric>_gini_mean", "the same of one of the trainer's own metrics"),
     ),
 )
-def group_ginis(view: StepView) -> dict[str, float]:
+def group_ginis(view: StepView) -> Values:
     """Mean over groups of the Gini coefficient of rewards and of sample metrics."""
     metrics = view.named("sample")
     named = {"reward": view.rewards, **{part: metrics[name] for name, part in key_parts(metrics).items()}}
@@ -254,7 +249,7 @@ def _deviations(groups: GroupIndex, values: np.ndarray) -> np.ndarray:
         Key("group/reward_corr_<what>_z", "its Fisher z; beyond +-3 it is not chance"),
     ),
 )
-def group_correlations(view: StepView) -> dict[str, float]:
+def group_correlations(view: StepView) -> Values:
     """Pooled within-group correlation of the reward; a quantity must be known for every rollout."""
     sampled = view.floats("n_sampled")
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -287,7 +282,7 @@ def group_correlations(view: StepView) -> dict[str, float]:
         Key("group/pass_<k>_n", "groups behind pass@k and pass^k, where these are not all that tell"),
     ),
 )
-def pass_at_k(view: StepView) -> dict[str, float]:
+def pass_at_k(view: StepView) -> Values:
     """pass@k = 1 - C(n-c, k)/C(n, k), pass^k = C(c, k)/C(n, k), mean over groups with n >= k.
 
     k = 1, 2, 4, ... and the largest group's size; n rollouts of known success, c successes. Where some group
@@ -313,9 +308,9 @@ def pass_at_k(view: StepView) -> dict[str, float]:
     source="MaxEnt-GRPO",
     keys=(Key("group/<name>/{mean,std,min,max}", "one of the caller's own values of a group"),),
 )
-def group_scalars(view: StepView) -> dict[str, float]:
+def group_scalars(view: StepView) -> Values:
     """mean, population std, min and max over groups of what the caller gives as `group_scalars`."""
-    result: dict[str, float] = {}
+    result: Values = {}
     for name, part in key_parts(view.group_scalars).items():
         result |= describe(f"group/{part}", np.asarray(view.group_scalars[name], np.float64))
     return result

@@ -9,7 +9,7 @@ import numpy as np
 
 from rollout_traces.ledger.tokens import MaskedTokens
 from rollout_traces.metrics.registry import Key, family, share
-from rollout_traces.metrics.view import StepView
+from rollout_traces.metrics.view import StepView, Values
 
 WINDOW = 256
 LONGEST_PERIOD = 64
@@ -108,7 +108,7 @@ def _longest_run(equal: np.ndarray) -> tuple[int, int]:
         Key("repetition_share", "rollouts of which a short period fills over half of the end", default=True),
     ),
 )
-def repetition(view: StepView) -> dict[str, float]:
+def repetition(view: StepView) -> Values:
     """rows where a period of at most 64 tokens fills over half of the last 256 sampled tokens / rows with tokens.
 
     Rollouts with fewer sampled tokens do not count as repeating: 128 repeated tokens are needed. Rows whose

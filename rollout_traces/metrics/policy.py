@@ -11,7 +11,7 @@ import numpy as np
 
 from rollout_traces.ledger.tokens import LOG_RATIO_LIMIT, MaskedTokens, Segments, k3, log_ratio, pick
 from rollout_traces.metrics.registry import TINY, Key, describe, family, finite_of, known, mean_of, share
-from rollout_traces.metrics.view import UNKNOWN_STALENESS, StepView
+from rollout_traces.metrics.view import UNKNOWN_STALENESS, StepView, Values
 
 LAGS = 4
 """Versions of lag with a share of their own; the last one holds all older tokens."""
@@ -25,7 +25,7 @@ LAGS = 4
         Key("staleness/mixed_share", "rollouts sampled by more than one version", default=True),
     ),
 )
-def versions(view: StepView) -> dict[str, float]:
+def versions(view: StepView) -> Values:
     """min and max of the versions, and rows whose oldest and newest differ / rows with known ones."""
     oldest, newest = view.floats("version_min"), view.floats("version_max")
     seen = np.isfinite(oldest)
@@ -49,7 +49,7 @@ def versions(view: StepView) -> dict[str, float]:
         Key("staleness/lag_{0,1,2,3,4_plus}_share", "sampled tokens that many versions old"),
     ),
 )
-def staleness(view: StepView) -> dict[str, float]:
+def staleness(view: StepView) -> Values:
     """mean and max of train_version - version over sampled tokens of known version, and shares of each lag.
 
     Tokens ahead of the trainer have a negative staleness, and count with it.
@@ -73,7 +73,7 @@ def staleness(view: StepView) -> dict[str, float]:
         Key("entropy_nonfinite", "sampled tokens whose entropy is NaN or infinite"),
     ),
 )
-def entropy(view: StepView) -> dict[str, float]:
+def entropy(view: StepView) -> Values:
     """mean and quantiles of the given entropies over sampled tokens."""
     given = view.sampled.given("entropies")
     return describe("entropy", pick(view.sampled["entropies"], given), ("mean", "p10", "p90"))
@@ -84,7 +84,7 @@ def entropy(view: StepView) -> dict[str, float]:
     needs=("logprobs",),
     keys=(Key("nll_estimate", "mean -rollout logprob, nats, of rollouts that came without entropies", True),),
 )
-def nll_estimate(view: StepView) -> dict[str, float]:
+def nll_estimate(view: StepView) -> Values:
     """-mean of the rollout logprobs over sampled tokens of the rows that came without entropies."""
     without = None
     if view.sampled.track("entropies") is not None:
@@ -104,7 +104,7 @@ def nll_estimate(view: StepView) -> dict[str, float]:
         Key("ref/k1", "the same, noisier; unbiased only for tokens sampled by that very policy, nats"),
     ),
 )
-def reference(view: StepView) -> dict[str, float]:
+def reference(view: StepView) -> Values:
     """With d = ref - policy logprob: k1 = mean(-d), k3 = mean(e^d - d - 1).
 
     The policy's is the prox logprob where the row came with it, else the rollout's.
@@ -139,7 +139,7 @@ _BOTH = ("logprobs", "prox_logprobs")
         Key("mismatch_nonfinite", "sampled tokens with a logprob that is NaN or infinite", default=True),
     ),
 )
-def mismatch(view: StepView) -> dict[str, float]:
+def mismatch(view: StepView) -> Values:
     """With d = prox - rollout logprob, clamped to +-20, over sampled tokens; see `mismatch_of`."""
     result = {f"mismatch/{key}": value for key, value in mismatch_of(view.sampled).items()}
     lost = finite_of(pick(view.sampled.d, view.sampled.given(*_BOTH)))[1]
@@ -150,7 +150,7 @@ def mismatch(view: StepView) -> dict[str, float]:
     needs=("mismatch_abs_max",),
     keys=(Key("mismatch/abs_max", "largest |d| of a sampled token, nats", default=True),),
 )
-def mismatch_largest(view: StepView) -> dict[str, float]:
+def mismatch_largest(view: StepView) -> Values:
     """The largest |d| over all rows."""
     return known("mismatch/abs_max", view.known("mismatch_abs_max").max(initial=-np.inf))
 
@@ -165,7 +165,7 @@ def mismatch_largest(view: StepView) -> dict[str, float]:
         ),
     ),
 )
-def mismatch_by_staleness(view: StepView) -> dict[str, float]:
+def mismatch_by_staleness(view: StepView) -> Values:
     """The measures of `mismatch` over the sampled tokens of staleness 0, 1, and 2 or more."""
     staleness_M = view.token_staleness
     parts = {"0": staleness_M == 0, "1": staleness_M == 1, "2_plus": staleness_M >= 2}
@@ -181,7 +181,7 @@ def mismatch_by_staleness(view: StepView) -> dict[str, float]:
     needs=(*_BOTH, "versions", "train_version"),
     keys=(Key("identity/mean_ratio", "E[e^d] at staleness 0, which should be 1", default=True),),
 )
-def identity_ratio(view: StepView) -> dict[str, float]:
+def identity_ratio(view: StepView) -> Values:
     """mean e^d over sampled tokens of staleness 0.
 
     When the two engines agree it is 1. Away from 1 with a negative k1, suspect logprobs that were logged
@@ -198,7 +198,7 @@ def identity_ratio(view: StepView) -> dict[str, float]:
         Key("identity/nll_minus_entropy", "E[-rollout logprob] less mean entropy at staleness 0, nats", True),
     ),
 )
-def identity_entropy(view: StepView) -> dict[str, float]:
+def identity_entropy(view: StepView) -> Values:
     """mean(-rollout logprob) - mean(entropy) over sampled tokens of staleness 0; 0 in expectation."""
     logprobs, entropies = view.sampled["logprobs"], view.sampled["entropies"]
     usable = (view.token_staleness == 0) & np.isfinite(logprobs) & np.isfinite(entropies)
@@ -236,7 +236,7 @@ def identity_checks(scalars: Mapping[str, float], split: str = "rollout") -> lis
     return found
 
 
-def mismatch_of(sampled: MaskedTokens, where_M: np.ndarray | None = None) -> dict[str, float]:
+def mismatch_of(sampled: MaskedTokens, where_M: np.ndarray | None = None) -> Values:
     """Measures d = prox - rollout logprob over sampled tokens, in nats.
 
     - `k1` = mean(-d): estimates KL(rollout || train), and can cancel. AReno's `logp_diff_mean`.
@@ -296,7 +296,7 @@ def effective_share(log_weights: np.ndarray) -> float:
         ),
     ),
 )
-def mismatch_probabilities(view: StepView) -> dict[str, float]:
+def mismatch_probabilities(view: StepView) -> Values:
     """max and population std of |p - q|; cov(p, q) / (std p std q); mean over rows of e^(-mean d)."""
     usable = np.isfinite(view.sampled.d)
     if not usable.any():
@@ -326,7 +326,7 @@ def mismatch_probabilities(view: StepView) -> dict[str, float]:
         Key("mismatch/sequence_chi2", "mean(W^2) - 1 over rollouts, W = e^(sum of d)"),
     ),
 )
-def mismatch_sequences(view: StepView) -> dict[str, float]:
+def mismatch_sequences(view: StepView) -> Values:
     """Of the sum of d over a row's sampled tokens; for chi2 the sum is clamped to +-20."""
     sums = _sums(view.sampled, np.isfinite(view.sampled.d))
     if not len(sums):
@@ -349,7 +349,7 @@ def mismatch_sequences(view: StepView) -> dict[str, float]:
         ),
     ),
 )
-def mismatch_by_probability(view: StepView) -> dict[str, float]:
+def mismatch_by_probability(view: StepView) -> Values:
     """mean |d| over sampled tokens with rollout probability in [i/10, (i + 1)/10), the last one up to 1."""
     usable = np.isfinite(view.sampled.d)
     d = np.abs(view.sampled.d[usable].astype(np.float64))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.metrics.registry import Key, family, mean_of
-from rollout_traces.metrics.view import StepView
+from rollout_traces.metrics.view import StepView, Values
 from rollout_traces.model.packed_batch import PackedBatch
 
 
@@ -90,7 +90,7 @@ def shared_length(sequences: Sequence[np.ndarray], start: int = 0) -> int:
         Key("trajectory/first_broken_call_mean", "number of the first call whose prefix is broken, from 2"),
     ),
 )
-def prefixes(view: StepView) -> dict[str, float]:
+def prefixes(view: StepView) -> Values:
     """trajectories with a broken prefix / trajectories of two calls or more, and the mean of their first such call."""
     several = [rows for rows in trajectories(view.tokens, view.ledger.get("group")) if len(rows) > 1]
     first = [next(broken_prefixes(view.tokens, rows), None) for rows in several]

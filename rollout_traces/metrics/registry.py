@@ -17,14 +17,13 @@ from typing import Literal
 import numpy as np
 
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.metrics.view import StepView
+from rollout_traces.metrics.view import StepView, Values
 from rollout_traces.model.text import short_hash
 
 Reads = Literal["ledger", "tokens"]
 """`ledger`: one row per rollout is enough. `tokens`: the population's per-token arrays are needed."""
 
 MetricFunction = Callable[[StepView], Mapping[str, float]]
-"""Gives values by key, without the split in front. A key that cannot be computed is absent, never 0."""
 
 OR = " or "
 """Between names of which one is enough."""
@@ -149,7 +148,7 @@ _TEXTS = {"source": "source", "stop reason": "stop_reason", "discard reason": "d
 _PREFIXES = {"reward component": "component/", "sample metric": "sample/"}
 
 
-def describe(prefix: str, values: np.ndarray, stats: Sequence[str] = SPREAD) -> dict[str, float]:
+def describe(prefix: str, values: np.ndarray, stats: Sequence[str] = SPREAD) -> Values:
     """Aggregates of the finite values under `<prefix>/<stat>`.
 
     Args:
@@ -183,18 +182,18 @@ def finite_of(values: np.ndarray) -> tuple[np.ndarray, int]:
     return finite, len(flat) - len(finite)
 
 
-def mean_of(key: str, values: np.ndarray) -> dict[str, float]:
+def mean_of(key: str, values: np.ndarray) -> Values:
     """The mean of the finite values under a key, nothing where there are none."""
     finite, _ = finite_of(values)
     return {key: float(finite.mean(dtype=np.float64))} if len(finite) else {}
 
 
-def known(key: str, value: float | np.floating) -> dict[str, float]:
+def known(key: str, value: float | np.floating) -> Values:
     """`{key: value}`, or nothing when the value is not finite."""
     return {key: float(value)} if np.isfinite(value) else {}
 
 
-def share(key: str, where: np.ndarray, among: np.ndarray | None = None) -> dict[str, float]:
+def share(key: str, where: np.ndarray, among: np.ndarray | None = None) -> Values:
     """The share of rows for which a mask holds, among those of another mask; nothing when it is empty."""
     return mean_of(key, where if among is None else where[among])
 
@@ -224,12 +223,12 @@ def key_parts(names: Iterable[object]) -> dict[str, str]:
     }
 
 
-def under(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
+def under(prefix: str, values: Mapping[str, float]) -> Values:
     """Values with a prefix before every key."""
     return {f"{prefix}/{key}": value for key, value in values.items()}
 
 
-def renamed(values: Mapping[str, float], start: str, other: str) -> dict[str, float]:
+def renamed(values: Mapping[str, float], start: str, other: str) -> Values:
     """Values with another beginning of each key."""
     return {key.replace(start, other, 1): value for key, value in values.items()}
 

@@ -21,7 +21,7 @@ from rollout_traces.metrics.registry import (
     mean_of,
     renamed,
 )
-from rollout_traces.metrics.view import StepView
+from rollout_traces.metrics.view import StepView, Values
 
 REPRODUCED = 1e-4
 """Largest difference from the reward, relative to the largest one, with which weights reproduce it."""
@@ -37,7 +37,7 @@ _ALL = (*SPREAD, *(f"p{q:02d}" for q in QUANTILES))
         Key("reward_nonfinite", "rewards given as NaN or infinite; absent when there are none", default=True),
     ),
 )
-def reward(view: StepView) -> dict[str, float]:
+def reward(view: StepView) -> Values:
     """mean, population std, min, max and quantiles of R over rows whose reward status is ok."""
     rewards = view.floats("reward")
     return describe("reward", rewards[~view.reward_failed & view.given("row_floats/rewards", rewards)], _ALL)
@@ -47,7 +47,7 @@ def reward(view: StepView) -> dict[str, float]:
     needs=("reward_status",),
     keys=(Key("reward/failed_share", "rollouts whose reward function timed out or raised", default=True),),
 )
-def reward_failed(view: StepView) -> dict[str, float]:
+def reward_failed(view: StepView) -> Values:
     """rows with a reward_status other than ok / rows; a status that is not given is ok."""
     return mean_of("reward/failed_share", view.reward_failed)
 
@@ -61,9 +61,9 @@ def reward_failed(view: StepView) -> dict[str, float]:
         Key("reward/<component>_nonfinite", "values of it that are NaN or infinite"),
     ),
 )
-def reward_components(view: StepView) -> dict[str, float]:
+def reward_components(view: StepView) -> Values:
     """mean, population std, min, max and quantiles of each component."""
-    result: dict[str, float] = {}
+    result: Values = {}
     components = view.named("component")
     parts = key_parts(components)
     for name, values in components.items():
@@ -77,7 +77,7 @@ def reward_components(view: StepView) -> dict[str, float]:
     source="practice, in place of MaxEnt-GRPO's ratio of means",
     keys=(Key("reward/<component>/share", "its part in the within-group variance of the reward", True),),
 )
-def reward_component_share(view: StepView) -> dict[str, float]:
+def reward_component_share(view: StepView) -> Values:
     """sum over groups of cov(w_c c, R) / sum over groups of var(R), which add up to 1 for R = sum w_c c.
 
     w_c is `component_weights[c]`, where the run declares them; a component without a declared weight has no
@@ -96,16 +96,14 @@ def reward_component_share(view: StepView) -> dict[str, float]:
     if not variance > 0:
         return {}
     parts = key_parts(components)
-    result: dict[str, float] = {}
+    result: Values = {}
     for name, weight in weights.items():
         part = view.groups.centred(np.where(usable, weight * components[name], np.nan))
         result |= known(f"reward/{parts[name]}/share", np.nansum(view.groups.mean(part * total)) / variance)
     return result
 
 
-def component_weights(
-    view: StepView, components: Mapping[str, np.ndarray], usable: np.ndarray
-) -> dict[str, float]:
+def component_weights(view: StepView, components: Mapping[str, np.ndarray], usable: np.ndarray) -> Values:
     """The weight of each component in the reward: declared, else found; empty when neither is known.
 
     Weights are found by least squares, with an intercept. They count when they reproduce every reward, and
@@ -137,13 +135,13 @@ def component_weights(
     source="AReno, corrected: declared for the run, not reward > 0",
     keys=(Key("success/mean", "rollouts that succeeded, among those where it is known", default=True),),
 )
-def success(view: StepView) -> dict[str, float]:
+def success(view: StepView) -> Values:
     """mean of the declared success field, or of reward >= the declared threshold."""
     return mean_of("success/mean", view.floats("success"))
 
 
 @family(needs=("answered",), keys=(Key("format_share", "rollouts with a parsed answer", default=True),))
-def format_share(view: StepView) -> dict[str, float]:
+def format_share(view: StepView) -> Values:
     """rows with a parsed answer / rows where that is known."""
     return mean_of("format_share", view.floats("answered"))
 
@@ -158,7 +156,7 @@ def format_share(view: StepView) -> dict[str, float]:
         Key("advantage_nonfinite", "loss tokens whose advantage is NaN or infinite", default=True),
     ),
 )
-def advantage(view: StepView) -> dict[str, float]:
+def advantage(view: StepView) -> Values:
     """mean, population std, min and max of A over the loss tokens of rows that came with advantages."""
     return describe("advantage", pick(view.loss_advantages, view.in_loss.advantage_given))
 
@@ -168,7 +166,7 @@ def advantage(view: StepView) -> dict[str, float]:
     source="AReno, Telescope",
     keys=(Key("advantage/row_{mean,std,min,max}", "every rollout weighs the same"),),
 )
-def advantage_rows(view: StepView) -> dict[str, float]:
+def advantage_rows(view: StepView) -> Values:
     """mean, population std, min and max over rows of the row's mean advantage."""
     return renamed(describe("row", view.known("advantage")), "row/", "advantage/row_")
 
@@ -184,7 +182,7 @@ def advantage_rows(view: StepView) -> dict[str, float]:
         ),
     ),
 )
-def solved_groups(view: StepView) -> dict[str, float]:
+def solved_groups(view: StepView) -> Values:
     """groups / groups of two or more whose successes are all known."""
     success, groups = view.floats("success"), view.groups
     known_groups = (groups.sizes >= 2) & groups.all(np.isfinite(success))
@@ -206,7 +204,7 @@ def solved_groups(view: StepView) -> dict[str, float]:
         ),
     ),
 )
-def reward_standard_error(view: StepView) -> dict[str, float]:
+def reward_standard_error(view: StepView) -> Values:
     """sqrt(K/(K - 1) sum over groups of (sum of x - mean)^2) / n over n rows in K groups; two groups or more."""
     return standard_error("reward", view, view.rewards)
 
@@ -222,12 +220,12 @@ def reward_standard_error(view: StepView) -> dict[str, float]:
         ),
     ),
 )
-def success_standard_error(view: StepView) -> dict[str, float]:
+def success_standard_error(view: StepView) -> Values:
     """As `reward/standard_error`, of the known successes."""
     return standard_error("success", view, view.floats("success"))
 
 
-def standard_error(name: str, view: StepView, values: np.ndarray) -> dict[str, float]:
+def standard_error(name: str, view: StepView, values: np.ndarray) -> Values:
     """Standard error of the mean of the finite values [B], which are not independent inside a group.
 
     Groups without a finite value do not count; nothing with fewer than two groups.
@@ -246,7 +244,7 @@ def standard_error(name: str, view: StepView, values: np.ndarray) -> dict[str, f
     source="self-consistency (Wang et al. 2023)",
     keys=(Key("group/maj@all", "chance that the commonest answer of a group is right, mean over groups"),),
 )
-def majority_vote(view: StepView) -> dict[str, float]:
+def majority_vote(view: StepView) -> Values:
     """Over groups with two or more parsed answers of known success.
 
     An answer is right in the share of its rollouts that succeeded; among equally common answers each is as
@@ -274,10 +272,10 @@ def majority_vote(view: StepView) -> dict[str, float]:
         ),
     ),
 )
-def length_by_success(view: StepView) -> dict[str, float]:
+def length_by_success(view: StepView) -> Values:
     """mean and median of sampled tokens over rows of success 1, and of success 0."""
     success, lengths = view.floats("success"), view.floats("n_sampled")
-    result: dict[str, float] = {}
+    result: Values = {}
     for name, value in (("solved", 1), ("unsolved", 0)):
         mine = finite_of(lengths[success == value])[0]
         result |= describe(f"tokens/completion_{name}", mine, ("mean", "p50"))

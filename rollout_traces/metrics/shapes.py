@@ -9,7 +9,7 @@ import numpy as np
 from rollout_traces.ledger.build import turn_numbers, turn_starts
 from rollout_traces.ledger.tokens import k3
 from rollout_traces.metrics.registry import Key, describe, family, finite_of, key_parts, mean_of
-from rollout_traces.metrics.view import StepView, ToolUse
+from rollout_traces.metrics.view import StepView, ToolUse, Values
 
 _LENGTH_STATS = ("mean", "std", "min", "max", "p50", "p95")
 MAX_REASONS = 12
@@ -29,12 +29,12 @@ MAX_REASONS = 12
         Key("tokens/total/{mean,std,min,p50,p95}", "all tokens of a rollout"),
     ),
 )
-def tokens(view: StepView) -> dict[str, float]:
+def tokens(view: StepView) -> Values:
     """mean, population std, min, max, median and 95 % quantile of token counts per rollout."""
     columns = {"prompt": "n_prompt", "completion": "n_sampled", "environment": "n_environment"}
     parts = {name: view.floats(column) for name, column in columns.items()}
     parts["total"] = np.sum(list(parts.values()), axis=0)
-    result: dict[str, float] = {}
+    result: Values = {}
     for name, values in parts.items():
         result |= describe(f"tokens/{name}", finite_of(values)[0], _LENGTH_STATS)
     return result
@@ -45,7 +45,7 @@ def tokens(view: StepView) -> dict[str, float]:
     source="MaxEnt-GRPO",
     keys=(Key("completion/{mean,min,max}_terminated", "sampled tokens of rollouts that were not cut"),),
 )
-def completion_terminated(view: StepView) -> dict[str, float]:
+def completion_terminated(view: StepView) -> Values:
     """mean, min and max of sampled tokens over rows with a known stop reason other than length."""
     reasons = view.ledger.get("stop_reason").tolist()
     ended = np.asarray([reason not in (None, "length") for reason in reasons], bool)
@@ -61,7 +61,7 @@ def completion_terminated(view: StepView) -> dict[str, float]:
         Key("stop/<reason>_share", "rollouts that stopped for that reason; rare reasons are `other`"),
     ),
 )
-def stop_reasons(view: StepView) -> dict[str, float]:
+def stop_reasons(view: StepView) -> Values:
     """rows with that normalised stop reason / rows with a known one."""
     counts = reasons_of(view, "stop_reason")
     total = counts.total()
@@ -77,7 +77,7 @@ def stop_reasons(view: StepView) -> dict[str, float]:
         Key("turns/max", "most assistant turns of a rollout"),
     ),
 )
-def turns(view: StepView) -> dict[str, float]:
+def turns(view: StepView) -> Values:
     """mean and max of assistant turns per rollout."""
     return describe("turns", view.known("n_turns"), ("mean", "max"))
 
@@ -87,9 +87,9 @@ def turns(view: StepView) -> dict[str, float]:
     source="Telescope",
     keys=(Key("sample/<name>/{mean,std,min,max}", "the trainer's own metric of a rollout"),),
 )
-def sample_metrics(view: StepView) -> dict[str, float]:
+def sample_metrics(view: StepView) -> Values:
     """mean, population std, min and max of each of the trainer's own metrics."""
-    result: dict[str, float] = {}
+    result: Values = {}
     metrics = view.named("sample")
     parts = key_parts(metrics)
     for name, values in metrics.items():
@@ -111,10 +111,10 @@ def sample_metrics(view: StepView) -> dict[str, float]:
         Key("count/{messages,tool_calls,tool_results}", "where every rollout of the step was decoded"),
     ),
 )
-def counters(view: StepView) -> dict[str, float]:
+def counters(view: StepView) -> Values:
     """Plain counts over the step; what is not known for all rollouts is not counted."""
     n_rows = view.ledger.n_rows
-    counts: dict[str, float] = {"samples": n_rows, "prompts": len(view.groups)}
+    counts: Values = {"samples": n_rows, "prompts": len(view.groups)}
     if view.batch is not None:
         counts["tokens"] = view.batch.n_tokens.sum()
         if not view.batch.has_tokens.all():
@@ -139,7 +139,7 @@ def counters(view: StepView) -> dict[str, float]:
         Key("discarded/<reason>_count", "rollouts left out for that reason"),
     ),
 )
-def discarded(view: StepView) -> dict[str, float]:
+def discarded(view: StepView) -> Values:
     """rows with a discard reason / rows, and counts by reason."""
     counts = bounded(reasons_of(view, "discard_reason"))
     found = mean_of("discarded/share", view.discarded)
@@ -184,7 +184,7 @@ RANDOM = "_of_random"
         ),
     ),
 )
-def tools(view: StepView) -> dict[str, float]:
+def tools(view: StepView) -> Values:
     """calls / rollouts; failed results / parsed calls; unparsed / (parsed + unparsed); distinct names."""
     uses, suffix = decoded_uses(view)
     if not uses:
@@ -218,7 +218,7 @@ def tools(view: StepView) -> dict[str, float]:
         ),
     ),
 )
-def thinking(view: StepView) -> dict[str, float]:
+def thinking(view: StepView) -> Values:
     """mean, population std, min, max, median and 95 % quantile of thinking tokens per rollout."""
     values = view.floats("n_thinking")
     if np.isfinite(values).all():
@@ -254,13 +254,13 @@ def turn_key(turn: int) -> str:
         Key("turn/<index>/mismatch_k3", "nats, where both logprobs are given"),
     ),
 )
-def by_turn(view: StepView) -> dict[str, float]:
+def by_turn(view: StepView) -> Values:
     """By index of the assistant turn, from 0; `7_plus` holds turn 7 and all later ones."""
     sampled = view.sampled
     starts = turn_starts(view.tokens)[sampled.positions]
     index = np.minimum(turn_numbers(view.tokens)[sampled.positions], TURNS - 1)
     entropies, d = sampled.track("entropies"), sampled.log_ratio
-    result: dict[str, float] = {}
+    result: Values = {}
     for turn in np.unique(index).tolist():
         name, inside = turn_key(turn), index == turn
         result[f"{name}/tokens_mean"] = float(inside.sum() / starts[inside].sum())
@@ -281,7 +281,7 @@ def by_turn(view: StepView) -> dict[str, float]:
         ),
     ),
 )
-def tool_errors_by_turn(view: StepView) -> dict[str, float]:
+def tool_errors_by_turn(view: StepView) -> Values:
     """failed results after the turn / rollouts that have it, as `tools` on all or on random rollouts."""
     uses, suffix = decoded_uses(view)
     errors: dict[str, list[int]] = {}

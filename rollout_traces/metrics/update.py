@@ -16,7 +16,7 @@ from rollout_traces.metrics.registry import (
     renamed,
     share,
 )
-from rollout_traces.metrics.view import StepView
+from rollout_traces.metrics.view import StepView, Values
 
 HEAVIEST = 3
 """Rollouts of `update/top3_share`."""
@@ -34,7 +34,7 @@ _RATIO = ("new_logprobs", "prox_logprobs")
         Key("tokens/loss_share", "the same / all tokens of the step that are at hand", default=True),
     ),
 )
-def loss_tokens(view: StepView) -> dict[str, float]:
+def loss_tokens(view: StepView) -> Values:
     """Loss tokens of rows without a discard reason, and their part of all tokens."""
     n_loss, n_tokens = int(view.in_loss.segments.counts[~view.discarded].sum()), len(view.tokens.input_ids)
     share_of_all = known("tokens/loss_share", n_loss / n_tokens) if n_tokens else {}
@@ -47,7 +47,7 @@ def loss_tokens(view: StepView) -> dict[str, float]:
     source="verl",
     keys=(Key("advantage/positive_share", "loss tokens with A > 0"),),
 )
-def advantage_signs(view: StepView) -> dict[str, float]:
+def advantage_signs(view: StepView) -> Values:
     """loss tokens with A > 0 / loss tokens with a finite A."""
     return mean_of("advantage/positive_share", finite_of(view.loss_advantages)[0] > 0)
 
@@ -60,7 +60,7 @@ def advantage_signs(view: StepView) -> dict[str, float]:
         Key("advantage/logprob_covariance", "what drives entropy down when it is positive, over loss tokens"),
     ),
 )
-def advantage_covariance(view: StepView) -> dict[str, float]:
+def advantage_covariance(view: StepView) -> Values:
     """mean of (A - mean A)(log p - mean log p) over loss tokens with both finite.
 
     log p is the prox logprob where the row came with it, else the rollout's.
@@ -80,7 +80,7 @@ def advantage_covariance(view: StepView) -> dict[str, float]:
         Key("values/explained_variance", "1 - Var(G - V) / Var(G) over loss tokens; 1 is a perfect critic"),
     ),
 )
-def explained_variance(view: StepView) -> dict[str, float]:
+def explained_variance(view: StepView) -> Values:
     """G is the undiscounted return: the row's token rewards from the token on, else the row's reward."""
     both = np.stack([_returns(view), view.in_loss["values"]]).astype(np.float64)
     G, V = both[:, np.isfinite(both).all(axis=0)]
@@ -124,7 +124,7 @@ def _to_the_end(values_N: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         Key("importance/{mean,max}", "of w over loss tokens"),
     ),
 )
-def importance(view: StepView) -> dict[str, float]:
+def importance(view: StepView) -> Values:
     """99 % quantile, mean, max and share above 2 of w over loss tokens with both logprobs finite; exponent clamped to +-20."""
     weights = _weights(view)
     found = describe("importance", weights, ("mean", "max", "p99"))
@@ -137,7 +137,7 @@ def importance(view: StepView) -> dict[str, float]:
     source="truncated importance sampling (Yao et al. 2025)",
     keys=(Key("importance/truncated_share", "loss tokens whose w is above the declared cap", default=True),),
 )
-def importance_truncated(view: StepView) -> dict[str, float]:
+def importance_truncated(view: StepView) -> Values:
     """loss tokens with w > importance_cap / loss tokens with a known w."""
     return mean_of("importance/truncated_share", _weights(view) > (view.settings.importance_cap or 0.0))
 
@@ -148,7 +148,7 @@ def importance_truncated(view: StepView) -> dict[str, float]:
     source="IcePop (Ling team 2025)",
     keys=(Key("importance/masked_share", "loss tokens whose w is outside the declared band", default=True),),
 )
-def importance_masked(view: StepView) -> dict[str, float]:
+def importance_masked(view: StepView) -> Values:
     """loss tokens with w < low or w > high of importance_band / loss tokens with a known w."""
     weights, band = _weights(view), view.settings.importance_band
     assert band is not None
@@ -161,7 +161,7 @@ def importance_masked(view: StepView) -> dict[str, float]:
     source="PPO",
     keys=(Key("ppo_ratio/{mean,std,min,max}", "e^(new - prox logprob) over loss tokens"),),
 )
-def ppo_ratio(view: StepView) -> dict[str, float]:
+def ppo_ratio(view: StepView) -> Values:
     """mean, population std, min and max of e^(new - prox), the exponent clamped to +-20."""
     return describe("ppo_ratio", np.exp(_moved(view), dtype=np.float64))
 
@@ -175,7 +175,7 @@ def ppo_ratio(view: StepView) -> dict[str, float]:
         Key("ppo/approx_kl_k1", "the same, noisier and able to cancel, nats"),
     ),
 )
-def approx_kl(view: StepView) -> dict[str, float]:
+def approx_kl(view: StepView) -> Values:
     """With d = new - prox logprob over loss tokens, clamped to +-20: mean(e^d - d - 1), and mean(-d)."""
     d = finite_of(_moved(view))[0].astype(np.float64)
     return mean_of("ppo/approx_kl", k3(d)) | mean_of("ppo/approx_kl_k1", -d)
@@ -189,7 +189,7 @@ def approx_kl(view: StepView) -> dict[str, float]:
         Key("ppo_ratio/sequence_{mean,min,max}", "e^(mean of new - prox logprob) of a rollout's loss tokens"),
     ),
 )
-def sequence_ratio(view: StepView) -> dict[str, float]:
+def sequence_ratio(view: StepView) -> Values:
     """mean, min and max over rows of the geometric mean of the ratio over the row's loss tokens."""
     means = view.in_loss.segments.mean(_ratio(view))
     found = describe("ratio", np.exp(means[np.isfinite(means)]), ("mean", "min", "max"))
@@ -202,7 +202,7 @@ def sequence_ratio(view: StepView) -> dict[str, float]:
     source="PPO",
     keys=(Key("clip_share_{low,high}", "loss tokens clipped below (A < 0) and above (A > 0)", default=True),),
 )
-def clip_share(view: StepView) -> dict[str, float]:
+def clip_share(view: StepView) -> Values:
     """loss tokens that clipping cuts off / loss tokens with a finite ratio and advantage.
 
     Gated by the sign of the advantage.
@@ -220,7 +220,7 @@ def clip_share(view: StepView) -> dict[str, float]:
         Key("update/ess_rows", "effective number of rollouts behind the update", default=True),
     ),
 )
-def update(view: StepView) -> dict[str, float]:
+def update(view: StepView) -> Values:
     """With s the rows' update shares, scaled to sum to 1: the three largest summed, and 1 / sum s^2.
 
     Computed over the whole step where tokens are at hand: a hand-over's own shares sum to 1 each.

@@ -24,6 +24,9 @@ from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.transcript import Transcript
 from rollout_traces.settings.run_settings import RunSettings
 
+Values = dict[str, float]
+"""Values by key, without the split in front. A key that cannot be computed is absent, never 0."""
+
 
 @dataclass(frozen=True)
 class ToolUse:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rollout_traces.model.text import MUTED, escaped, lines, titled
+from rollout_traces.model.text import MUTED, escaped, lines, titled, words
 
 Role = Literal["system", "user", "assistant", "tool", "context"]
 Source = Literal["messages", "template", "mask"]
@@ -25,16 +25,8 @@ SCHEMA_VERSION = 1
 INT_TRACKS = ("turn_ids", "versions")
 """Per-token integer tracks; -1 means that the token was not sampled."""
 
-FLOAT_TRACKS = (
-    "logprobs",
-    "prox_logprobs",
-    "new_logprobs",
-    "ref_logprobs",
-    "advantages",
-    "values",
-    "entropies",
-    "token_rewards",
-    "loss_weights",
+FLOAT_TRACKS = words(
+    "logprobs prox_logprobs new_logprobs ref_logprobs advantages values entropies token_rewards loss_weights"
 )
 """Per-token float tracks; NaN means unknown at that token."""
 

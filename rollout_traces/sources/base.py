@@ -8,7 +8,7 @@ import re
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,7 @@ from typing import Any
 from rollout_traces.model.plain_values import INFINITE
 from rollout_traces.model.text import MOST
 from rollout_traces.model.units import KB, LARGEST_EXACT, MB
-from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.chat import Record, messages_of
 from rollout_traces.sources.lines import Line, first_object, head_objects, head_of, json_lines, read_object
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, number
@@ -161,7 +161,7 @@ class FileReading:
         """Its one object, in a format of whole files; None where it cannot be read, which is noted."""
         return read_object(self.path, self.problems, MOST_BYTES)
 
-    def fields(self, record: Mapping[str, Any], line: int) -> Fields:
+    def fields(self, record: Record, line: int) -> Fields:
         """A record by key."""
         return Fields(record, self.path, line, self.problems)
 
@@ -173,7 +173,7 @@ class FileReading:
         """Notes that what is read inside cannot be understood, and goes on behind it; arguments as of `Problems.refusing`."""
         return self.problems.refusing(self.path, line, what)
 
-    def mappings(self, line: int | None, name: str, given: Any) -> list[Mapping[str, Any]]:
+    def mappings(self, line: int | None, name: str, given: Any) -> list[Record]:
         """The objects of a list; arguments as of `Problems.mappings`."""
         return self.problems.mappings(self.path, line, name, given)
 
@@ -224,7 +224,7 @@ class Fields:
         problems: where what cannot be understood is noted, with line and key.
     """
 
-    def __init__(self, record: Mapping[str, Any], path: Path, line: int, problems: Problems) -> None:
+    def __init__(self, record: Record, path: Path, line: int, problems: Problems) -> None:
         self.record = record
         self.path = path
         self.line = line

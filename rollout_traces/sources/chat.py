@@ -14,40 +14,23 @@ from typing import Any
 import orjson
 
 from rollout_traces.model.plain_values import from_json
+from rollout_traces.model.text import words
 
+Record = Mapping[str, Any]
+"""A JSON object."""
 ROLES = ("system", "user", "assistant", "tool")
 _ROLE_NAMES = {
     "human": "user",
-    "gpt": "assistant",
-    "ai": "assistant",
-    "model": "assistant",
-    "agent": "assistant",
-    "chatbot": "assistant",
-    "function_call": "assistant",
-    "tool_call": "assistant",
+    **dict.fromkeys(words("gpt ai model agent chatbot function_call tool_call"), "assistant"),
     "developer": "system",
-    "function": "tool",
-    "observation": "tool",
-    "ipython": "tool",
-    "environment": "tool",
-    "tool_response": "tool",
-    "tool_result": "tool",
-    "toolresult": "tool",
+    **dict.fromkeys(
+        words("function observation ipython environment tool_response tool_result toolresult"), "tool"
+    ),
 }
 _CALLS = ("tool_use", "server_tool_use", "tool_call", "toolcall", "function_call")
 _RESULTS = ("tool_result", "function_call_output")
 _THINKING = ("thinking", "reasoning", "redacted_thinking")
-_MEDIA = (
-    "image",
-    "image_url",
-    "input_image",
-    "audio",
-    "input_audio",
-    "video",
-    "file",
-    "input_file",
-    "document",
-)
+_MEDIA = words("image image_url input_image audio input_audio video file input_file document")
 """Kinds of parts that no text shows: they are named in brackets."""
 _MARKED = (
     (re.compile(r"<\|im_start\|>([\w-]+)\n?"), "<|im_end|>"),
@@ -91,7 +74,7 @@ def messages_of(given: Any, unread: Counter[str] | None = None) -> list[dict[str
     return found
 
 
-def _of_message(item: Mapping[str, Any], unread: Counter[str] | None) -> list[dict[str, Any]]:
+def _of_message(item: Record, unread: Counter[str] | None) -> list[dict[str, Any]]:
     """A message; results of tools among a user's parts are messages before it."""
     role = str(item.get("role", item.get("from", "user"))).lower()
     known = role if role in ROLES else _ROLE_NAMES.get(role, "user")
@@ -118,7 +101,7 @@ def _of_message(item: Mapping[str, Any], unread: Counter[str] | None) -> list[di
     return results if results and not message["content"] and not calls else [*results, message]
 
 
-def _of_item(item: Mapping[str, Any], unread: Counter[str] | None) -> dict[str, Any]:
+def _of_item(item: Record, unread: Counter[str] | None) -> dict[str, Any]:
     """An item of OpenAI's Responses that is no message."""
     if item["type"] in _RESULTS:
         return _result(item)
@@ -131,7 +114,7 @@ def _of_item(item: Mapping[str, Any], unread: Counter[str] | None) -> dict[str, 
     return message
 
 
-def _extend(message: dict[str, Any], more: Mapping[str, Any]) -> None:
+def _extend(message: dict[str, Any], more: Record) -> None:
     """Adds what an item holds to the assistant's message before it."""
     message["content"] += more["content"]
     if "reasoning_content" in more:
@@ -146,8 +129,8 @@ class _Parts:
     def __init__(self, content: Any, unread: Counter[str] | None) -> None:
         self.texts: list[str] = []
         self.thinking: list[str] = []
-        self.calls: list[Mapping[str, Any]] = []
-        self.results: list[Mapping[str, Any]] = []
+        self.calls: list[Record] = []
+        self.results: list[Record] = []
         if isinstance(content, (str, Mapping)):
             content = [content]
         for part in content if isinstance(content, Sequence) else [] if content is None else [str(content)]:
@@ -165,7 +148,7 @@ class _Parts:
                 self.texts.append(_part(part, kind, unread))
 
 
-def _thought(part: Mapping[str, Any]) -> str:
+def _thought(part: Record) -> str:
     for key in ("thinking", "reasoning", "text"):
         if isinstance(part.get(key), str):
             return part[key]
@@ -173,7 +156,7 @@ def _thought(part: Mapping[str, Any]) -> str:
     return text_of(summary) if summary else "[redacted]"
 
 
-def _result(part: Mapping[str, Any]) -> dict[str, Any]:
+def _result(part: Record) -> dict[str, Any]:
     message: dict[str, Any] = {
         "role": "tool",
         "content": text_of(part.get("content", part.get("output"))),
@@ -184,24 +167,24 @@ def _result(part: Mapping[str, Any]) -> dict[str, Any]:
     return message if identity is None else {**message, "tool_call_id": str(identity)}
 
 
-def _says_failed(result: Mapping[str, Any]) -> bool:
+def _says_failed(result: Record) -> bool:
     """Tells whether a tool's result says beside its text that the call failed, as Anthropic, Pi and Inspect do."""
     said = result.get("is_error", result.get("isError"))
     return said in (True, "true") or isinstance(result.get("error"), Mapping)
 
 
-def _call_in_text(text: str) -> Mapping[str, Any]:
+def _call_in_text(text: str) -> Record:
     """A call that is written as JSON text."""
     value = from_json(text)
     return value if isinstance(value, Mapping) else {"name": "", "arguments": text}
 
 
-def _listed(calls: Any) -> list[Mapping[str, Any]]:
+def _listed(calls: Any) -> list[Record]:
     given = [calls] if isinstance(calls, Mapping) else calls if isinstance(calls, Sequence) else []
     return [call for call in given if isinstance(call, Mapping)]
 
 
-def _call(call: Mapping[str, Any], number: int) -> dict[str, Any]:
+def _call(call: Record, number: int) -> dict[str, Any]:
     function = call.get("function")
     inner = function if isinstance(function, Mapping) else call
     name = inner.get("name", function if isinstance(function, str) else inner.get("function_name", ""))

@@ -16,7 +16,7 @@ from rollout_traces.model.plain_values import INFINITE, columns_of
 from rollout_traces.model.spans import Span
 from rollout_traces.model.text import IDENTITY_BYTES, short_hash
 from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
-from rollout_traces.sources.chat import messages_of_marked_text
+from rollout_traces.sources.chat import Record, messages_of_marked_text
 
 _DECIMAL = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 NO_TOKENS = ("token ids", "loss mask", "logprobs")
@@ -104,7 +104,7 @@ class RolloutRow:
     stop_reason: str | None = None
     discard_reason: str | None = None
     run: str | None = None
-    timings: Mapping[str, Any] | list[Span] | None = None
+    timings: Record | list[Span] | None = None
     extras: dict[str, Any] = field(default_factory=dict)
     known_columns: dict[str, float] = field(default_factory=dict)
     ledger_row: dict[str, Any] = field(default_factory=dict)
@@ -195,17 +195,17 @@ def number(value: Any) -> float | None:
         return None
 
 
-def mapping_of(value: Any) -> Mapping[str, Any]:
+def mapping_of(value: Any) -> Record:
     """The value where it is an object, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
-def numbers(values: Mapping[str, Any] | None, but: Sequence[str] = ()) -> dict[str, float | None]:
+def numbers(values: Record | None, but: Sequence[str] = ()) -> dict[str, float | None]:
     """The entries of a mapping that are numbers."""
     return {key: float(value) for key, value in scalars(values, but).items() if not isinstance(value, str)}
 
 
-def scalars(values: Mapping[str, Any] | None, but: Sequence[str] = ()) -> dict[str, Any]:
+def scalars(values: Record | None, but: Sequence[str] = ()) -> dict[str, Any]:
     """The entries of a mapping that are text, numbers or booleans."""
     if not isinstance(values, Mapping):
         return {}

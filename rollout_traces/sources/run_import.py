@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.plain_values import from_json
 from rollout_traces.model.text import IDENTITY_BYTES, short_hash
 from rollout_traces.model.units import KB, MB, MINUTE
-from rollout_traces.sources.base import FileReading, Found
+from rollout_traces.sources.base import FileReading, Found, Record
 from rollout_traces.sources.lines import PACKED, opened
 from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.rows import RE_ENCODED, RolloutRow, batch_of, identity_of
@@ -177,7 +177,7 @@ class ReEncoder:
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
-    def _render(self, messages: Sequence[Mapping[str, Any]], tools: Any) -> list[int] | None:
+    def _render(self, messages: Sequence[Record], tools: Any) -> list[int] | None:
         if not getattr(self.tokenizer, "chat_template", None):
             return self._encode("".join(str(message.get("content") or "") for message in messages))
         try:
@@ -190,7 +190,7 @@ class ReEncoder:
         return self._encode(text)
 
     def _written_by_policy(
-        self, ids: Sequence[int], messages: Sequence[Mapping[str, Any]], row: RolloutRow, n_prompt: int
+        self, ids: Sequence[int], messages: Sequence[Record], row: RolloutRow, n_prompt: int
     ) -> list[int]:
         """1 for the tokens of assistant turns after the prompt, end markers included."""
         n = row.n_prompt_messages or 0
@@ -207,7 +207,7 @@ class ReEncoder:
         return sampled
 
 
-def _with_parsed_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
+def _with_parsed_arguments(message: Record) -> dict[str, Any]:
     """Templates expect a call's arguments as a mapping, not as JSON text."""
     calls = []
     for call in message.get("tool_calls") or ():

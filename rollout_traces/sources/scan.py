@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.model.text import SAID
+from rollout_traces.model.text import SAID, words
 from rollout_traces.sources.base import HEAD, Claim, Format, Found, Head, number_in, split_of
 from rollout_traces.sources.formats import format_named, formats
 from rollout_traces.sources.lines import PACKED, is_json_by_name
@@ -19,15 +19,8 @@ from rollout_traces.sources.problems import Problems
 
 MAX_FILES = 2_000_000
 """Files looked at below one path."""
-_BESIDE = (
-    ".manifest.json",
-    "metadata.json",
-    "config.json",
-    "batch_summary.json",
-    "aggregated_results.jsonl",
-    ".md",
-    ".txt",
-    ".log",
+_BESIDE = words(
+    ".manifest.json metadata.json config.json batch_summary.json aggregated_results.jsonl .md .txt .log"
 )
 """Endings of files that lie beside rollouts and are none."""
 

@@ -19,13 +19,13 @@ from rollout_traces.errors import ConfigError
 from rollout_traces.ledger.text_facts import tool_failed
 from rollout_traces.settings.run_settings import file_stem
 from rollout_traces.sources.base import EVAL, TRAIN, read_only
-from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.chat import Record, messages_of
 from rollout_traces.sources.formats.trl_parquet import TableReader
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.problems import Problems
 from rollout_traces.sources.rows import RolloutRow, mapping_of, number, numbers
 
-Metadata = Mapping[str, Any]
+Metadata = Record
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,7 @@ def writer_of(key: str, metadata: Metadata) -> TraceWriter | None:
     return next((writer for writer in WRITERS if writer.claims(key, metadata)), None)
 
 
-def rollout_of(
-    key: str, step: int, messages: Sequence[Mapping[str, Any]], metadata: Metadata
-) -> RolloutRow | None:
+def rollout_of(key: str, step: int, messages: Sequence[Record], metadata: Metadata) -> RolloutRow | None:
     """The rollout that a trace of another tool shows.
 
     Args:
@@ -122,7 +120,7 @@ def fields_of(row: RolloutRow) -> dict[str, Any]:
     return {name: value for name, value in (known | whole).items() if value is not None}
 
 
-def text_facts(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def text_facts(messages: Sequence[Record]) -> dict[str, Any]:
     """Turns, tool calls and errors, and the flags that text alone allows.
 
     Args:

@@ -13,16 +13,10 @@ from typing import Any
 from rollout_traces.capture.host_copy import MAX_BYTES
 from rollout_traces.errors import BatchError, extra
 from rollout_traces.model.batch import ListElement, RolloutBatch
-from rollout_traces.model.text import fresh_name
+from rollout_traces.model.text import fresh_name, words
 
 TOKEN_KEYS = {
-    "input_ids": "input_ids",
-    "attention_mask": "attention_mask",
-    "loss_mask": "loss_mask",
-    "versions": "versions",
-    "turn_ids": "turn_ids",
-    "logprobs": "logprobs",
-    "values": "values",
+    **{key: key for key in words("input_ids attention_mask loss_mask versions turn_ids logprobs values")},
     "ref_logp": "ref_logprobs",
 }
 """AReaL's per-token keys [g, T] -> ours."""

@@ -19,28 +19,14 @@ import numpy as np
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger, any_known
 from rollout_traces.model.packed_batch import PackedBatch, StepKey, concatenate
-from rollout_traces.model.text import hash_share
+from rollout_traces.model.text import hash_share, words
 from rollout_traces.model.units import MB
 from rollout_traces.settings.run_settings import RunSettings
 
-FROM_TOKENS = (
-    "prompt_key",
-    "n_prompt",
-    "n_sampled",
-    "n_environment",
-    "n_turns",
-    "version_min",
-    "version_max",
-    "staleness_max",
-    "mean_logprob",
-    "mismatch_k1",
-    "mismatch_k3",
-    "mismatch_abs_max",
-    "log_ratio_sum",
-    "trained",
-    "advantage",
-    "advantage_abs_max",
-    "clip_share",
+FROM_TOKENS = words(
+    "prompt_key n_prompt n_sampled n_environment n_turns version_min version_max staleness_max "
+    "mean_logprob mismatch_k1 mismatch_k3 mismatch_abs_max log_ratio_sum trained advantage "
+    "advantage_abs_max clip_share"
 )
 """Columns computed from a row's tokens alone; they are computed before the tokens are given up."""
 

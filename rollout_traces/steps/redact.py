@@ -12,7 +12,7 @@ import numpy as np
 
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.spans import TEXTS
-from rollout_traces.model.text import short_hash
+from rollout_traces.model.text import short_hash, words
 from rollout_traces.model.transcript import ToolCall, Transcript, Turn
 
 Redact = Callable[[Mapping[str, Any]], Sequence[str]]
@@ -20,15 +20,8 @@ Redact = Callable[[Mapping[str, Any]], Sequence[str]]
 (ground truths, answers, extras) it sees as messages of the role `metadata`."""
 HIDDEN = "█"
 """Stands for each hidden character."""
-_LABELS = (
-    "sources",
-    "engine_ids",
-    "discard_reasons",
-    "stop_reasons",
-    "sample_ids",
-    "parsed_answers",
-    "ground_truths",
-    "extras",
+_LABELS = words(
+    "sources engine_ids discard_reasons stop_reasons sample_ids parsed_answers ground_truths extras"
 )
 
 

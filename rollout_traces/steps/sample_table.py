@@ -14,19 +14,11 @@ import orjson
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.ledger.groups import GroupIndex
 from rollout_traces.model.packed_batch import PackedBatch
-from rollout_traces.model.text import encodable
+from rollout_traces.model.text import encodable, words
 from rollout_traces.model.transcript import Transcript
 
-COLUMNS = (
-    "step",
-    "prompt_index",
-    "completion_index",
-    "group_size",
-    "reward_rank_desc",
-    "prompt",
-    "completion",
-    "reward_total",
-    "advantage",
+COLUMNS = words(
+    "step prompt_index completion_index group_size reward_rank_desc prompt completion reward_total advantage"
 )
 
 

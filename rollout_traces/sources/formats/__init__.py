@@ -8,6 +8,7 @@ from functools import lru_cache
 from importlib.metadata import entry_points
 
 from rollout_traces.errors import ConfigError
+from rollout_traces.model.text import words
 from rollout_traces.sources.base import Format
 
 log = logging.getLogger(__name__)
@@ -15,31 +16,13 @@ log = logging.getLogger(__name__)
 ENTRY_POINTS = "rollout_traces.sources"
 """Group of entry points; each names a `Format` class."""
 
-_BUILT_IN = (
-    "own_export.OwnExport",
-    "partitioned_export.PartitionedExport",
-    "prime_rl.PrimeRl",
-    "verifiers_trace.VerifiersTrace",
-    "token_export.TokenExport",
-    "nemo_rl.NemoRl",
-    "nemo_gym.NemoGym",
-    "atropos.Atropos",
-    "open_instruct.OpenInstruct",
-    "slime.Slime",
-    "skyrl.SkyrlTraining",
-    "skyrl.SkyrlEvals",
-    "areal.Areal",
-    "verl.Verl",
-    "trl_parquet.TrlParquet",
-    "verifiers_results.VerifiersResults",
-    "rllm.Rllm",
-    "tinker.Tinker",
-    "tinker_capture.TinkerCapture",
-    "inspect_eval.InspectEval",
-    "scout.Scout",
-    "atif.Atif",
-    "api_log.ApiLog",
-    "chat_jsonl.ChatJsonl",
+_BUILT_IN = words(
+    "own_export.OwnExport partitioned_export.PartitionedExport prime_rl.PrimeRl "
+    "verifiers_trace.VerifiersTrace token_export.TokenExport nemo_rl.NemoRl nemo_gym.NemoGym "
+    "atropos.Atropos open_instruct.OpenInstruct slime.Slime skyrl.SkyrlTraining skyrl.SkyrlEvals "
+    "areal.Areal verl.Verl trl_parquet.TrlParquet verifiers_results.VerifiersResults rllm.Rllm "
+    "tinker.Tinker tinker_capture.TinkerCapture inspect_eval.InspectEval scout.Scout atif.Atif "
+    "api_log.ApiLog chat_jsonl.ChatJsonl"
 )
 
 

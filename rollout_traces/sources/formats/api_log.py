@@ -7,7 +7,7 @@ from typing import Any
 
 from rollout_traces.model.text import SAID
 from rollout_traces.sources.base import Claim, Fields, Found, Head, LinesFormat, split_of
-from rollout_traces.sources.chat import text_of
+from rollout_traces.sources.chat import Record, text_of
 from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, mapping_of, numbers
 
 _STOPS = {"max_tokens": "length", "max_output_tokens": "length", "end_turn": "stop", "stop_sequence": "stop"}
@@ -73,7 +73,7 @@ class ApiLog(LinesFormat):
             )
 
 
-def _answers(response: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+def _answers(response: Record) -> list[tuple[Any, Any]]:
     """Each answer of a response, as messages, and why it ended."""
     choices = response.get("choices")
     if isinstance(choices, list):
@@ -93,5 +93,5 @@ def _system(given: Any) -> list[dict[str, Any]]:
     return [{"role": "system", "content": text_of(given)}] if given else []
 
 
-def _first(value: Mapping[str, Any], *keys: str) -> Any:
+def _first(value: Record, *keys: str) -> Any:
     return next((value[key] for key in keys if value.get(key) is not None), None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollout_traces.model.model_calls import MergedRow, merge_calls
 from rollout_traces.sources.base import EVAL, Claim, FileFormat, FileReading, Head
-from rollout_traces.sources.chat import messages_of, text_of
+from rollout_traces.sources.chat import Record, messages_of, text_of
 from rollout_traces.sources.formats.own_export import row_of
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.rows import (
@@ -59,9 +59,7 @@ class Atif(FileFormat):
             yield from _rows(trajectory, reading)
 
 
-def _rows(
-    trajectory: Mapping[str, Any], reading: FileReading, parent: RolloutRow | None = None
-) -> Iterator[RolloutRow]:
+def _rows(trajectory: Record, reading: FileReading, parent: RolloutRow | None = None) -> Iterator[RolloutRow]:
     """A trajectory's row and those of the agents below it; what cannot be understood costs its own agent alone."""
     row = parent
     with reading.refusing(None, "the agent"):
@@ -73,7 +71,7 @@ def _rows(
         yield from _rows(inner, reading, row)
 
 
-def _row(trajectory: Mapping[str, Any], reading: FileReading, parent: RolloutRow | None) -> RolloutRow:
+def _row(trajectory: Record, reading: FileReading, parent: RolloutRow | None) -> RolloutRow:
     steps = reading.mappings(None, "steps", trajectory.get("steps"))
     agent = trajectory.get("agent") or {}
     identity = str(
@@ -100,7 +98,7 @@ def _row(trajectory: Mapping[str, Any], reading: FileReading, parent: RolloutRow
     return row
 
 
-def _messages(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _messages(steps: Sequence[Record]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for step in steps:
         role = {"agent": "assistant", "system": "system", "user": "user"}.get(str(step.get("source")), "user")
@@ -120,7 +118,7 @@ def _messages(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return messages
 
 
-def _merged(steps: Sequence[Mapping[str, Any]], reading: FileReading) -> MergedRow | None:
+def _merged(steps: Sequence[Record], reading: FileReading) -> MergedRow | None:
     """The calls whose ids are in the last one; None where that one's were not recorded."""
     calls = [m for s in steps if isinstance(m := s.get("metrics"), Mapping) and m.get("completion_token_ids")]
     if not calls or not isinstance(calls[-1].get("prompt_token_ids"), list):
@@ -149,7 +147,7 @@ def _result(path: Any) -> dict[str, Any]:
     return {}
 
 
-def _reward(result: Mapping[str, Any]) -> float | None:
+def _reward(result: Record) -> float | None:
     verifier = result.get("verifier_result") or {}
     rewards = verifier.get("rewards") or {}
     return number(rewards.get("reward")) if isinstance(rewards, Mapping) else number(verifier.get("reward"))

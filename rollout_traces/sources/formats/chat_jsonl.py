@@ -10,6 +10,7 @@ from typing import Any
 
 from rollout_traces.model.text import SAID, words
 from rollout_traces.sources.base import Claim, Fields, Found, Head, LinesFormat, number_in, split_of
+from rollout_traces.sources.chat import Record
 from rollout_traces.sources.lines import is_json_by_name
 from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, numbers, scalars
 
@@ -26,17 +27,7 @@ _TRUTHS = ("ground_truth", "answer", "label", "target", "gold", "reference", "ex
 _SOURCES = ("source", "data_source", "dataset", "env", "task")
 _STOPS = ("stop_reason", "finish_reason")
 _NESTED = ("metrics", "metadata", "info", "extra_info")
-_OTHERS = (
-    "system",
-    "tools",
-    "split",
-    "advantage",
-    "advantages",
-    "id",
-    "episode_id",
-    "success",
-    "reward_components",
-)
+_OTHERS = words("system tools split advantage advantages id episode_id success reward_components")
 _OF_ROLLOUT = {*_CHATS, *_PROMPTS, *_REPLIES, *_REWARDS, *_TRUTHS, *_STOPS}
 _KNOWN = {*_OF_ROLLOUT, *_STEPS, *_GROUPS, *_SOURCES, *_NESTED, *_OTHERS}
 _TOTALS = ("reward", "total", "score")
@@ -154,7 +145,7 @@ def _reply(fields: Fields, key: str, given: Any) -> list[dict[str, Any]]:
     return found or []
 
 
-def _reply_key(value: Mapping[str, Any]) -> str | None:
+def _reply_key(value: Record) -> str | None:
     known = next((key for key in _REPLIES if value.get(key) is not None), None)
     if known is None and value.get("answer") is not None and any(k in value for k in _REWARDS):
         return None if any(key in value for key in _CHATS) else "answer"

@@ -13,7 +13,7 @@ from typing import Any
 from rollout_traces.errors import FileRefused
 from rollout_traces.model.units import MB
 from rollout_traces.sources.base import EVAL, MOST_BYTES, Claim, FileFormat, FileReading, Head
-from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.chat import Record, messages_of
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.rows import RolloutRow, scalars
 
@@ -134,7 +134,7 @@ def unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     return bytes(data)
 
 
-def _header(archive: zipfile.ZipFile) -> Mapping[str, Any]:
+def _header(archive: zipfile.ZipFile) -> Record:
     for name in ("header.json", "_journal/start.json"):
         try:
             info = archive.getinfo(name)
@@ -145,7 +145,7 @@ def _header(archive: zipfile.ZipFile) -> Mapping[str, Any]:
     return {}
 
 
-def _row(sample: Mapping[str, Any], header: Mapping[str, Any], n: int) -> RolloutRow:
+def _row(sample: Record, header: Record, n: int) -> RolloutRow:
     messages = messages_of(sample.get("messages")) or []
     given = sample.get("input")
     n_prompt = 1 if isinstance(given, str) else len(given or [])
@@ -193,7 +193,7 @@ def _score(value: Any) -> float | None:
     return float(value) if isinstance(value, (bool, int, float)) else None
 
 
-def _times(sample: Mapping[str, Any]) -> dict[str, float] | None:
+def _times(sample: Record) -> dict[str, float] | None:
     found = {
         name: float(sample[f"{name}_time"])
         for name in ("total", "working")

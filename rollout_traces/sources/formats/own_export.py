@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rollout_traces.errors import FileRefused, extra
@@ -14,7 +14,7 @@ from rollout_traces.model.transcript import FLOAT_TRACKS, INT_TRACKS
 from rollout_traces.sources.base import TRAIN, Claim, Fields, FileReading, Found, Head, LinesFormat
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.problems import said_of
-from rollout_traces.sources.rows import RolloutRow, batch_of, number
+from rollout_traces.sources.rows import Record, RolloutRow, batch_of, number
 
 TOKENS_LEFT_OUT = ("token ids", "loss mask", "logprobs (export with --tokens)")
 _MARK = ("run_id", "run", "split", "step")
@@ -69,7 +69,7 @@ def is_current(fields: Fields) -> bool:
     return False
 
 
-def row_of(value: Mapping[str, Any], line: int) -> RolloutRow:
+def row_of(value: Record, line: int) -> RolloutRow:
     """A rollout of an exported record.
 
     Args:
@@ -116,13 +116,13 @@ def row_of(value: Mapping[str, Any], line: int) -> RolloutRow:
     return row
 
 
-def _timings(value: Mapping[str, Any]) -> list[Span] | dict[str, float] | None:
+def _timings(value: Record) -> list[Span] | dict[str, float] | None:
     if isinstance(value.get("timings"), str):
         return read_packed(value["timings"])
     return {k: v for k, v in _under(value, "timing/").items() if isinstance(v, (int, float))} or None
 
 
-def _under(value: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+def _under(value: Record, prefix: str) -> dict[str, Any]:
     return {k.removeprefix(prefix): v for k, v in value.items() if k.startswith(prefix) and v is not None}
 
 
@@ -167,7 +167,7 @@ def parquet_rows(reading: FileReading) -> Iterator[dict[str, Any]]:
         reading.note("unreadable_files", said_of(reading.path, error))
 
 
-def batch_of_records(records: Iterable[Mapping[str, Any]]) -> RolloutBatch:
+def batch_of_records(records: Iterable[Record]) -> RolloutBatch:
     """A batch of at least one record of one step and split."""
     rows = [row_of(record, line) for line, record in enumerate(records, 1)]
     for row in rows:

@@ -24,6 +24,7 @@ from rollout_traces.sources.base import (
     Format,
     Found,
     Head,
+    Record,
     were_written_within,
 )
 from rollout_traces.sources.formats.verifiers_trace import NOT_TRAINED, paths_of, rows_of_trace, spread
@@ -106,7 +107,7 @@ def _goes_on(found: Found) -> bool:
     return bool(plain) and were_written_within(words, _QUIET_S)
 
 
-def _rows(episode: Mapping[str, Any], annotations: _Annotations, line: int) -> Iterator[RolloutRow]:
+def _rows(episode: Record, annotations: _Annotations, line: int) -> Iterator[RolloutRow]:
     """The rows of an episode, with what was learned of it."""
     for trace in episode.get("traces") or []:
         updates = annotations.of(str(trace.get("id")))
@@ -139,7 +140,7 @@ def _rows(episode: Mapping[str, Any], annotations: _Annotations, line: int) -> I
 
 
 def _nodes_spoken_of(
-    trace: Mapping[str, Any], updates: Sequence[Mapping[str, Any]]
+    trace: Record, updates: Sequence[Record]
 ) -> tuple[list[dict[str, Any]], list[list[int]]]:
     """A trace's messages with what updates say of their sampled tokens, and its branches.
 
@@ -215,7 +216,7 @@ class _Annotations:
                 found.append(value)
         return found
 
-    def are_whole(self, episode: Mapping[str, Any], rows: Sequence[RolloutRow]) -> bool:
+    def are_whole(self, episode: Record, rows: Sequence[RolloutRow]) -> bool:
         """Tells whether everything is known of an episode: it is too old for more, or each producer spoke of it."""
         if self.newest_step is not None and all(r.step + _WAITS <= self.newest_step for r in rows):
             return True
@@ -224,7 +225,7 @@ class _Annotations:
             for trace in episode.get("traces") or ()
         )
 
-    def attempt_of(self, arrived: Mapping[str, Any], ship: Mapping[str, Any]) -> int:
+    def attempt_of(self, arrived: Record, ship: Record) -> int:
         """The start of the run that an episode is of: a step that is shipped again is one of a later start.
 
         Between the last ship of a start and the first of the next, what arrived in a step that was shipped
@@ -243,7 +244,7 @@ class _Annotations:
             if file is not None:
                 file.close()
 
-    def _index(self, producer: Path) -> Iterator[Mapping[str, Any]]:
+    def _index(self, producer: Path) -> Iterator[Record]:
         index = producer.with_name(f"{producer.name}.index.jsonl")
         if index.is_file():
             yield from (line.value for line in json_lines(index, self._problems))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, FileReading, Found, Head, number_in
-from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.chat import Record, messages_of
 from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, number, numbers, scalars
 
 
@@ -43,9 +42,9 @@ class Rllm(FileFormat):
 
 
 def _rows(
-    episode: Mapping[str, Any],
-    trajectory: Mapping[str, Any],
-    steps: Sequence[Mapping[str, Any]],
+    episode: Record,
+    trajectory: Record,
+    steps: Sequence[Record],
     found: Found,
     before: int,
 ) -> list[RolloutRow]:
@@ -58,9 +57,9 @@ def _rows(
     return rows
 
 
-def _branches(steps: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+def _branches(steps: Sequence[Record]) -> list[list[Record]]:
     """Runs of steps whose conversations grow; a step that does not continue the one before begins another."""
-    branches: list[list[Mapping[str, Any]]] = []
+    branches: list[list[Record]] = []
     for step in steps:
         chat = step.get("chat_completions") or []
         before = branches[-1][-1].get("chat_completions") or [] if branches else None
@@ -72,9 +71,9 @@ def _branches(steps: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]
 
 
 def _row(
-    episode: Mapping[str, Any],
-    trajectory: Mapping[str, Any],
-    steps: list[Mapping[str, Any]],
+    episode: Record,
+    trajectory: Record,
+    steps: list[Record],
     found: Found,
     n: int,
 ) -> RolloutRow:

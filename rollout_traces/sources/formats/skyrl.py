@@ -24,6 +24,7 @@ from rollout_traces.sources.base import (
     Found,
     Head,
     LinesFormat,
+    Record,
     number_in,
 )
 from rollout_traces.sources.problems import NOT_UNDERSTOOD
@@ -125,7 +126,7 @@ def _training_rows(data: Any, step: int) -> Iterator[RolloutRow]:
         yield row
 
 
-def _groups(metadata: Mapping[str, Any], n: int) -> list[Any]:
+def _groups(metadata: Record, n: int) -> list[Any]:
     """Gives rows of one prompt a common group; the prompts' boundaries show it where the trainer has let go of their ids."""
     uids = metadata.get("uids")
     if isinstance(uids, list) and len(uids) == n:
@@ -161,9 +162,9 @@ def _array(value: Any) -> np.ndarray:
 class _Batch(dict):
     """Name -> tensor; `metadata` is what SkyRL keeps of the whole batch."""
 
-    metadata: Mapping[str, Any]
+    metadata: Record
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
+    def __setstate__(self, state: Record) -> None:
         for name, value in state["batch_dict"].items():
             if isinstance(value, Mapping) and value.get("format") != "tensor_list":
                 self[name] = _tensor(value)
@@ -182,13 +183,13 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _rebuilt(kind: type, state: Mapping[str, Any]) -> _Batch:
+def _rebuilt(kind: type, state: Record) -> _Batch:
     batch = _Batch()
     batch.__setstate__(state)
     return batch
 
 
-def _tensor(value: Mapping[str, Any]) -> Any:
+def _tensor(value: Record) -> Any:
     if value.get("format") == "torch":
         with extra("train", "reading tensors of SkyRL"):
             import torch

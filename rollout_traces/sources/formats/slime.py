@@ -17,7 +17,7 @@ import numpy as np
 from rollout_traces.errors import extra
 from rollout_traces.model.text import MOST, words
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, FileReading, Found, Head, number_in
-from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.chat import Record, messages_of
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import NOT_UNDERSTOOD
 from rollout_traces.sources.rows import RolloutRow, number, numbers, scalars
@@ -81,7 +81,7 @@ class Slime(FileFormat):
                 yield row
 
 
-def _row(sample: Mapping[str, Any], found: Found, n: int) -> RolloutRow:
+def _row(sample: Record, found: Found, n: int) -> RolloutRow:
     tokens = _plain(sample.get("tokens")) or []
     n_response = int(sample.get("response_length") or 0)
     if n_response > len(tokens):

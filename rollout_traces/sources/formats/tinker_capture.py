@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.model.model_calls import merge_calls
+from rollout_traces.model.text import words
 from rollout_traces.model.units import MINUTE
 from rollout_traces.sources.base import (
     EVAL,
@@ -27,6 +28,7 @@ from rollout_traces.sources.base import (
     FileReading,
     Found,
     Head,
+    Record,
     read_only,
     split_of,
     were_written_within,
@@ -36,15 +38,7 @@ from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.rows import RolloutRow, add_tokens, call_of, mapping_of
 
 _PLACE = ("run_id", "run_attempt", "split", "iteration", "group_idx", "traj_idx")
-_CALL = (
-    "purpose",
-    "sampling_session_id",
-    "seq_id",
-    "sample_idx",
-    "policy_version",
-    "prompt_tokens",
-    "sampled_tokens",
-)
+_CALL = words("purpose sampling_session_id seq_id sample_idx policy_version prompt_tokens sampled_tokens")
 _COLUMNS = (*_PLACE, *_CALL, "logprobs", "metadata")
 _SELECT = (
     f"SELECT cursor, {', '.join(_COLUMNS)} FROM wire_rows "
@@ -151,9 +145,7 @@ def _store_of(path: Path, problems: Problems) -> Iterator[sqlite3.Connection]:
         yield store
 
 
-def _calls_of(
-    record: Mapping[str, Any], path: Path, line: int, problems: Problems
-) -> Iterator[dict[str, Any]]:
+def _calls_of(record: Record, path: Path, line: int, problems: Problems) -> Iterator[dict[str, Any]]:
     """Makes the rows that the store would keep of a record: one for each sampled sequence."""
     scope = mapping_of(record.get("scope"))
     samples = record.get("samples") if record.get("kind") == "sample" else None
@@ -174,7 +166,7 @@ def _calls_of(
         }
 
 
-def _rows(place: Mapping[str, Any], own: list[dict[str, Any]], reading: FileReading) -> Iterator[RolloutRow]:
+def _rows(place: Record, own: list[dict[str, Any]], reading: FileReading) -> Iterator[RolloutRow]:
     """The rows of a trajectory, one a branch of its calls; calls of no trajectory are rows by themselves."""
     is_trajectory = place["traj_idx"] is not None
     known, calls = [], []
@@ -220,5 +212,5 @@ def _list(text: Any) -> list[Any] | None:
     return value if isinstance(value, list) else None
 
 
-def _mapping(text: Any) -> Mapping[str, Any]:
+def _mapping(text: Any) -> Record:
     return mapping_of(orjson.loads(text) if isinstance(text, str) else None)

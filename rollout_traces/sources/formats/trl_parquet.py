@@ -24,7 +24,7 @@ from rollout_traces.ledger.columns import COLUMNS
 from rollout_traces.model.bounded_reading import read, schema_of
 from rollout_traces.model.units import LARGEST_EXACT
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, FileReading, Head, number_in
-from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.chat import Record, messages_of
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.problems import said_of
 from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, number, numbers
@@ -85,7 +85,7 @@ class TrlParquet(FileFormat):
 
 
 def row_of(
-    value: Mapping[str, Any], rewards: Sequence[str], step: int, line: int, weights: Sequence[float] = ()
+    value: Record, rewards: Sequence[str], step: int, line: int, weights: Sequence[float] = ()
 ) -> RolloutRow:
     """A rollout of a row of TRL's completions table.
 
@@ -135,9 +135,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def n_repeated(
-    before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]], *, whole_only: bool
-) -> int:
+def n_repeated(before: Sequence[Record], now: Sequence[Record], *, whole_only: bool) -> int:
     """Counts the rows at the beginning of a table that are the last rows of the table before it.
 
     Args:
@@ -156,7 +154,7 @@ def n_repeated(
     return 0
 
 
-def _without_step(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _without_step(records: Sequence[Record]) -> list[dict[str, Any]]:
     return [{name: value for name, value in record.items() if name != "step"} for record in records]
 
 
@@ -249,7 +247,7 @@ class LoggedTable:
     timestamp: str
     split: str
     first: int = 0
-    records: Sequence[Mapping[str, Any]] = ()
+    records: Sequence[Record] = ()
     rewards: Sequence[str] = ()
     weights: Sequence[float] = ()
 
@@ -281,7 +279,7 @@ class TableReader:
     """
 
     select: Select
-    _before: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
+    _before: dict[str, list[Record]] = field(default_factory=dict)
     _weights: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def numbers(self, after: int, up_to: int) -> Iterator[tuple[int, int]]:
@@ -343,7 +341,7 @@ class TableReader:
         """Forgets the tables before, so that any one can be asked for next."""
         self._before.clear()
 
-    def _stored_before(self, run_id: str, number: int) -> list[Mapping[str, Any]]:
+    def _stored_before(self, run_id: str, number: int) -> list[Record]:
         found = self.select(
             f"SELECT metrics FROM metrics WHERE run_id = ? AND id < ? AND {_IS_TABLE} ORDER BY id DESC LIMIT 1",
             (run_id, number),
@@ -373,7 +371,7 @@ class TableReader:
         return self._weights[run_id]
 
 
-def row_metadata(row: RolloutRow, record: Mapping[str, Any]) -> dict[str, Any]:
+def row_metadata(row: RolloutRow, record: Record) -> dict[str, Any]:
     """Collects what a row of a table says beside its conversation: its numbers by their own names, and all of it by ours.
 
     Args:
@@ -397,7 +395,7 @@ def row_metadata(row: RolloutRow, record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _records(text: str | bytes) -> list[Mapping[str, Any]] | None:
+def _records(text: str | bytes) -> list[Record] | None:
     table = _mapping(text).get(TABLE)
     records = table.get("_value") if isinstance(table, dict) else None
     if not isinstance(records, list):
@@ -406,7 +404,7 @@ def _records(text: str | bytes) -> list[Mapping[str, Any]] | None:
     return found if all("prompt" in record and "completion" in record for record in found) else None
 
 
-def _numeric(records: Sequence[Mapping[str, Any]]) -> list[str]:
+def _numeric(records: Sequence[Record]) -> list[str]:
     names = dict.fromkeys(name for record in records for name in record)
     return [
         name

@@ -15,7 +15,7 @@ from typing import Any
 
 from rollout_traces.model.text import SAID
 from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileReading, Format, Head, number_in, split_of
-from rollout_traces.sources.chat import messages_of
+from rollout_traces.sources.chat import Record, messages_of
 from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, number, numbers, scalars
 
 NOT_TRAINED = "not_in_a_batch"
@@ -75,7 +75,7 @@ class VerifiersTrace(Format):
                     yield row, record.stop, record.number
 
 
-def paths_of(nodes: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+def paths_of(nodes: Sequence[Record]) -> list[list[int]]:
     """Every path from a root to a leaf, as node numbers, in the order of the leaves.
 
     Args:
@@ -106,9 +106,7 @@ def paths_of(nodes: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     return paths
 
 
-def rows_of_trace(
-    episode: Mapping[str, Any], trace: Mapping[str, Any], claim: Claim, line: int
-) -> Iterator[RolloutRow]:
+def rows_of_trace(episode: Record, trace: Record, claim: Claim, line: int) -> Iterator[RolloutRow]:
     """One row a path from a root to a leaf of a trace.
 
     Args:
@@ -147,7 +145,7 @@ def rows_of_trace(
         yield row
 
 
-def _common(episode: Mapping[str, Any], trace: Mapping[str, Any], claim: Claim, line: int) -> dict[str, Any]:
+def _common(episode: Record, trace: Record, claim: Claim, line: int) -> dict[str, Any]:
     run, group = episode.get("run") or {}, episode.get("group") or {}
     work = run.get("work") or {}
     policy = work.get("policy") or {}
@@ -181,7 +179,7 @@ def _common(episode: Mapping[str, Any], trace: Mapping[str, Any], claim: Claim, 
     }
 
 
-def _add_tokens(row: RolloutRow, branch: Sequence[Mapping[str, Any]], shared: Sequence[bool]) -> None:
+def _add_tokens(row: RolloutRow, branch: Sequence[Record], shared: Sequence[bool]) -> None:
     """The branch's tokens end to end; what an earlier branch has already is not in the loss again."""
     ids: list[int] = []
     response: list[bool] = []
@@ -209,7 +207,7 @@ def _add_tokens(row: RolloutRow, branch: Sequence[Mapping[str, Any]], shared: Se
             row.tracks[name] = spread(branch, key)
 
 
-def _weights(node: Mapping[str, Any], mask: Sequence[Any]) -> list[float]:
+def _weights(node: Record, mask: Sequence[Any]) -> list[float]:
     """Adds up the parts (`rl`, `ce`, `ref_kl`) of each token's weight in the loss, for the tokens of a message.
 
     Without a weight of its own a sampled token weighs 1; prime-rl's `echo` gives weights to what tools answered too.
@@ -218,7 +216,7 @@ def _weights(node: Mapping[str, Any], mask: Sequence[Any]) -> list[float]:
     return [float(sum(values)) for values in zip(*parts.values(), strict=True)]
 
 
-def spread(branch: Sequence[Mapping[str, Any]], key: str) -> list[float | None]:
+def spread(branch: Sequence[Record], key: str) -> list[float | None]:
     """A value for each sampled token of a branch, at its place; None elsewhere.
 
     Args:
@@ -246,14 +244,14 @@ def _parent(written: Sequence[tuple[str, list[int]]], path: list[int]) -> str | 
     return name or (written[0][0] if written else None)
 
 
-def _add_stop(row: RolloutRow, trace: Mapping[str, Any], path: Sequence[int]) -> None:
+def _add_stop(row: RolloutRow, trace: Record, path: Sequence[int]) -> None:
     on_path = set(path)
     calls = [c for c in trace.get("calls") or [] if isinstance(c, Mapping) and c.get("node") in on_path]
     finish = calls[-1].get("finish_reason") if calls else None
     row.stop_reason = "length" if finish == "length" else trace.get("stop_condition") or finish
 
 
-def _timings(timing: Mapping[str, Any]) -> dict[str, float]:
+def _timings(timing: Record) -> dict[str, float]:
     found = {}
     for name, span in timing.items():
         if isinstance(span, Mapping) and isinstance(span.get("end"), (int, float)) and span["end"]:
@@ -263,7 +261,7 @@ def _timings(timing: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def _first_error(episode: Mapping[str, Any]) -> str:
+def _first_error(episode: Record) -> str:
     given = episode.get("errors")
     errors = [error for error in given if isinstance(error, Mapping)] if isinstance(given, list) else []
     return f" ({errors[-1].get('type')}: {str(errors[-1].get('message'))[:SAID]})" if errors else ""
