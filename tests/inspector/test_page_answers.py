@@ -303,6 +303,37 @@ class TestPages:
         expect(shown.get("first-divergence").first).to_be_in_viewport()
         assert shown.state["tab"] == "compare" and shown.state["a"] != shown.state["b"]
 
+    def test_a_grid_cell_is_marked_by_the_evaluation_before_also_where_none_was_kept(self, shown: Visit):
+        """Seen once: a row of three flips had no mark, for its rollouts had not been kept."""
+
+        def unkept(route, request):
+            if '"fn_name":"grid"' not in (request.post_data or ""):
+                return route.continue_()
+            answer = route.fetch()
+            return route.fulfill(
+                response=answer, body=re.sub(r'"(solved|failed)_id":"[^"]*"', r'"\1_id":null', answer.text())
+            )
+
+        shown.page.route("**/component_server/", unkept)
+        try:
+            shown.open(**PLACE, tab="flips")
+            cells = shown.get("grid-cell")
+            cells.first.wait_for()
+            expect(shown.page.locator(".rt-flip-grid:visible .rt-grid-cell:enabled")).to_have_count(0)
+            rows = shown.page.locator(".rt-flip-grid:visible tbody tr").evaluate_all(
+                """all => all.map(row => [...row.querySelectorAll(".rt-grid-cell")].map(cell =>
+                    [cell.textContent, cell.matches(".rt-rose") - cell.matches(".rt-fell")]))"""
+            )
+        finally:
+            shown.page.unroute("**/component_server/")
+        seen = set()
+        for row in rows:
+            shares = [int(text.split("/")[0]) / int(text.split("/")[1]) for text, _ in row]
+            for before, now, (_, mark) in zip(shares, shares[1:], row[1:], strict=False):
+                assert mark == (now > before) - (now < before), row
+                seen.add(mark)
+        assert seen == {-1, 0, 1}
+
     def test_a_prompt_leads_to_its_rollouts_and_two_runs_to_their_flips(self, shown: Visit):
         shown.open(**{**PLACE, "split": "eval-rollout"}, tab="prompts")
         shown.get("order-trend").click()

@@ -13,7 +13,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.explain import explain
 from rollout_traces.inspector.pages.run import diagnosis_figures, run_curves, run_report
 from rollout_traces.inspector.workspace import Workspace
-from tests.inspector.conftest import Served, Visit, box_of
+from tests.inspector.conftest import DESKTOP, Served, Visit, box_of
 from tests.inspector.told import told
 from tests.store.projects import RUN, make_ledger, write_step
 from tests.stories.causes import CAUSES
@@ -198,7 +198,13 @@ class TestPage:
             shown.open(project="story", run="off", split="rollout")
             shown.get("run-verdict").wait_for()
             assert f"1 thing wrong since step {AT}, over by now" in shown.get("run-verdict").inner_text()
+            page.set_viewport_size({"width": 560, "height": 900})
+            line = shown.get("run-verdict").locator("div").first
+            line.evaluate("node => node.append(' and some more words that take a second line')")
+            assert line.evaluate("""node => { const words = document.createRange(); words.selectNodeContents(node.lastChild);
+                return node.querySelector("i").getBoundingClientRect().bottom > words.getClientRects()[0].top; }""")
         finally:
+            page.set_viewport_size(DESKTOP)
             page.unroute("**/component_server/")
 
     def test_explaining_leaves_what_was_unfolded_and_a_chart_its_focus(self, shown: Visit):

@@ -80,6 +80,12 @@ class TestPagesAndProjects:
             assert visit.get(f"{name}-select").evaluate("node => node.scrollWidth <= node.clientWidth")
             assert box_of(visit.get(f"{name}-select"))["width"] > 60
 
+    def test_all_pages_are_in_sight_beside_trackio_on_a_desktop(self, visit):
+        """Seen once: with a tab for episodes, the first tab was `un`."""
+        visit.open(tab="episodes", project="agents", run="run-a")
+        expect(visit.get("tab-episodes")).to_have_attribute("aria-current", "page")
+        assert visit.page.locator(".rt-tabs").evaluate("node => node.scrollWidth <= node.clientWidth")
+
     def test_a_long_name_of_a_project_leaves_the_split_readable(self, visit):
         """Seen once: beside a project of 77 signs the split was called `r…`, whichever project was chosen."""
         visit.open(tab="rollouts", project="demo", run="run-a")

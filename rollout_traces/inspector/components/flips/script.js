@@ -202,7 +202,7 @@ function grid(answer) {
       "Prompt by evaluation",
       h(
         "span.rt-faint",
-        ` ${plural(answer.n_prompts, "prompt")}, those that flipped most first${answer.n_prompts > answer.rows.length ? `, ${number(answer.rows.length)} shown` : ""}; ${answer.n_evaluations > answer.evaluations.length ? `the last ${answer.evaluations.length} of ${number(answer.n_evaluations)} evaluations; ` : ""}a cell opens it beside the one before, where they part`,
+        ` ${plural(answer.n_prompts, "prompt")}, those that flipped most first${answer.n_prompts > answer.rows.length ? `, ${number(answer.rows.length)} shown` : ""}; ${answer.n_evaluations > answer.evaluations.length ? `the last ${answer.evaluations.length} of ${number(answer.n_evaluations)} evaluations; ` : ""}a cell opens it beside the one before, where they part; a line above a cell: more of its answers solved than at the evaluation before; below: fewer`,
       ),
     ),
     scrolling(
@@ -219,7 +219,7 @@ function grid(answer) {
               several ? h("span.rt-grid-run.rt-ellipsis", inert(each[0])) : null,
             ),
           ),
-          h("th", "flips"),
+          h("th", { title: "How often it went from mostly solved to mostly not, or back" }, "flips"),
         ],
         answer.rows,
         row =>
@@ -245,8 +245,9 @@ function gridCell(row, at, answer, title) {
     .pop();
   const pair = before ? opened(before.each, cell) : null;
   const mine = cell.solved_id || cell.failed_id;
-  const fell = before && share < shareOf(before.each);
-  const rose = before && share > shareOf(before.each);
+  const last = row.cells.slice(0, at).findLast(Boolean);
+  const fell = last && share < shareOf(last);
+  const rose = last && share > shareOf(last);
   const why = !mine
     ? "; none was kept"
     : pair

@@ -203,7 +203,7 @@ export class LanesCanvas {
       const { top, height } = placed.lanes[change.lane];
       const x = this.x(change.at);
       pen.fillStyle = colours.panel;
-      pen.fillRect(x + 1, AXIS + top, 18, 10);
+      pen.fillRect(x + 1, AXIS + top, pen.measureText(`v${change.version}`).width + 4, 10);
       pen.fillStyle = colours.ink;
       for (let y = 0; y < height; y += 5) pen.fillRect(x, AXIS + top + y, 1, 3);
       pen.fillText(`v${change.version}`, x + 3, AXIS + top + 5);

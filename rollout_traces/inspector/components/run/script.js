@@ -127,8 +127,11 @@ function draw() {
           ? [verdict(), data.settings?.changes.length ? settings() : null, diagnoses(), h("div.rt-run-timeline")]
           : h(
               "div.rt-run-verdict.rt-sev-unknown#run-pending",
-              h("i"),
-              data.failure ? inert(`The verdict could not be made: ${data.failure}`) : "Looking for what changed…",
+              h(
+                "div",
+                h("i"),
+                data.failure ? inert(`The verdict could not be made: ${data.failure}`) : "Looking for what changed…",
+              ),
             ),
       ),
       h("div.rt-run-pictures"),
@@ -178,9 +181,7 @@ function verdict() {
   return h(
     "div#run-verdict",
     { class: `rt-run-verdict ${severity && `rt-sev-${severity}`}` },
-    h("i"),
-    text,
-    since === null ? null : ` since step ${number(since)}${lasting(severity)}`,
+    h("div", h("i"), text, since === null ? null : ` since step ${number(since)}${lasting(severity)}`),
     h(
       "span",
       `${plural(data.n_steps, "step")}, ${plural(data.n_rows, "rollout")}${data.unobserved.length ? `, ${data.unobserved.length} unobserved below` : ""}`,
