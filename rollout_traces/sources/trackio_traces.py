@@ -17,6 +17,7 @@ from rollout_traces.decode.grammars import THINKING_UNCLOSED
 from rollout_traces.decode.messages import transcript_of_messages
 from rollout_traces.errors import ConfigError
 from rollout_traces.ledger.text_facts import tool_failed
+from rollout_traces.model.text import words
 from rollout_traces.settings.run_settings import file_stem
 from rollout_traces.sources.base import EVAL, TRAIN, read_only
 from rollout_traces.sources.chat import Record, messages_of
@@ -74,6 +75,13 @@ def rollout_of(key: str, step: int, messages: Sequence[Record], metadata: Metada
     return row
 
 
+_OF_THE_LEDGER = words(
+    "split step reward raw_reward advantage group source stop_reason reward_status discard_reason episode parent "
+    "ground_truth"
+)
+"""Names that a rollout and the ledger share."""
+
+
 def fields_of(row: RolloutRow) -> dict[str, Any]:
     """Gives what is known of a rollout under the names of the ledger, with what its text alone shows.
 
@@ -81,22 +89,10 @@ def fields_of(row: RolloutRow) -> dict[str, Any]:
         Name -> value, unknown ones left out; `flags` is a list of names.
     """
     known: dict[str, Any] = {
-        "split": row.split,
-        "step": row.step,
-        "reward": row.reward,
-        "raw_reward": row.raw_reward,
-        "advantage": row.advantage,
+        **{name: getattr(row, name) for name in _OF_THE_LEDGER},
         "prompt_key": row.key_of_prompt(),
-        "group": row.group,
-        "source": row.source,
-        "stop_reason": row.stop_reason,
-        "reward_status": row.reward_status,
-        "discard_reason": row.discard_reason,
-        "episode": row.episode,
-        "parent": row.parent,
         "sample_id": None if row.episode is None or row.sample_id is None else str(row.sample_id),
         "success": None if row.success is None else int(row.success),
-        "ground_truth": row.ground_truth,
         **{f"component/{name}": value for name, value in row.components.items()},
         **{f"sample/{name}": value for name, value in row.metrics.items()},
         **row.known_columns,

@@ -35,7 +35,7 @@ from rollout_traces.model.text import SAID
 from rollout_traces.store.columns import ROW_BITS
 from rollout_traces.store.places import cached_index_path
 from rollout_traces.store.rows import StoredTrace
-from rollout_traces.store.source import SCALARS, Source, SourceRun, SqlValue
+from rollout_traces.store.source import SCALARS, LoggedRows, Source, SourceRun, SqlValue
 
 ABOUT = "_rollout_traces/about.json"
 METRICS = "_rollout_traces/metrics.arrow"
@@ -203,7 +203,7 @@ class ExportSource(Source):
         self.label = f"export {self.address}"
         self.reading: Callable[[], AbstractContextManager[sqlite3.Connection]] | None = None
         self._about: dict[str, Any] | None = None
-        self._scalars: dict[str, list[tuple[int, int, str, str | bytes]]] | None = None
+        self._scalars: dict[str, LoggedRows] | None = None
         self._file = lru_cache(KEPT_FILES)(self.folder.read)
         if not self.files():
             raise StoreError(
@@ -295,7 +295,7 @@ class ExportSource(Source):
         """Run id, split, attempt and the first step that the attempt wrote of it."""
         return [tuple(each) for each in self.about().get("attempts", [])]
 
-    def metrics(self, run_id: str, after: int) -> list[tuple[int, int, str, str | bytes]]:
+    def metrics(self, run_id: str, after: int) -> LoggedRows:
         """Rows of a run's logged scalars in order of arrival: id, step, timestamp, JSON text."""
         if self._scalars is None:
             self._scalars = self._read_scalars()
@@ -303,7 +303,7 @@ class ExportSource(Source):
         first = bisect_right(rows, after, key=itemgetter(0))
         return rows[first : first + SCALARS]
 
-    def _read_scalars(self) -> dict[str, list[tuple[int, int, str, str | bytes]]]:
+    def _read_scalars(self) -> dict[str, LoggedRows]:
         """Run id -> its logged scalars, in order of arrival."""
         data = self.folder.read_named(METRICS)
         if not data:
@@ -311,7 +311,7 @@ class ExportSource(Source):
         with damage_said(f"{self.label}: {METRICS}"):
             table = pa.ipc.open_file(io.BytesIO(data)).read_all()
             columns = [table[name].to_pylist() for name in ("run_id", "id", "step", "timestamp", "metrics")]
-        found: dict[str, list[tuple[int, int, str, str | bytes]]] = {}
+        found: dict[str, LoggedRows] = {}
         for run, *row in zip(*columns, strict=True):
             found.setdefault(run, []).append(tuple(row))
         return {run: sorted(rows, key=itemgetter(0)) for run, rows in found.items()}

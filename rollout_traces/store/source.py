@@ -43,6 +43,8 @@ SCALARS = 5000
 _PLACE = "rowid, id, run_id, run_name, step, key, trace_index, timestamp"
 _LEDGER = "CASE WHEN key LIKE '%/steps' THEN spans END"
 SqlValue = str | int | float | None
+LoggedRows = list[tuple[int, int, str, str | bytes]]
+"""Rows of logged scalars: id, step, timestamp, JSON text."""
 
 
 class SourceRun(NamedTuple):
@@ -128,8 +130,7 @@ class Source(abc.ABC):
 
     def last_rowid(self) -> int:
         """The highest rowid among the traces, 0 when there are none."""
-        rows = self._of("traces", "SELECT max(rowid) FROM traces")
-        return int(rows[0][0] or 0) if rows else 0
+        return self._number("traces", "SELECT max(rowid) FROM traces")
 
     def count(self, up_to: int | None = None) -> int:
         """Counts the traces.
@@ -140,8 +141,7 @@ class Source(abc.ABC):
         # The test on run_id makes SQLite count in its slimmest index; the texts' own is as large as they are.
         sql = "SELECT count(run_id) FROM traces WHERE run_id >= ''"
         test, given = ("", ()) if up_to is None else (" AND rowid <= ?", (up_to,))
-        rows = self._of("traces", sql + test, given)
-        return int(rows[0][0]) if rows else 0
+        return self._number("traces", sql + test, given)
 
     def id_at(self, rowid: int) -> str | None:
         """The id of the trace with a rowid, None when there is none."""
@@ -160,17 +160,12 @@ class Source(abc.ABC):
         last = self._last_of_page(after)
         if last is None:
             return []
-        return [
-            StoredTrace(*row)
-            for row in self.select(
-                f"{self.select_traces} WHERE rowid > ? AND rowid <= ? ORDER BY rowid", (after, last)
-            )
-        ]
+        return self._stored("rowid > ? AND rowid <= ?", (after, last))
 
-    @property
-    def select_traces(self) -> str:
-        """The columns of a `StoredTrace`; spans only of traces that may be step summaries."""
-        return f"SELECT {_PLACE}, {self.texts}, {_LEDGER} FROM traces"
+    def _stored(self, where: str, parameters: Sequence[SqlValue]) -> list[StoredTrace]:
+        """Traces that satisfy a condition; spans only of those that may be step summaries."""
+        sql = f"SELECT {_PLACE}, {self.texts}, {_LEDGER} FROM traces WHERE {where} ORDER BY rowid"
+        return [StoredTrace(*row) for row in self.select(sql, parameters)]
 
     @cached_property
     def logged_tables(self) -> LoggedTables:
@@ -179,13 +174,11 @@ class Source(abc.ABC):
 
     def last_metrics_id(self) -> int:
         """The highest id among the rows of logged scalars, 0 when there are none."""
-        rows = self._of("metrics", "SELECT max(id) FROM metrics")
-        return int(rows[0][0] or 0) if rows else 0
+        return self._number("metrics", "SELECT max(id) FROM metrics")
 
     def count_metrics(self, up_to: int) -> int:
         """Counts the rows of logged scalars up to an id."""
-        rows = self._of("metrics", "SELECT count(*) FROM metrics WHERE id <= ?", (up_to,))
-        return int(rows[0][0]) if rows else 0
+        return self._number("metrics", "SELECT count(*) FROM metrics WHERE id <= ?", (up_to,))
 
     def metrics_ids(self, wanted: Sequence[int]) -> set[int]:
         """Finds, among some ids, those that are still rows of logged scalars."""
@@ -201,12 +194,7 @@ class Source(abc.ABC):
         """Traces by rowid, in that order of arrival; spans only of those that may be step summaries."""
         found = self.logged_tables.rowids([rowid for rowid in rowids if rowid < 0])
         for chunk in self.pages(sorted(rowid for rowid in rowids if rowid >= 0)):
-            found += [
-                StoredTrace(*row)
-                for row in self.select(
-                    f"{self.select_traces} WHERE rowid IN ({_holes(chunk)}) ORDER BY rowid", chunk
-                )
-            ]
+            found += self._stored(f"rowid IN ({_holes(chunk)})", chunk)
         return found
 
     def _last_of_page(self, after: int) -> int | None:
@@ -298,12 +286,8 @@ class Source(abc.ABC):
         for table in ("metrics", "traces"):
             for run in self._runs_of(table):
                 known = found.get(run.run_id, run)
-                found[run.run_id] = SourceRun(
-                    run.run_id,
-                    run.name,
-                    min(run.started, known.started),
-                    max(run.last_step, known.last_step),
-                )
+                started, last = min(run.started, known.started), max(run.last_step, known.last_step)
+                found[run.run_id] = run._replace(started=started, last_step=last)
         return sorted(found.values(), key=lambda run: (run.started, run.name))
 
     def _runs_of(self, table: str) -> Iterator[SourceRun]:
@@ -324,7 +308,7 @@ class Source(abc.ABC):
         with damage_said(f"{self.label}: the configuration of run {run_id}"):
             return dict(orjson.loads(rows[0][0])) if rows else {}
 
-    def metrics(self, run_id: str, after: int) -> list[tuple[int, int, str, str | bytes]]:
+    def metrics(self, run_id: str, after: int) -> LoggedRows:
         """Rows of a run's logged scalars in order of arrival: id, step, timestamp, JSON text.
 
         Args:
@@ -339,6 +323,11 @@ class Source(abc.ABC):
     def _of(self, table: str, sql: str, parameters: Sequence[SqlValue] = ()) -> list[tuple[Any, ...]]:
         """The rows of a SELECT from one table; none where the project does not have it yet."""
         return self.select(sql, parameters) if self._has(table) else []
+
+    def _number(self, table: str, sql: str, parameters: Sequence[SqlValue] = ()) -> int:
+        """The one number of a SELECT from one table; 0 where there is none."""
+        rows = self._of(table, sql, parameters)
+        return int(rows[0][0] or 0) if rows else 0
 
     def _has(self, table: str) -> bool:
         if table not in self._tables:

@@ -231,14 +231,11 @@ def _stages(row: LiveRow) -> list[LiveStage]:
     if stages:
         ends.append(stages[-1].at + (0.0 if row.rollout.has_ended else row.in_stage))
     return [
-        LiveStage(
-            each.stage,
-            each.detail,
-            _to_ms(max(each.at - row.rollout.begun, 0.0)),
-            _to_ms(max(end - each.at, 0.0)),
-            each.turns,
-            each.tokens,
-            each.words,
+        taken(
+            LiveStage,
+            each,
+            began=_to_ms(max(each.at - row.rollout.begun, 0.0)),
+            seconds=_to_ms(max(end - each.at, 0.0)),
         )
         for each, end in zip(stages, ends, strict=True)
     ]
