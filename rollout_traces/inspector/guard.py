@@ -108,6 +108,7 @@ def _no_token(message: str) -> Refused:
     return Refused(error_response(message, "token", HTTPStatus.UNAUTHORIZED))
 
 
+@dataclass(eq=False)
 class Guard:
     """ASGI middleware that answers what may be asked and refuses the rest with a sentence.
 
@@ -124,27 +125,18 @@ class Guard:
         ConfigError: a proxy or a frame ancestor cannot be understood.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        options: ServerOptions,
-        access: Access,
-        rules: tuple[Rule, ...],
-        *,
-        hashes: tuple[str, ...] = (),
-        early: str = "",
-        no_dashboard: str = "",
-    ) -> None:
-        self.app = app
-        self.options = options
-        self.access = access
-        self.rules = rules
-        self.no_dashboard = no_dashboard
-        self._hashes = hashes
-        self._early = early
-        self._hosts = HostPolicy.for_server(options.host, options.allow_hosts)
-        self._proxies = Proxies.of(options.trusted_proxies)
-        self._ancestors = checked_ancestors(options.frame_ancestors)
+    app: ASGIApp
+    options: ServerOptions
+    access: Access
+    rules: tuple[Rule, ...]
+    hashes: tuple[str, ...] = ()
+    early: str = ""
+    no_dashboard: str = ""
+
+    def __post_init__(self) -> None:
+        self._hosts = HostPolicy.for_server(self.options.host, self.options.allow_hosts)
+        self._proxies = Proxies.of(self.options.trusted_proxies)
+        self._ancestors = checked_ancestors(self.options.frame_ancestors)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on, or refuses it."""
@@ -166,7 +158,7 @@ class Guard:
             kind: Kind = "page" if _is_html(response.raw_headers) else "data"
             await response(scope, receive, self._sender(kind, send))
             return
-        early = self._early if rule.path == "/" else ""
+        early = self.early if rule.path == "/" else ""
         with asking(visitor):
             await self.app(passed, _replayed(body, receive), self._sender(rule.kind, send, early))
 
@@ -292,7 +284,7 @@ class Guard:
                 parts.append(message.get("body", b""))
                 if not message.get("more_body"):
                     body = b"".join(parts)
-                    headers = self._headers(start, "page", (*script_hashes(body), *self._hashes))
+                    headers = self._headers(start, "page", (*script_hashes(body), *self.hashes))
                     if early:
                         headers.append((b"link", early.encode()))
                     await send({**start, "headers": headers})

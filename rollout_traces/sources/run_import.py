@@ -320,6 +320,7 @@ class RunImport:
             time.sleep(0.05)
 
 
+@dataclass(eq=False)
 class FileImport:
     """Reads a run's files into its rows, each rollout once, and remembers how far each file was read.
 
@@ -335,24 +336,15 @@ class FileImport:
         known: rollouts passed over because they were imported before.
     """
 
-    def __init__(
-        self,
-        import_of: Callable[[str], RunImport],
-        name: str,
-        state: ImportState,
-        problems: Problems,
-        trust_pickle: bool,
-        progress: Callable[[int], None],
-    ) -> None:
-        self.known = 0
-        self._import_of = import_of
-        self._name = name
-        self._state = state
-        self._problems = problems
-        self._trust_pickle = trust_pickle
-        self._progress = progress
-        self._current: tuple[str, RunImport] | None = None
-        self._said_late = False
+    import_of: Callable[[str], RunImport]
+    name: str
+    state: ImportState
+    problems: Problems
+    trust_pickle: bool
+    progress: Callable[[int], None]
+    known: int = 0
+    _current: tuple[str, RunImport] | None = None
+    _said_late: bool = False
 
     def read(self, files: Sequence[Found]) -> tuple[int, int]:
         """Reads what is new.
@@ -365,12 +357,12 @@ class FileImport:
         """
         done = n_read = 0
         for found in files:
-            before = self._state.file(found.path)
+            before = self.state.file(found.path)
             if before is None or (before.size, before.mtime_ns) != (found.size, found.mtime_ns):
                 n_read += 1
                 self._read_file(found, before, done)
             done += found.size
-            self._progress(done)
+            self.progress(done)
         return n_read, len(files) - n_read
 
     def send(self) -> None:
@@ -382,7 +374,7 @@ class FileImport:
         """Closes every open step."""
         if self._current is not None:
             self._current[1].queue.close_all()
-            self._state.keep({}, self._current[0], ())
+            self.state.keep({}, self._current[0], ())
 
     def _read_file(self, found: Found, before: FileState | None, done: int) -> None:
         start, line = self._start_of(found, before)
@@ -390,46 +382,46 @@ class FileImport:
         place = found.path.resolve()
         stop, number, last_step = start, line, before.last_step if before is not None and behind else None
         for n, (row, row_stop, row_number) in enumerate(
-            found.format.rows(FileReading(found, self._problems, self._trust_pickle, start, line)), 1
+            found.format.rows(FileReading(found, self.problems, self.trust_pickle, start, line)), 1
         ):
             if type(row.step) is not int or not isinstance(row.run, (str, type(None))):
                 text = f"step {row.step!r} of run {row.run!r}: expected a whole number and a text; it is passed over."
-                self._problems.add(found.path, "rows_refused", text, row.line or row_number)
+                self.problems.add(found.path, "rows_refused", text, row.line or row_number)
                 continue
-            current = self._take_up(row.run or self._name)
+            current = self._take_up(row.run or self.name)
             row.origin = f"{place}:{row.line or row_number}"
             identity, repeats = identity_of(row)
             is_new = (
-                self._state.add_repeats(current[0], identity, row.step)
+                self.state.add_repeats(current[0], identity, row.step)
                 if behind and repeats
-                else self._state.is_new(current[0], identity, row.step, repeats=repeats)
+                else self.state.is_new(current[0], identity, row.step, repeats=repeats)
             )
             if not is_new:
                 self.known += 1
             elif (row.step, row.split) in current[1].queue.open_keys:
                 current[1].add(row, found.format.behind)
             else:
-                self._state.open_step(current[0], row.step, row.split)
+                self.state.open_step(current[0], row.step, row.split)
                 current[1].add(row, found.format.behind)
                 progress = FileState(-1, 0, stop, number, _tail(found, stop), last_step)
-                self._state.keep({found.path: progress}, current[0], current[1].queue.open_keys)
+                self.state.keep({found.path: progress}, current[0], current[1].queue.open_keys)
             last_step = row.step if last_step is None else max(last_step, row.step)
             stop, number = row_stop, row_number
             if n % 64 == 0:
-                self._progress(done + min(stop, found.size))
+                self.progress(done + min(stop, found.size))
         size = found.size if found.format.is_final(found) else -1
         state = FileState(size, found.mtime_ns, stop, number, _tail(found, stop), last_step)
-        name, importer = self._current or (self._name, None)
-        self._state.keep({found.path: state}, name, importer.queue.open_keys if importer else ())
+        name, importer = self._current or (self.name, None)
+        self.state.keep({found.path: state}, name, importer.queue.open_keys if importer else ())
         self._say_late(found)
 
     def _take_up(self, name: str) -> tuple[str, RunImport]:
         """Gives the import that takes the rows of a run; the steps of another one before it are closed."""
         if self._current is None or self._current[0] != name:
             before = self._current
-            self._current = name, self._import_of(name)
+            self._current = name, self.import_of(name)
             if before is not None:
-                self._state.keep({}, before[0], ())
+                self.state.keep({}, before[0], ())
         return self._current
 
     def _start_of(self, found: Found, before: FileState | None) -> tuple[int, int]:
@@ -439,7 +431,7 @@ class FileImport:
             return before.stop, before.line
         if before.size >= 0 and found.path.suffix not in PACKED:
             text = "was written anew since it was imported; what is new in it is imported."
-            self._problems.add(found.path, "files_that_changed", text)
+            self.problems.add(found.path, "files_that_changed", text)
         return 0, 0
 
     def _say_late(self, found: Found) -> None:
@@ -448,7 +440,7 @@ class FileImport:
             text = (
                 "its steps do not come in order; rows of a step that was closed before are late parts of it."
             )
-            self._problems.add(found.path, "rows_out_of_order", text)
+            self.problems.add(found.path, "rows_out_of_order", text)
 
 
 def _tail(found: Found, stop: int) -> bytes:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal, TypeVar
 
 import duckdb
@@ -170,6 +170,7 @@ class Asked:
     columns: frozenset[str]
 
 
+@dataclass(eq=False)
 class Asking:
     """Compiles and runs questions about one state of the table.
 
@@ -182,30 +183,25 @@ class Asking:
         answers: what was answered before.
     """
 
-    def __init__(
-        self,
-        connection: sqlite3.Connection,
-        cursor: duckdb.DuckDBPyConnection,
-        state: State,
-        engine: Engine,
-        source: Source,
-        answers: RememberedAnswers,
-    ) -> None:
-        self.connection = connection
-        self.cursor = cursor
-        self.state = state
-        self._answers = answers
-        self._engine = engine
-        self._source = source
-        self.names = Names(state.kinds, self._flags)
+    connection: sqlite3.Connection
+    cursor: duckdb.DuckDBPyConnection
+    state: State
+    engine: Engine
+    source: Source
+    answers: RememberedAnswers
+
+    @cached_property
+    def names(self) -> Names:
+        """The names that a filter may use."""
+        return Names(self.state.kinds, self._flags)
 
     def run(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> pa.Table:
         """The rows of a statement over `rows`, `rollouts` or what `relation` gives."""
-        return self._engine.run(statement, parameters, on=self.cursor)
+        return self.engine.run(statement, parameters, on=self.cursor)
 
     def remember(self, key: Hashable, compute: Callable[[], Answer]) -> Answer:
         """The answer to a question about this state, from before where it was given."""
-        return self._answers.answer((self.state.stamp, key), compute)
+        return self.answers.answer((self.state.stamp, key), compute)
 
     def asked(self, scope: Scope, order_by: str | None = None) -> Asked:
         """Compiles a question.
@@ -317,7 +313,7 @@ class Asking:
         def docs() -> np.ndarray:
             statement = f"SELECT doc FROM {self.relation(used)} WHERE {condition.text}"
             rows = self.run(statement, condition.parameters)["doc"].to_numpy()
-            return search.scan(self.connection, self._source, node, rows, self._engine)
+            return search.scan(self.connection, self.source, node, rows, self.engine)
 
         return self._hits(self.remember((node, condition), docs))
 
