@@ -3,6 +3,7 @@
 Run as `python -m tests.inspector.take_pictures --address http://127.0.0.1:7861 --project tiny-grpo`
 beside `rollout-traces show --no-token`. With `--project stories`, the pages of `make_stories` instead, with
 `--project imports` those of `make_imports`, with `--project environment-loop` that of `examples/environment_loop.py`.
+With `--live RUN`, the Live page of `examples/environment_loop.py --name RUN --rollouts 28 --pace 10 --timeout 150` while it runs.
 With `--file page.html`, only that file of `rollout-traces share`, opened from disk without a network.
 """
 
@@ -25,12 +26,19 @@ def main() -> None:
     parser.add_argument("--step", default="")
     parser.add_argument("--group", default="")
     parser.add_argument("--file", type=Path, help="a file of `rollout-traces share`")
+    parser.add_argument(
+        "--live", metavar="RUN", help="a run of examples/environment_loop.py that is under way"
+    )
     options = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
     if options.file:
         with sync_playwright() as playwright:
             take_of_file(playwright, options.file)
+        return
+    if options.live:
+        with sync_playwright() as playwright:
+            take_of_live(playwright, options.address, options.live)
         return
     if options.project == "stories":
         with sync_playwright() as playwright:
@@ -97,6 +105,20 @@ def take_of_stories(playwright: object, address: str) -> None:
         "runs": ({**place, "tab": "runs", "other": "healthy"}, "runs-card", 1440),
     }
     take_each(playwright, address, shots)
+
+
+def take_of_live(playwright: object, address: str, run: str) -> None:
+    """The Live page once a rollout has been silent for a minute, which is opened beside the list."""
+    browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])  # type: ignore[attr-defined]
+    page = browser.new_page(viewport={"width": 1440, "height": 800}, color_scheme="light")
+    page.goto(f"{address}/?{urlencode({'project': 'environment-loop', 'run': run, 'tab': 'live'})}")
+    page.locator("[data-testid=population]:visible", has_text="silent").wait_for(timeout=200_000)
+    page.locator("[data-testid=flight-row]:visible button").first.click()
+    page.locator("[data-testid=flight-opened]:visible").wait_for()
+    page.wait_for_timeout(2500)
+    page.screenshot(path=str(FOLDER / "live.png"))
+    shrink(FOLDER / "live.png")
+    browser.close()
 
 
 def take_of_imports(playwright: object, address: str) -> None:
