@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,6 @@ from rollout_traces.cli.printing import RenderedTurn, cell, folded, print_json, 
 from rollout_traces.model.text import harmless
 
 if TYPE_CHECKING:
-    from rollout_traces.model.transcript import Transcript
     from rollout_traces.trace.conversion import TraceRecord
 
 SEVERITIES = {"error": "bold red", "warn": "yellow", "info": "blue"}
@@ -36,7 +35,11 @@ def get(
 
     Example: rollout-traces get -p gsm8k f015d31ca8e3-12
     """
+    from rich.console import Console
+    from rich.text import Text
+
     from rollout_traces.errors import StoreError
+    from rollout_traces.trace.conversion import newer_schema
 
     store = source.open()
     if raw_record:
@@ -55,49 +58,25 @@ def get(
             }
         )
         return
-    damaged = None
-    try:
-        transcript = store.transcript(trace_id)
-    except StoreError as error:
-        transcript, damaged = None, str(error)
-    _print(store.uid(trace_id), record, transcript, store.details(trace_id), damaged, raw)
-
-
-def _print(
-    uid: str,
-    record: TraceRecord,
-    transcript: Transcript | None,
-    details: Mapping[str, Any],
-    damaged: str | None,
-    raw: bool,
-) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    from rollout_traces.trace.conversion import newer_schema
-
     console = Console(highlight=False)
     console.soft_wrap = not console.is_terminal
-    console.print(Text(harmless(uid), style="bold"))
+    console.print(Text(harmless(store.uid(trace_id)), style="bold"))
     known = {k: v for k, v in record.metadata.items() if k not in HIDDEN and v is not None}
     console.print(Text("  ".join(f"{harmless(str(k))} {cell(v)}" for k, v in known.items()), style="dim"))
-    for flag in details.get("flags", ()):
+    for flag in store.details(trace_id).get("flags", ()):
         style = SEVERITIES.get(str(flag.get("severity")), "")
         console.print(Text(harmless(f"⚑ {flag.get('name')}: {flag.get('message')}"), style=style))
     newer = newer_schema(record.metadata)
     if newer is not None:
         console.print(Text(newer, style="bold yellow"))
-    if damaged is not None:
-        console.print(
-            Text(
-                harmless(f"The tokens cannot be read: {damaged} What follows are the messages."),
-                style="bold red",
-            )
-        )
-    if transcript is not None and len(transcript.tokens):
-        turns = turns_of(transcript, raw)
-    else:
-        turns = _messages(record)
+    turns = _messages(record)
+    try:
+        transcript = store.transcript(trace_id)
+        if transcript is not None and len(transcript.tokens):
+            turns = turns_of(transcript, raw)
+    except StoreError as error:
+        said = f"The tokens cannot be read: {error} What follows are the messages."
+        console.print(Text(harmless(said), style="bold red"))
     print_turns(console, turns if raw else folded(turns))
 
 

@@ -179,8 +179,7 @@ RANDOM = "_of_random"
         ),
         Key("tools/of_random_n", "rollouts behind the `_of_random` keys"),
         Key(
-            "tool/{<name>,unknown}_calls[_of_random]",
-            "calls by declared tool; all other names are `unknown`",
+            "tool/{<name>,unknown}_calls[_of_random]", "calls by declared tool; all other names are `unknown`"
         ),
     ),
 )
@@ -208,14 +207,8 @@ def tools(view: StepView) -> Values:
     needs=("n_thinking",),
     source="Telescope",
     keys=(
-        Key(
-            "tokens/thinking/{mean,std,min,max,p50,p95}[_of_random]",
-            "sampled tokens inside thinking",
-        ),
-        Key(
-            "tokens/thinking/of_random_n",
-            "rollouts behind the `_of_random` keys",
-        ),
+        Key("tokens/thinking/{mean,std,min,max,p50,p95}[_of_random]", "sampled tokens inside thinking"),
+        Key("tokens/thinking/of_random_n", "rollouts behind the `_of_random` keys"),
     ),
 )
 def thinking(view: StepView) -> Values:
@@ -274,12 +267,7 @@ def by_turn(view: StepView) -> Values:
 @family(
     needs=("tool_use",),
     source="Telescope",
-    keys=(
-        Key(
-            "turn/<index>/tool_errors_mean[_of_random]",
-            "failed tool results after that assistant turn",
-        ),
-    ),
+    keys=(Key("turn/<index>/tool_errors_mean[_of_random]", "failed tool results after that assistant turn"),),
 )
 def tool_errors_by_turn(view: StepView) -> Values:
     """failed results after the turn / rollouts that have it, as `tools` on all or on random rollouts."""

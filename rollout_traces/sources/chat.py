@@ -157,10 +157,7 @@ def _thought(part: Record) -> str:
 
 
 def _result(part: Record) -> dict[str, Any]:
-    message: dict[str, Any] = {
-        "role": "tool",
-        "content": text_of(part.get("content", part.get("output"))),
-    }
+    message: dict[str, Any] = {"role": "tool", "content": text_of(part.get("content", part.get("output")))}
     if _says_failed(part):
         message["is_error"] = True
     identity = part.get("tool_use_id", part.get("call_id"))

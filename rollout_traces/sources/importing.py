@@ -113,19 +113,19 @@ def import_rollouts(
         ConfigError: a path is not there, a setting cannot be understood, this process writes to another run, or another
             one is importing into the run.
     """
-    asked = ImportOptions(project=project, **options)
     report = ImportReport(project)
+    call = _Import(ImportOptions(project=project, **options), report, progress)
     if isinstance(source, (str, Path)):
         source = [source]
     if isinstance(source, (list, tuple)) and source and all(isinstance(p, (str, Path)) for p in source):
         projects = [str(p).removeprefix(PREFIX) for p in source if str(p).startswith(PREFIX)]
         for name in projects:
-            _import_project(name, asked, report, progress)
+            call.project(name)
         paths = [Path(p).expanduser() for p in source if not str(p).startswith(PREFIX)]
         if paths:
-            _import_paths(paths, asked, report, progress, (poll_s, quiet_s) if follow else None)
+            call.paths(paths, (poll_s, quiet_s) if follow else None)
     elif isinstance(source, Iterable) and not isinstance(source, (bytes, dict)):
-        _import_given(source, asked, report, progress)
+        call.given(source)
     else:
         raise ConfigError(
             f"source: seen {type(source).__name__}. Expected paths, or an iterable of rollouts."
@@ -133,102 +133,125 @@ def import_rollouts(
     return report
 
 
-def _import_paths(
-    paths: list[Path],
-    asked: ImportOptions,
-    report: ImportReport,
-    progress: Progress | None,
-    follow: tuple[float, float] | None,
-) -> None:
-    found = scan(paths, report.problems, asked.file_format)
-    total = sum(run.size for run in found)
-    done = 0
-    if follow is not None:
-        if len(found) > 1:
-            names = ", ".join(run.name for run in found)
-            raise ConfigError(f"follow: {len(found)} runs ({names}). Expected the folder of one.")
-        while not found:
-            pause(follow[0])
-            found = scan(paths, Problems(), asked.file_format)
-    for run in found:
-        name = _name_of(run, asked, len(found))
-        advance = partial(_advance, progress, done, total)
-        _import_run(run, name, paths, asked, report, advance, follow)
-        done += run.size
+@dataclass(frozen=True)
+class _Import:
+    """One call of `import_rollouts`."""
 
+    asked: ImportOptions
+    report: ImportReport
+    progress: Progress | None
 
-def _advance(progress: Progress | None, already: int, total: int, n: int) -> None:
-    if progress is not None:
-        progress(already + n, total)
-
-
-def _name_of(run: FoundRun, asked: ImportOptions, n_runs: int) -> str:
-    if asked.name is None:
-        return run.name
-    return asked.name if n_runs == 1 else f"{asked.name}/{run.name}"
-
-
-def _import_run(
-    run: FoundRun,
-    name: str,
-    paths: list[Path],
-    asked: ImportOptions,
-    report: ImportReport,
-    progress: Callable[[int], None],
-    follow: tuple[float, float] | None,
-) -> None:
-    outcome = ImportedRun(name, str(run.root), dict(run.formats), run.lacks)
-    report.runs.append(outcome)
-    loggers = _Loggers(asked, outcome, report)
-    state = loggers.state_of(name)
-    files = FileImport(loggers.import_of, name, state, report.problems, asked.trust_pickle, progress)
-    try:
-        outcome.files, outcome.files_known = files.read(run.files)
+    def paths(self, paths: list[Path], follow: tuple[float, float] | None) -> None:
+        """Imports the runs of files and folders."""
+        found = scan(paths, self.report.problems, self.asked.file_format)
+        total = sum(run.size for run in found)
+        done = 0
         if follow is not None:
-            _follow(files, run.root, paths, asked, *follow)
-    except KeyboardInterrupt:
-        text = "stopped by the user; what was read is imported, and a second import goes on from there."
-        report.problems.add(run.root, "stopped", text)
-    finally:
-        files.close_steps()
-        outcome.rows_known = files.known
-        loggers.finish()
+            if len(found) > 1:
+                names = ", ".join(run.name for run in found)
+                raise ConfigError(f"follow: {len(found)} runs ({names}). Expected the folder of one.")
+            while not found:
+                pause(follow[0])
+                found = scan(paths, Problems(), self.asked.file_format)
+        for run in found:
+            self._run(run, self._name_of(run, len(found)), paths, partial(self._advance, done, total), follow)
+            done += run.size
+
+    def _advance(self, already: int, total: int, n: int) -> None:
+        if self.progress is not None:
+            self.progress(already + n, total)
+
+    def _name_of(self, run: FoundRun, n_runs: int) -> str:
+        name = self.asked.name
+        return run.name if name is None else name if n_runs == 1 else f"{name}/{run.name}"
+
+    def _loggers(self, outcome: ImportedRun) -> _Loggers:
+        self.report.runs.append(outcome)
+        return _Loggers(self.asked, outcome, self.report)
+
+    def _run(
+        self,
+        run: FoundRun,
+        name: str,
+        paths: list[Path],
+        progress: Callable[[int], None],
+        follow: tuple[float, float] | None,
+    ) -> None:
+        outcome, problems = (
+            ImportedRun(name, str(run.root), dict(run.formats), run.lacks),
+            self.report.problems,
+        )
+        loggers = self._loggers(outcome)
+        state, trust_pickle = loggers.state_of(name), self.asked.trust_pickle
+        files = FileImport(loggers.import_of, name, state, problems, trust_pickle, progress)
+        try:
+            outcome.files, outcome.files_known = files.read(run.files)
+            if follow is not None:
+                self._follow(files, run.root, paths, *follow)
+        except KeyboardInterrupt:
+            text = "stopped by the user; what was read is imported, and a second import goes on from there."
+            problems.add(run.root, "stopped", text)
+        finally:
+            files.close_steps()
+            outcome.rows_known = files.known
+            loggers.finish()
+
+    def _follow(
+        self, files: FileImport, root: Path, paths: list[Path], poll_s: float, quiet_s: float
+    ) -> None:
+        last = time.monotonic()
+        while True:
+            pause(poll_s)
+            for run in scan(paths, Problems(), self.asked.file_format):
+                if run.root == root and files.read(run.files)[0]:
+                    files.send()
+                    last = time.monotonic()
+            if time.monotonic() - last > quiet_s:
+                files.close_steps()
+
+    def given(self, source: Iterable[Any]) -> None:
+        """Imports what an iterator gives."""
+        name = self.asked.name or "imported"
+        loggers = self._loggers(ImportedRun(name, "an iterator"))
+        importer = loggers.import_of(name)
+        try:
+            for n, item in enumerate(source, 1):
+                _add_given(importer, item, n, self.report.problems)
+                self._advance(0, n, n)
+        finally:
+            loggers.finish()
+
+    def project(self, source: str) -> None:
+        """Copies what trainers wrote to a project by themselves; the runs of a copy into itself get names of their own."""
+        path = project_path(_trackio_folder(), source)
+        loggers = self._loggers(
+            ImportedRun(self.asked.name or source, f"{PREFIX}{source}", lacks=(KEPT_ONLY,))
+        )
+        states: dict[str, tuple[ImportState, FileState]] = {}
+        last: dict[str, dict[str, int]] = {}
+        try:
+            for n, (row, table, number) in enumerate(rows_of_project(path, self.report.problems), 1):
+                name = f"{row.run} (imported)" if source == self.asked.project else str(row.run)
+                importer = loggers.import_of(name)
+                if name not in states:
+                    state = loggers.state_of(name)
+                    states[name] = state, state.file(path) or FileState(0, 0)
+                    last[name] = {"traces": states[name][1].size, "metrics": states[name][1].mtime_ns}
+                before = states[name][1]
+                if number > (before.size if table == "traces" else before.mtime_ns):
+                    importer.add(row)
+                    last[name][table] = max(number, last[name][table])
+                self._advance(0, n, n)
+        finally:
+            loggers.close_steps()
+            for name, (state, _) in states.items():
+                state.keep({path: FileState(last[name]["traces"], last[name]["metrics"])}, name, ())
+            loggers.finish()
 
 
 def pause(seconds: float) -> None:
     """Waits between two looks at a run that is followed."""
     time.sleep(seconds)
-
-
-def _follow(
-    files: FileImport, root: Path, paths: list[Path], asked: ImportOptions, poll_s: float, quiet_s: float
-) -> None:
-    last = time.monotonic()
-    while True:
-        pause(poll_s)
-        for run in scan(paths, Problems(), asked.file_format):
-            if run.root == root and files.read(run.files)[0]:
-                files.send()
-                last = time.monotonic()
-        if time.monotonic() - last > quiet_s:
-            files.close_steps()
-
-
-def _import_given(
-    source: Iterable[Any], asked: ImportOptions, report: ImportReport, progress: Progress | None
-) -> None:
-    name = asked.name or "imported"
-    outcome = ImportedRun(name, "an iterator")
-    report.runs.append(outcome)
-    loggers = _Loggers(asked, outcome, report)
-    importer = loggers.import_of(name)
-    try:
-        for n, item in enumerate(source, 1):
-            _add_given(importer, item, n, report.problems)
-            if progress is not None:
-                progress(n, n)
-    finally:
-        loggers.finish()
 
 
 def _add_given(importer: RunImport, item: Any, n: int, problems: Problems) -> None:
@@ -260,37 +283,6 @@ def _add_given(importer: RunImport, item: Any, n: int, problems: Problems) -> No
             f"rollouts: seen {type(item).__name__}. Expected (step, batch), (step, split, batch), a mapping with "
             "messages, or a RolloutRow."
         )
-
-
-def _import_project(
-    source: str, asked: ImportOptions, report: ImportReport, progress: Progress | None
-) -> None:
-    """Copies what trainers wrote to a project by themselves; the runs of a copy into itself get names of their own."""
-    path = project_path(_trackio_folder(), source)
-    outcome = ImportedRun(asked.name or source, f"{PREFIX}{source}", lacks=(KEPT_ONLY,))
-    report.runs.append(outcome)
-    loggers = _Loggers(asked, outcome, report)
-    states: dict[str, tuple[ImportState, FileState]] = {}
-    last: dict[str, dict[str, int]] = {}
-    try:
-        for n, (row, table, number) in enumerate(rows_of_project(path, report.problems), 1):
-            name = f"{row.run} (imported)" if source == asked.project else str(row.run)
-            importer = loggers.import_of(name)
-            if name not in states:
-                state = loggers.state_of(name)
-                states[name] = state, state.file(path) or FileState(0, 0)
-                last[name] = {"traces": states[name][1].size, "metrics": states[name][1].mtime_ns}
-            before = states[name][1]
-            if number > (before.size if table == "traces" else before.mtime_ns):
-                importer.add(row)
-                last[name][table] = max(number, last[name][table])
-            if progress is not None:
-                progress(n, n)
-    finally:
-        loggers.close_steps()
-        for name, (state, _) in states.items():
-            state.keep({path: FileState(last[name]["traces"], last[name]["metrics"])}, name, ())
-        loggers.finish()
 
 
 class _Loggers:

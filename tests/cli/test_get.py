@@ -11,7 +11,7 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from rollout_traces import RolloutBatch, RolloutLogger
-from rollout_traces.cli import build_app, get
+from rollout_traces.cli import build_app
 from rollout_traces.cli.printing import RenderedTurn, folded, turns_of
 from rollout_traces.model.text import harmless, one_line
 from rollout_traces.store import open_store
@@ -108,9 +108,7 @@ class TestHostileText:
             out = io.StringIO()
             console = functools.partial(Console, file=out, width=100)
             monkeypatch.setattr("rich.console.Console", console)
-            get._print(
-                row.id or "", store.record(row.id or ""), store.transcript(row.id or ""), {}, None, raw=True
-            )
+            CliRunner().invoke(build_app(["get"]), ["get", row.id or "", "--raw"], catch_exceptions=False)
             assert not set("\x1b\x07\u202e\u200b\x9b\r\x00") & set(out.getvalue())
             assert "[bold]not markup[/bold]" in out.getvalue()
 

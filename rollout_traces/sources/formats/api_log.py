@@ -24,12 +24,7 @@ class ApiLog(LinesFormat):
             head.has("custom_id") and head.keys & {"params", "body", "result", "response"}
         ):
             return None
-        lacks = (
-            *NO_TOKENS,
-            "rewards",
-            "groups (equal prompts are one)",
-            "steps (all are step 0)",
-        )
+        lacks = (*NO_TOKENS, "rewards", "groups (equal prompts are one)", "steps (all are step 0)")
         split = split_of(head.path.name, head.path.parent.name)
         return Claim(head.path.parent, None, split, lacks)
 

@@ -74,10 +74,7 @@ class InspectEval(FileFormat):
 
 
 def _sample(
-    archive: zipfile.ZipFile,
-    info: zipfile.ZipInfo,
-    reading: FileReading,
-    n: int,
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, reading: FileReading, n: int
 ) -> dict[str, Any] | None:
     try:
         value = loads(unpacked(archive, info))

@@ -37,24 +37,12 @@ class Rllm(FileFormat):
                 text = f"trajectory {n} has no steps; it is passed over."
                 reading.note("rows_refused", text)
             with reading.refusing(n, "the trajectory"):
-                rows += _rows(episode, trajectory, steps, reading.found, len(rows))
+                made: list[RolloutRow] = []
+                for at, branch in enumerate(_branches(steps), len(rows) + 1):
+                    made.append(_row(episode, trajectory, branch, reading.found, at))
+                    made[-1].parent = made[-2].sample_id if len(made) > 1 else None
+                rows += made
         yield from rows
-
-
-def _rows(
-    episode: Record,
-    trajectory: Record,
-    steps: Sequence[Record],
-    found: Found,
-    before: int,
-) -> list[RolloutRow]:
-    """The rows of a trajectory, one a branch, each the parent of the next; `before` rows of the episode precede them."""
-    rows: list[RolloutRow] = []
-    for n, branch in enumerate(_branches(steps), before + 1):
-        row = _row(episode, trajectory, branch, found, n)
-        row.parent = rows[-1].sample_id if rows else None
-        rows.append(row)
-    return rows
 
 
 def _branches(steps: Sequence[Record]) -> list[list[Record]]:
@@ -70,13 +58,7 @@ def _branches(steps: Sequence[Record]) -> list[list[Record]]:
     return branches
 
 
-def _row(
-    episode: Record,
-    trajectory: Record,
-    steps: list[Record],
-    found: Found,
-    n: int,
-) -> RolloutRow:
+def _row(episode: Record, trajectory: Record, steps: list[Record], found: Found, n: int) -> RolloutRow:
     last = steps[-1]
     chat = last.get("chat_completions") or []
     messages = messages_of(chat) or []

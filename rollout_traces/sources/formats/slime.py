@@ -46,13 +46,7 @@ class Slime(FileFormat):
         try:
             with standing_in(torch):
                 data = torch.load(reading.path, map_location="cpu", weights_only=not reading.trust_pickle)
-        except (
-            pickle.UnpicklingError,
-            RuntimeError,
-            EOFError,
-            ImportError,
-            *NOT_UNDERSTOOD,
-        ) as error:
+        except (pickle.UnpicklingError, RuntimeError, EOFError, ImportError, *NOT_UNDERSTOOD) as error:
             reason = str(error).splitlines()[0][:MOST] if str(error) else type(error).__name__
             text = (
                 f"holds more than plain values, arrays and tensors ({reason}), so that loading it could run code; it is "
