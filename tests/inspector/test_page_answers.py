@@ -250,6 +250,13 @@ class TestPages:
             "a long name leaves room for the bars"
         )
 
+    def test_the_first_step_is_compared_with_none(self, shown: Visit):
+        """Seen once: "against 0 in 0; 0 columns and values compared"."""
+        shown.open(**PLACE, tab="explain", steps="0")
+        expect(shown.get("explain-against")).to_contain_text(
+            re.compile(r"against no step before: .* against none\.")
+        )
+
     def test_a_point_of_a_chart_is_explained_by_a_click(self, shown: Visit):
         shown.open(**PLACE, tab="run")
         shown.get("run-card").first.locator("svg").click()

@@ -187,10 +187,13 @@ class TestExport:
     def test_gives_the_command_and_the_rows(self, visit):
         visit.open(tab="explore", project="demo", run="run-a", split="rollout", where="step = 2")
         expect(rows(visit)).to_have_count(16)
+        written = visit.hold("export", "'only_counted': False")
         visit.get("export").click()
         dialog = visit.get("export-dialog")
         expect(dialog).to_contain_text("rollout-traces export")
         expect(dialog).to_contain_text("step = 2")
+        assert not written, "nothing is written before it is asked for: that took seconds"
+        written.let_go()
         with visit.page.expect_download() as download:
             visit.get("download").click()
         lines = open(download.value.path()).read().splitlines()  # noqa: PTH123, SIM115

@@ -7,6 +7,7 @@ from collections import Counter
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import expect
 
@@ -257,6 +258,26 @@ class TestFunnel:
                 and "log" in stages[name].unobserved
             ), name
         assert stages["sampled"].step.n == 4 and stages["sampled"].step.tokens is None
+        workspace.close()
+
+    def test_of_advantages_of_rows_too_it_is_known_which_have_no_weight(self, trackio_dir):
+        """Seen once: "unobserved: log advantages", of a run whose rows had them, though not its tokens."""
+        logger = rt.RolloutLogger(project="rows", name="a", worker="thread")
+        arrays = {name: np.ones((4, 3), bool) for name in ("attention_mask", "loss_mask")}
+        advantages = np.asarray([0.5, 0.0, -0.5, 0.0], np.float32)
+        logger.log_rollouts(
+            rt.RolloutBatch(
+                input_ids=np.ones((4, 3), np.int32), rewards=np.ones(4), advantages=advantages, **arrays
+            ),
+            step=1,
+        )
+        logger.close_step(1)
+        logger.finish()
+        workspace = Workspace(folder=trackio_dir)
+        stages = {
+            stage.name: stage for stage in funnel(SplitView(workspace, "rows", "a", "rollout"), 1).stages
+        }
+        assert not stages["weight_0"].unobserved and stages["weight_0"].step.n == 2
         workspace.close()
 
 

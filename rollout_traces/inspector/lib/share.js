@@ -59,8 +59,22 @@ function openShare(call, asked) {
   );
 }
 
-// answer: {total, most, lines or null, command}, of rows to export.
-export function exportDialog(answer) {
+// ask(only_counted): the server's {total, most, lines or null, command} of the rows to export. They are written when they
+// are asked for: a thousand take seconds.
+export async function exportDialog(ask) {
+  const answer = await ask(true);
+  const said = h("p.rt-soft", { role: "status" });
+  const write = async event => {
+    event.target.disabled = true;
+    replace(said, "Writing…");
+    try {
+      download((await ask(false)).lines + "\n", "rollouts.jsonl", "application/x-ndjson");
+      replace(said);
+    } catch (error) {
+      replace(said, error.message);
+    }
+    event.target.disabled = false;
+  };
   openDialog(
     "rt-export",
     "export-dialog",
@@ -68,10 +82,9 @@ export function exportDialog(answer) {
     h("p.rt-soft", "On the command line, with a manifest beside the file:"),
     h("pre.rt-code", h("code", answer.command)),
     copyButton(() => answer.command, "copy the command"),
-    answer.lines === null
+    answer.total > answer.most
       ? h("p.rt-faint", `More than ${number(answer.most)}: too many for the browser.`)
-      : button("download JSON lines", () => download(answer.lines + "\n", "rollouts.jsonl", "application/x-ndjson"), {
-          testid: "download",
-        }),
+      : button("download JSON lines", write, { testid: "download" }),
+    said,
   );
 }

@@ -104,7 +104,7 @@ class SpreadAnswer:
 
 @dataclass(frozen=True)
 class ExportAnswer:
-    """The command that exports rows, and the rows as JSON lines where they are no more than `most`."""
+    """The command that exports rows, and the rows as JSON lines where they are no more than `most` and were asked for."""
 
     total: int
     most: int
@@ -155,17 +155,17 @@ def spread(view: SplitView, asked: AskedRows, column: str) -> SpreadAnswer:
     return SpreadAnswer(column, kind, None, store.histogram(column, BINS, **scope))
 
 
-def export(view: SplitView, asked: AskedRows, sort: str = "") -> ExportAnswer:
-    """The command that exports the rows that match, and the rows as JSON lines where they are few."""
+def export(view: SplitView, asked: AskedRows, sort: str = "", only_counted: bool = False) -> ExportAnswer:
+    """The command that exports the rows that match, and the rows as JSON lines where they are few, unless they are only to be counted."""
     total = view.store.count(**asked.of(view))
     lines = None
-    if total <= MOST_DOWNLOADED:
+    if total <= MOST_DOWNLOADED and not only_counted:
         page = view.store.query(order_by=sort or None, limit=max(total, 1), **asked.of(view))
         lines = "\n".join(_line(view.store, row) for row in page.rows)
     return ExportAnswer(total, MOST_DOWNLOADED, lines, command(view, asked, sort))
 
 
-def export_chosen(view: SplitView, ids: Names) -> ExportAnswer:
+def export_chosen(view: SplitView, ids: Names, only_counted: bool = False) -> ExportAnswer:
     """The same of rollouts that were chosen one by one, by their traces' ids."""
     if not ids:
         raise StoreError("ids: none named. Choose rollouts in the list.")
@@ -173,7 +173,7 @@ def export_chosen(view: SplitView, ids: Names) -> ExportAnswer:
     uids = [view.store.uid(each) for each in traces]
     name, listed = ("uid", uids) if set(uids).isdisjoint(traces) else ("id", traces)
     quoted = ", ".join(map(literal, listed))
-    return export(view, AskedRows(where=f"{name} in ({quoted})"))
+    return export(view, AskedRows(where=f"{name} in ({quoted})"), only_counted=only_counted)
 
 
 def command(view: SplitView, asked: AskedRows, sort: str = "") -> str:

@@ -85,8 +85,8 @@ STAGES: Mapping[str, Stage] = {
     "in_update": Stage("in the update", "trained", ("trained",), "loss_mask"),
     "weight_0": Stage(
         "of these with weight 0",
-        "trained and advantage_abs_max <= 1e-8",
-        ("advantage_abs_max",),
+        "trained and (advantage_abs_max <= 1e-8 or advantage_abs_max is null and advantage >= -1e-8 and advantage <= 1e-8)",
+        ("advantage_abs_max advantage",),
         "advantages",
     ),
 }

@@ -89,6 +89,8 @@ class TestAnExport:
         )
         assert ask(export, rows="all")["command"].endswith(" --all")
         assert ask(export, where="reward > 5")["lines"] == ""
+        counted = ask(export, where="reward = 1", sort="step", only_counted=True)
+        assert counted == {**found, "lines": None}
 
     def test_of_many_is_a_command_alone(self, ask, monkeypatch):
         monkeypatch.setattr("rollout_traces.inspector.pages.explore.MOST_DOWNLOADED", 8)

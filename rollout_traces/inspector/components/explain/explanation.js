@@ -36,7 +36,9 @@ function head(answer) {
       h("b", inert(answer.a)),
       " against ",
       h("b", inert(answer.b)),
-      `: ${plural(answer.rows[0], "rollout")} in ${plural(answer.groups[0], "group")} against ${number(answer.rows[1])} in ${number(answer.groups[1])}; ${number(answer.n_tested)} columns and values compared, false discovery held at 1 %.`,
+      answer.rows[1]
+        ? `: ${plural(answer.rows[0], "rollout")} in ${plural(answer.groups[0], "group")} against ${number(answer.rows[1])} in ${number(answer.groups[1])}; ${number(answer.n_tested)} columns and values compared, false discovery held at 1 %.`
+        : `: ${plural(answer.rows[0], "rollout")} in ${plural(answer.groups[0], "group")} against none.`,
     ),
     ...[...answer.remarks, ...answer.problems].map(remark => h("p.rt-soft#explain-remark", inert(remark))),
   ];

@@ -494,5 +494,6 @@ function spreadView(answer) {
 }
 
 async function openExport() {
-  await call("export", asked(state.get())).then(exportDialog, error => filterBar.error(error));
+  const rows = asked(state.get());
+  await exportDialog(only_counted => call("export", { ...rows, only_counted })).catch(error => filterBar.error(error));
 }

@@ -95,6 +95,9 @@ export class Selection {
 
   async export() {
     const asked = { ...this.doing.request(), ids: [...this.ids] };
-    await this.doing.call("export_chosen", asked).then(exportDialog, error => this.draw(error.message));
+    const { call } = this.doing;
+    await exportDialog(only_counted => call("export_chosen", { ...asked, only_counted })).catch(error =>
+      this.draw(error.message),
+    );
   }
 }
