@@ -41,14 +41,14 @@ class Integration:
         name: short name, that of its file.
         distribution: the package to look for.
         supported: versions it was tested with, as a version specifier.
-        hook_points: `module:attribute.path` of everything it wraps.
+        hook_points: module -> attribute paths of everything in it that it wraps.
         trainer_points: attribute paths that it needs on a built trainer.
     """
 
     name: str
     distribution: str
     supported: str
-    hook_points: tuple[str, ...]
+    hook_points: Mapping[str, tuple[str, ...]]
     trainer_points: tuple[str, ...]
 
     @property
@@ -70,14 +70,22 @@ class Integration:
     def missing_hook_points(self) -> list[str]:
         """Lists what the installed version does not have, or why it cannot be imported; imports the trainer."""
         missing = []
-        for module, points in _by_module(self.hook_points).items():
+        for module in self.hook_points:
             try:
                 importlib.import_module(module)
             except Exception as error:  # noqa: BLE001  whatever a trainer's import raises is the answer
                 missing.append(f"{module} cannot be imported ({type(error).__name__}: {error})")
             else:
-                missing += [f"{point} is not there" for point in points if not _exists(point)]
+                missing += [f"{point} is not there" for point in self.moved(module)]
         return missing
+
+    def moved(self, module: str) -> list[str]:
+        """Lists the hook points that a module no longer has."""
+        try:
+            owner = importlib.import_module(module)
+        except ImportError:
+            owner = None
+        return [f"{module}:{path}" for path in self.hook_points[module] if not _has(owner, path)]
 
     def __str__(self) -> str:
         return f"{self.distribution} {self.version or '(not installed)'}"
@@ -88,16 +96,12 @@ INTEGRATIONS: tuple[Integration, ...] = (
         name="areal",
         distribution="areal",
         supported=">=1.0.4,<2.1",
-        hook_points=(
-            "areal.trainer.rl_trainer:PPOTrainer.__init__",
-            "areal.trainer.rl_trainer:PPOTrainer.train",
-            "areal.utils.stats_logger:StatsLogger.commit",
-            "areal.utils.stats_logger:StatsLogger.close",
-            "areal.api.cli_args:TrackioConfig",
-            "areal.infra.rpc.rtensor:RTensor.localize",
-            "areal.infra.rpc.rtensor:clear_fetch_buffer",
-            "areal.infra.rpc.rtensor:flatten_shard_ids",
-        ),
+        hook_points={
+            "areal.trainer.rl_trainer": ("PPOTrainer.__init__", "PPOTrainer.train"),
+            "areal.utils.stats_logger": ("StatsLogger.commit", "StatsLogger.close"),
+            "areal.api.cli_args": ("TrackioConfig",),
+            "areal.infra.rpc.rtensor": words("RTensor.localize clear_fetch_buffer flatten_shard_ids"),
+        },
         trainer_points=words(
             "config.stats_logger tokenizer actor.prepare_batch actor.compute_advantages "
             "actor.is_data_parallel_head stats_logger.commit stats_logger.close"
@@ -107,12 +111,16 @@ INTEGRATIONS: tuple[Integration, ...] = (
         name="trl",
         distribution="trl",
         supported=">=0.24,<2",
-        hook_points=(
-            "trl.trainer.grpo_trainer:GRPOTrainer._calculate_rewards",
-            "trl.trainer.grpo_trainer:GRPOTrainer._generate_and_score_completions",
-            "trl.trainer.rloo_trainer:RLOOTrainer._calculate_rewards",
-            "trl.trainer.rloo_trainer:RLOOTrainer._generate_and_score_completions",
-        ),
+        hook_points={
+            "trl.trainer.grpo_trainer": (
+                "GRPOTrainer._calculate_rewards",
+                "GRPOTrainer._generate_and_score_completions",
+            ),
+            "trl.trainer.rloo_trainer": (
+                "RLOOTrainer._calculate_rewards",
+                "RLOOTrainer._generate_and_score_completions",
+            ),
+        },
         trainer_points=words(
             "_calculate_rewards _generate_and_score_completions reward_func_names processing_class "
             "accelerator.process_index callback_handler.callbacks reward_weights num_generations"
@@ -122,49 +130,43 @@ INTEGRATIONS: tuple[Integration, ...] = (
         name="verl",
         distribution="verl",
         supported=">=0.9.1,<0.10",
-        hook_points=(
-            "verl.trainer.ppo.ray_trainer:RayPPOTrainer.__init__",
-            "verl.trainer.ppo.ray_trainer:RayPPOTrainer.fit",
-            "verl.trainer.ppo.ray_trainer:RayPPOTrainer._validate",
-            "verl.trainer.ppo.ray_trainer:RayPPOTrainer._log_rollout_data",
-            "verl.trainer.ppo.ray_trainer:extract_reward",
-        ),
+        hook_points={
+            "verl.trainer.ppo.ray_trainer": words(
+                "RayPPOTrainer.__init__ RayPPOTrainer.fit RayPPOTrainer._validate RayPPOTrainer._log_rollout_data extract_reward"
+            ),
+        },
         trainer_points=("fit", "_validate", "_log_rollout_data", "config.trainer", "tokenizer"),
     ),
     Integration(
         name="verl_v1",
         distribution="verl",
         supported=">=0.9.1,<0.10",
-        hook_points=(
-            "verl.trainer.ppo.v1.trainer_base:PPOTrainer.__init__",
-            "verl.trainer.ppo.v1.trainer_base:PPOTrainer.fit",
-            "verl.trainer.ppo.v1.trainer_base:PPOTrainer._validate",
-            "verl.trainer.ppo.v1.trainer_base:PPOTrainer._log_rollout_data",
-            "verl.trainer.ppo.v1.trainer_base:tq.kv_clear",
-        ),
+        hook_points={
+            "verl.trainer.ppo.v1.trainer_base": words(
+                "PPOTrainer.__init__ PPOTrainer.fit PPOTrainer._validate PPOTrainer._log_rollout_data tq.kv_clear"
+            ),
+        },
         trainer_points=("fit", "_validate", "_log_rollout_data", "config.trainer"),
     ),
     Integration(
         name="agent_lightning",
         distribution="agentlightning",
         supported=">=0.3,<0.4",
-        hook_points=(
-            "agentlightning.verl.trainer:AgentLightningTrainer._train_step",
-            "agentlightning.verl.trainer:compute_data_metrics",
-            "agentlightning.verl.daemon:AgentModeDaemon.get_test_metrics",
-        ),
+        hook_points={
+            "agentlightning.verl.trainer": ("AgentLightningTrainer._train_step", "compute_data_metrics"),
+            "agentlightning.verl.daemon": ("AgentModeDaemon.get_test_metrics",),
+        },
         trainer_points=("fit", "_validate", "_train_step", "config.trainer", "tokenizer"),
     ),
     Integration(
         name="trl_async",
         distribution="trl",
         supported=">=1.16,<2",
-        hook_points=(
-            "trl.experimental.async_grpo.async_grpo_trainer:AsyncGRPOTrainer.get_train_dataloader",
-            "trl.experimental.async_grpo.async_grpo_trainer:AsyncGRPOTrainer.training_step",
-            "trl.experimental.async_grpo.async_grpo_trainer:RolloutQueueDataset.__iter__",
-            "trl.experimental.async_grpo.async_grpo_trainer:DataCollatorForRollout.torch_call",
-        ),
+        hook_points={
+            "trl.experimental.async_grpo.async_grpo_trainer": words(
+                "AsyncGRPOTrainer.get_train_dataloader AsyncGRPOTrainer.training_step RolloutQueueDataset.__iter__ DataCollatorForRollout.torch_call"
+            ),
+        },
         trainer_points=words(
             "get_train_dataloader training_step accelerator.prepare callback_handler.callbacks model_version"
         ),
@@ -383,9 +385,7 @@ def binds(integration: Integration, trainer: Any) -> bool:
 
 def has_hook_points(integration: Integration, module: str) -> bool:
     """Tells whether an imported module of the trainer still has its hook points; warns once, with the version, if not."""
-    moved = [
-        point for point in integration.hook_points if point.startswith(f"{module}:") and not _exists(point)
-    ]
+    moved = integration.moved(module)
     _say_lacking(integration, "", moved)
     return not moved
 
@@ -425,21 +425,6 @@ def _note_problem(integration: str, problem: str) -> None:
     if not report.problem:
         report.problem = problem
         run_report.write()
-
-
-def _by_module(points: Sequence[str]) -> dict[str, list[str]]:
-    modules: dict[str, list[str]] = {}
-    for point in points:
-        modules.setdefault(point.partition(":")[0], []).append(point)
-    return modules
-
-
-def _exists(point: str) -> bool:
-    module, _, path = point.partition(":")
-    try:
-        return _has(importlib.import_module(module), path)
-    except ImportError:
-        return False
 
 
 def _has(owner: Any, path: str) -> bool:

@@ -241,12 +241,12 @@ class TestTheConfigOfALaterAreal:
 
 
 class TestLookingForHookPoints:
-    def found(self, *points):
+    def found(self, points):
         return dataclasses.replace(integration_named("trl"), hook_points=points).missing_hook_points()
 
     def test_what_moved_and_what_cannot_be_imported_are_told_apart(self):
-        assert self.found("dataclasses:dataclass", "dataclasses:Field.gone") == [
+        assert self.found({"dataclasses": ("dataclass", "Field.gone")}) == [
             "dataclasses:Field.gone is not there"
         ]
-        [said] = self.found("no_such_trainer.loop:Trainer.step", "no_such_trainer.loop:Trainer.log")
+        [said] = self.found({"no_such_trainer.loop": ("Trainer.step", "Trainer.log")})
         assert said.startswith("no_such_trainer.loop cannot be imported (ModuleNotFoundError: ")
