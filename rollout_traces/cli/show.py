@@ -16,7 +16,6 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 from datetime import datetime
 from html import escape
 from pathlib import Path
-from socket import socket
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -135,7 +134,7 @@ def show(
         _need_the_extra()
         from rollout_traces.inspector.access import chosen_token, named_tokens
         from rollout_traces.inspector.guard import ServerOptions
-        from rollout_traces.inspector.server import listen
+        from rollout_traces.inspector.server import build_server, listen, serve, warm_up
         from rollout_traces.inspector.workspace import Workspace
 
         gc.freeze()
@@ -164,42 +163,31 @@ def show(
             write_token=_write_token(no_trackio) if receive_logs else None,
         )
         address = page_address(options, project, **state)
-        _serve(workspace, options, listening, project, address, no_browser)
-
-
-def _serve(
-    workspace: Workspace,
-    options: ServerOptions,
-    listening: socket,
-    project: str | None,
-    address: str,
-    no_browser: bool,
-) -> None:
-    from rollout_traces.inspector.server import build_server, serve, warm_up
-
-    if workspace.is_local:
-        _recover(project)
-    if project is not None:
-        _index(workspace, project)
-        if workspace.server_url is None and workspace.space is None:
-            remember(str(Path(project).resolve()) if Path(project).is_dir() else project)
-    if not is_loopback(options.host):
-        _warn(
-            f"Listening on {options.host}: whoever has the address below can read every rollout. Over http it "
-            "travels unencrypted; put a proxy with https in front of it."
-        )
-    server = build_server(workspace, options)
-    typer.echo(f"Inspector: {address}   (Ctrl+C to stop)")
-    if not server.no_dashboard:
-        typer.echo(f"Trackio's dashboard: {server_address(options)}{server.access.dashboard}/")
-    elif options.mount_trackio:
-        _warn(f"Trackio's dashboard is not served: {server.no_dashboard}")
-    if options.write_token is not None:
-        typer.echo('Runs log to it: server_url="<the address>/trackio/?write_token=<TRACKIO_WRITE_TOKEN>"')
-    if not no_browser:
-        _open_browser(address)
-    warm_up(workspace)
-    serve(server, listening)
+        if workspace.is_local:
+            _recover(project)
+        if project is not None:
+            _index(workspace, project)
+            if not server_url and not space:
+                remember(str(Path(project).resolve()) if Path(project).is_dir() else project)
+        if not is_loopback(host):
+            _warn(
+                f"Listening on {host}: whoever has the address below can read every rollout. Over http it "
+                "travels unencrypted; put a proxy with https in front of it."
+            )
+        server = build_server(workspace, options)
+        typer.echo(f"Inspector: {address}   (Ctrl+C to stop)")
+        if not server.no_dashboard:
+            typer.echo(f"Trackio's dashboard: {server_address(options)}{server.access.dashboard}/")
+        elif options.mount_trackio:
+            _warn(f"Trackio's dashboard is not served: {server.no_dashboard}")
+        if options.write_token is not None:
+            typer.echo(
+                'Runs log to it: server_url="<the address>/trackio/?write_token=<TRACKIO_WRITE_TOKEN>"'
+            )
+        if not no_browser:
+            _open_browser(address)
+        warm_up(workspace)
+        serve(server, listening)
 
 
 def _offer() -> None:

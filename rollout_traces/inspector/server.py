@@ -66,7 +66,6 @@ def build_server(workspace: Workspace, options: ServerOptions | None = None) -> 
     Raises:
         ConfigError: a proxy or a frame ancestor cannot be understood.
     """
-    import gradio as gr
     from fastapi import FastAPI
 
     from rollout_traces.inspector.api.http import PREFIX, api_app

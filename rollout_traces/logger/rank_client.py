@@ -115,7 +115,18 @@ def client_of_rank(ranks: Ranks, key: str, plan: PipelineOptions, warnings: Warn
         return RankClient(
             RunFolder(path), ranks.rank, plan, warnings, attempts, _place_on_node(RunFolder(path), manifest)
         )
-    return _node_client(ranks, key, announcement, plan, warnings, NodeMeeting(store, key))
+    try:
+        own = _folder_of_node(ranks, announcement, plan)
+        live, sender = _place_on_node(own, manifest), NodeForwarder(own, NodeMeeting(store, key), warnings)
+        client = RankClient(own, ranks.rank, plan, warnings, attempts, live, sender)
+    except (OSError, StoreError) as error:
+        publish_node_folder(ranks, key, None)
+        log.warning(
+            "rank %d logs to a separate run: its node has no place for a spool (%s)", ranks.rank, error
+        )
+        return None
+    publish_node_folder(ranks, key, own.path)
+    return client
 
 
 def share(
@@ -168,29 +179,6 @@ def _why_not_sent(announcement: Announcement, store: Any) -> str | None:
     if not announcement.takes_nodes or store is None:
         return "the job's store takes no second connection, so nodes cannot find each other"
     return None
-
-
-def _node_client(
-    ranks: Ranks,
-    key: str,
-    announcement: Announcement,
-    plan: PipelineOptions,
-    warnings: Warnings,
-    meeting: NodeMeeting,
-) -> RankClient | None:
-    try:
-        folder = _folder_of_node(ranks, announcement, plan)
-        live = _place_on_node(folder, announcement.manifest or {})
-        sender = NodeForwarder(folder, meeting, warnings)
-        client = RankClient(folder, ranks.rank, plan, warnings, _attempts(announcement), live, sender)
-    except (OSError, StoreError) as error:
-        publish_node_folder(ranks, key, None)
-        log.warning(
-            "rank %d logs to a separate run: its node has no place for a spool (%s)", ranks.rank, error
-        )
-        return None
-    publish_node_folder(ranks, key, folder.path)
-    return client
 
 
 def _folder_of_node(ranks: Ranks, announcement: Announcement, plan: PipelineOptions) -> RunFolder:

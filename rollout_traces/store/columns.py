@@ -402,8 +402,6 @@ class SideColumns:
             key: what the column of ids is called.
             names: the columns.
         """
-        import pyarrow.compute as pc
-
         schema = pa.schema([(SIDE_KEY, pa.string()), *((name, type_of(self.kinds[name])) for name in names)])
         paths = sorted({path for name in names for path in self.files[name]})
         blocks = [block for path in paths if (block := self._block(path, names)) is not None]
@@ -467,8 +465,6 @@ def remove_rows(folder: Path, trace_ids: Collection[str]) -> None:
         folder: where they lie; it may be missing.
         trace_ids: whose rows.
     """
-    import pyarrow.compute as pc
-
     ids = pa.array(sorted(trace_ids), pa.string())
     for path in sorted(folder.rglob("*.parquet")) if folder.is_dir() else ():
         table = read(path)

@@ -5,10 +5,10 @@ Lines that come over the network are a visitor's own, dated here, about rollouts
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.access import Visitor, who_asks
@@ -16,10 +16,6 @@ from rollout_traces.inspector.workspace import FromRuns, Names, ProjectView, see
 from rollout_traces.model.text import BRIEF, quoted
 from rollout_traces.store import Store
 from rollout_traces.store.labels import Entry, check_entry, checked_place
-
-if TYPE_CHECKING:
-    from rollout_traces.store import Store
-
 
 TAKES_NONE = "This inspector takes no labels: it was started with --no-labels, or on a host without ROLLOUT_TRACES_LABELS=1."
 MOST_NAMES = 30
@@ -92,7 +88,9 @@ def annotate(
     elif kind in ("label", "note"):
         of_kind = cast("Literal['label', 'note']", kind)
         if further:
-            _put_on_all(store, [store.find(each) for each in (id, *further)], of_kind, text, visitor.name)
+            for each in [store.find(each) for each in (id, *further)]:
+                if not _has_already(store, each, (kind, text, visitor.name)):
+                    store.label(each, text, visitor.name, kind=of_kind)
         else:
             tokens = None if start is None or stop is None else (start, stop)
             store.label(trace_id, text, visitor.name, kind=of_kind, turn=turn, tokens=tokens)
@@ -101,16 +99,10 @@ def annotate(
     return labels(view, trace_id)
 
 
-def _put_on_all(
-    store: Store, rollouts: Sequence[str], kind: Literal["label", "note"], text: str, author: str
-) -> None:
-    """Puts the same on rollouts; one that the author put it on already, as a whole, is passed over."""
-    for each in rollouts:
-        own = (
-            e for e in store.labels.of(store.uid(each)) if e.author == author and e.turn is e.start is None
-        )
-        if (kind, text) not in {(entry.kind, entry.text) for entry in own}:
-            store.label(each, text, author, kind=kind)
+def _has_already(store: Store, rollout: str, said: tuple[str, str, str]) -> bool:
+    """Tells whether its author put the same, by kind and text, on a rollout as a whole."""
+    entries = store.labels.of(store.uid(rollout))
+    return said in {(e.kind, e.text, e.author) for e in entries if e.turn is e.start is None}
 
 
 @dataclass(frozen=True)
