@@ -16,7 +16,7 @@ from rollout_traces.inspector.pages.figures import (
     drawn_by,
     population_over_steps,
 )
-from rollout_traces.inspector.workspace import FromRuns, Names, ProjectView, SplitView
+from rollout_traces.inspector.workspace import FromRuns, Names, ProjectView, SplitView, remembered
 from rollout_traces.store import Histogram, Store, TraceRow
 from rollout_traces.store.asking import Scope, Which
 from rollout_traces.store.query.nodes import literal
@@ -30,7 +30,9 @@ MOST_VALUES = 40
 FOUND = "snippet"
 """The last column of a search: the text around what was found."""
 WHICH = ("step", "group", "sample", "reward")
-WHAT = ("flags", "advantage", "n_sampled", "stop_reason", "staleness_max")
+OF_TOKENS = ("advantage", "n_sampled", "stop_reason", "staleness_max")
+"""Columns that a run of texts alone has no value of."""
+WHAT = ("flags", *OF_TOKENS)
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,9 @@ def table(
 ) -> TableAnswer:
     """A page of rows with the chosen columns, and how many match."""
     kept = population_over_steps(view)
-    chosen = columns or default_columns(asked.which, kept.n_traced)
+    chosen = columns or [
+        name for name in default_columns(asked.which, kept.n_traced) if name not in unknown_columns(view)
+    ]
     searched = Scope(text=asked.text, where=asked.where).looked_for()
     wanted = [name for name in chosen if name != FOUND] + ([FOUND] if searched else [])
     there = {column.name for column in view.store.columns(asked.which)}
@@ -190,6 +194,15 @@ def command(view: SplitView, asked: AskedRows, sort: str = "") -> str:
     options = [f"{option}={value}" for option, value in given.items() if value]
     rows = ["--all"] if asked.which == "all" else []
     return shlex.join(["rollout-traces", "export", view.run, "rollouts.jsonl", *options, *rows])
+
+
+@remembered
+def unknown_columns(view: SplitView) -> frozenset[str]:
+    """The columns of `OF_TOKENS` of which no rollout of the run has a value."""
+    counts = ", ".join(f'count("{name}")' for name in OF_TOKENS)
+    query = f"SELECT {counts} FROM rollouts WHERE run = ? AND split = ?"
+    found = view.store.table().sql(query, [view.store.run(view.run).name, view.split])
+    return frozenset(name for at, name in enumerate(OF_TOKENS) if not found.column(at)[0].as_py())
 
 
 def default_columns(rows: Which, n_traced: int) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import pytest
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.explore import (
+    OF_TOKENS,
     columns,
     default_columns,
     export,
@@ -22,7 +23,11 @@ class TestRows:
     def test_are_the_traced_ones_with_the_usual_columns(self, ask):
         found = ask(table)
         assert found["total"] == len(found["rows"]) == 9 and found["next"] is None
-        assert found["columns"] == list(default_columns("traces", 9))
+        usual = default_columns("traces", 9)
+        rows = ask(table, columns=list(usual), rows="all")["rows"]
+        empty = {name for at, name in enumerate(usual) if all(row["cells"][at] is None for row in rows)}
+        assert empty & set(OF_TOKENS), "a column that this run has no value of would be of no use"
+        assert found["columns"] == [name for name in usual if name not in empty & set(OF_TOKENS)]
         row = found["rows"][0]
         assert row["traced"] and row["id"] and (row["step"], row["group"], row["sample"]) == (2, 0, 0)
         assert row["cells"][:4] == [2, 0, 0, 1.0]
