@@ -14,7 +14,7 @@ from rollout_traces.analysis.panel import Panel, rows_of
 from rollout_traces.analysis.parts import BOUND, REMAINS, effects
 from rollout_traces.analysis.run_rows import BY_OUTCOME
 from rollout_traces.analysis.scan import Whitened, coefficients, whitened
-from rollout_traces.analysis.slow_change import PLAIN_CHANCE, PURPOSES, is_loss
+from rollout_traces.analysis.slow_change import PLAIN_CHANCE, is_loss
 
 ALIKE = 4.0
 """Log likelihood that another movement's steps may cost a movement that is the same: two ends, each known within 95 %."""
@@ -88,7 +88,7 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
             made.append(AlikeMovements([each], each.chosen.values))
         elif _is_point(home.head) and home.head.panel.parents[0] == each.panel.names[0].column:
             home.found[0] = each
-        elif not _is_child(each, home):
+        elif not _is_child(each, home) and (each.is_sure or not home.head.is_sure):
             home.found.append(each)
             if each.drift != home.head.drift:  # what begins with something sudden is not slow
                 home.found = [replace(found, drift=False) for found in home.found]
@@ -115,7 +115,8 @@ def _causes(made: list[AlikeMovements]) -> list[AlikeMovements]:
             (
                 each
                 for each in causes
-                if each is not entry and (_is_from_mix(entry, each) or _is_seen_from(entry, each))
+                if each is not entry
+                and any(is_so(entry, each) for is_so in (_is_from_mix, _is_seen_from, _is_of_its_update))
             ),
             None,
         )
@@ -153,6 +154,13 @@ def _is_seen_from(entry: AlikeMovements, cause: AlikeMovements) -> bool:
         and _same_time(found, cause.head)
         for found in entry.found
     )
+
+
+def _is_of_its_update(entry: AlikeMovements, cause: AlikeMovements) -> bool:
+    """Tells whether an entry is of how few rollouts carry the update, over all rows, at the steps of a part's."""
+    found = entry.head
+    is_update = found.panel.source is None and found.panel.names[0].statistic != "logged"
+    return is_update and bool(cause.part) and _same_time(found, cause.head)
 
 
 def _shows_in_all(found: Moved) -> bool:
@@ -217,8 +225,12 @@ def _goes_against(found: Moved, other: Moved) -> bool:
     """Tells whether a figure of an evaluation goes another way over the run than the same figure does in training."""
     name, training = found.panel.names[0], other.panel.names[0]
     is_same = name.column.endswith(f"/{training.column}") and name[1:] == training[1:]
-    is_same &= training.column in PURPOSES or training.column.startswith("component/")
-    return is_same and _way(found) * _way(other) < 0 and max(found.log_p, other.log_p) <= PLAIN_CHANCE
+    return (
+        is_same
+        and training.is_paid
+        and _way(found) * _way(other) < 0
+        and max(found.log_p, other.log_p) <= PLAIN_CHANCE
+    )
 
 
 def _is_of_the_rest(found: Moved, other: Moved) -> bool:
@@ -329,8 +341,8 @@ def _same_part(each: Moved, entry: AlikeMovements) -> bool:
     if each.chosen.values is not None and each.chosen.values in entry.head.chosen.also:
         return True
     if each.panel.source is None and entry.head.panel.source is not None:
-        # what is logged is of all rollouts, the part's among them; what is set is of no part
-        return not (each.is_set and entry.part)
+        # what is logged is of all rollouts, the part's among them; what is set is of no part, nor how few carry the update
+        return not (entry.part and (each.is_set or each.panel.names[0].statistic != "logged"))
     return bool(entry.part) and not each.chosen.values and _shows_in(each, entry.part or ())
 
 

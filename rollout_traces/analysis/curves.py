@@ -13,7 +13,7 @@ from rollout_traces.analysis.relations import Relations, as_arrays, failed, know
 from rollout_traces.analysis.selections import RunScope
 from rollout_traces.ledger.groups import TIED_SQL
 
-Statistic = Literal["mean", "size", "share", "logged", "difference", "covariance", "text"]
+Statistic = Literal["mean", "size", "share", "logged", "difference", "covariance", "correlation", "text"]
 Part = tuple[tuple[str, str], ...]
 """Columns and values: () is all rows; several pairs of one column are any of these values."""
 
@@ -33,6 +33,17 @@ class SeriesName(NamedTuple):
 
     def __str__(self) -> str:
         return self.column if self.value is None else f"{self.column} {self.value}"
+
+    @property
+    def is_paid(self) -> bool:
+        """Whether it is of a reward, a success or a component of the reward."""
+        return self.column in PURPOSES or self.column.startswith("component/")
+
+
+PURPOSES = ("reward", "success")
+"""What training is for."""
+STEP_SIZE = SeriesName("rollouts of a step", None, "logged")
+"""How many rollouts a step has: a number that somebody sets, as what the trainer logs."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from rollout_traces.analysis.detected_movement import (
     beside,
     constant_basis,
     from_its_end,
+    from_its_first,
     is_rest_of,
     is_spike,
     of_chosen,
@@ -22,14 +23,11 @@ from rollout_traces.analysis.detected_movement import (
     stands,
     there_and_back,
 )
+from rollout_traces.analysis.kinks import goes_along, kink_of, since_it_bent, since_its_kink, turns
 from rollout_traces.analysis.learning import may_be_learned
-from rollout_traces.analysis.noise import (
-    Noise,
-    fits_of,
-    noise_of,
-)
+from rollout_traces.analysis.noise import TINY, Noise, fits_of, noise_of
 from rollout_traces.analysis.panel import Panel
-from rollout_traces.analysis.parts import Chosen, smallest_part
+from rollout_traces.analysis.parts import Chosen, share_sizes, smallest_part
 from rollout_traces.analysis.scan import (
     SPIKE,
     Located,
@@ -49,6 +47,7 @@ from rollout_traces.analysis.screen import (
     few_values,
     freedom_of,
     log_chance,
+    lone_step,
     scan,
 )
 from rollout_traces.analysis.slow_change import (
@@ -58,15 +57,11 @@ from rollout_traces.analysis.slow_change import (
     drift_of_run,
     falls,
     gain,
-    goes_along,
     is_loss,
     is_needed,
     learning_is_likelier,
     less_of_all,
     may_be_slow,
-    since_it_bent,
-    since_its_kink,
-    turns,
     with_curve,
 )
 
@@ -100,6 +95,32 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
     if panel.is_centred and panel.carried:  # what carries a step takes from all others
         noise = replace(noise, variance=noise.variance.copy())
         noise.variance[0, list(panel.carried)] = np.inf
+    found = _beside_learning(panel, noise, limit, sure)
+    lone = _lone(panel, noise, float(sure[0])) if is_logged(panel) else None
+    if lone is None or not lone.is_sure:
+        return found
+    same = next(
+        (each for each in found if is_spike(each) and each.template.start == lone.template.start), None
+    )
+    if same is None:
+        return [lone, *found]
+    surer = replace(same, log_p=min(same.log_p, lone.log_p), is_sure=True)
+    return [surer if each is same else each for each in found]
+
+
+def _lone(panel: Panel, noise: Noise, sure: float) -> Moved:
+    """The step of a logged number that lies furthest from all others, as a movement."""
+    at, log_p = lone_step(panel, 0)
+    away = panel.values[0, at] - np.nanmedian(panel.values[0])
+    z = float(away / np.sqrt(max(noise.variance[0, at], TINY)))
+    located = Located(Template("window", at, at + 1), (at, at), (at, at), z)
+    return Moved(
+        panel, constant_basis(panel), noise, located, Chosen(0, (), (0,)), log_p, is_sure=log_p <= sure
+    )
+
+
+def _beside_learning(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -> list[Moved]:
+    """The movements of a measure, as they are or beside slow change, whichever is likelier."""
     found = _search(panel, noise, limit, sure, None)
     lasting = [each for each in found if each.template.kind != "window" and not is_learning(each)]
     if not lasting or any(is_learning(each) for each in found) or not _may_drift(panel):
@@ -197,13 +218,13 @@ def _search(
             continue
         found = next((behind(found, other) for other in kept if outlasts(found, other)), found)
         line = since_its_kink(found)
-        has_turned, found = line is not found, line
+        runs_away, found = line is not found, line
         is_new = came_or_went(panel, list(found.chosen.members), found.template)
         slow = not is_new and (
             is_of_phrase(panel)
-            or (not has_turned and may_be_slow(found, best.template(at, n)) and not turns(found))
+            or (not runs_away and may_be_slow(found, best.template(at, n)) and not turns(found))
         )
-        plain = slow or is_new or _is_beyond_noise(found, float(sure[at]))
+        plain = slow or is_new or runs_away or _is_beyond_noise(found, float(sure[at]))
         is_sure = plain and bool(found.log_p <= sure[at])
         found = replace(found, drift=slow, is_sure=is_sure)
         rows = rows_of_basis(found)
@@ -232,7 +253,8 @@ def _search(
         replace(each, is_sure=each.drift or _is_bent(each, float(sure[each.chosen.at]))) for each in learned
     ]
     curves = polynomials(len(panel.steps), DRIFT_DEGREE if learned else 0)[1:]
-    return learned + [from_its_end(each) for each in there_and_back(others, curves)]
+    joined = there_and_back(others, curves)
+    return learned + [from_its_end(from_its_first(each, joined, curves)) for each in joined]
 
 
 def _may_drift(panel: Panel) -> bool:
@@ -286,6 +308,8 @@ def _is_bent(found: Moved, sure: float) -> bool:
     """Tells whether slow change plainly has a kink: of a logged number, which noise hardly bends, that it does not go on from where it is instead."""
     if not is_logged(found.panel):
         return _is_beyond_noise(found, sure)
+    if kink_of(found.panel, found.chosen.at) is not None:
+        return True
     _, beside, remembers = _likelihoods(found)
     return _is_likelier(found, beside - _wandering(found), sure, remembers)
 
@@ -443,48 +467,3 @@ def spikes_of_rows(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]
                 )
             )
     return found
-
-
-def share_sizes(panel: Panel, at: int, template: Template, basis: np.ndarray) -> float:
-    """The signed root of twice the log likelihood ratio between two binomial shares, rows divided by what groups share; infinite where both are of so many rows that their means are as good as normal.
-
-    Args:
-        panel: the series.
-        at: which of them.
-        template: where the share may differ.
-        basis: float [K, T], the movements beside it, whose steps are left out.
-    """
-    share, n, error = panel.levels[at], panel.rows[at], panel.errors[at]
-    there = np.isfinite(share) & (n > 0)
-    inside = (template.over(len(panel.steps)) > 1 / 2) & there
-    busy = np.zeros(len(panel.steps), bool)
-    for known in basis:
-        busy |= (known != 0) & ((known == 0) | (known == 1)).all()
-    outside = there & ~inside & ~busy
-    if not outside.any():
-        outside = there & ~inside
-    if not inside.any() or not outside.any():
-        return 0.0
-    share = np.where(there, share, 0.0)
-    overall = float((share * n)[there].sum() / n[there].sum())
-    plain = overall * (1 - overall) / n[there]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        clustered = float(np.nanmedian(error[there] / plain)) if overall not in (0.0, 1.0) else 1.0
-    clustered = max(1.0, clustered) if np.isfinite(clustered) else 1.0
-    counts = [float(n[steps].sum() / clustered) for steps in (inside, outside)]
-    shares = [float((share * n)[steps].sum() / n[steps].sum()) for steps in (inside, outside)]
-    if min(n * min(share, 1 - share) for n, share in zip(counts, shares, strict=True)) > MANY_ROWS:
-        return np.inf
-    pooled = float(np.average(shares, weights=counts))
-    ratio = sum(
-        c * (_term(s, pooled) + _term(1 - s, 1 - pooled)) for c, s in zip(counts, shares, strict=True)
-    )
-    return float(np.sqrt(2 * max(ratio, 0.0)) * np.sign(shares[0] - shares[1]))
-
-
-MANY_ROWS = 30
-"""Rows that have a value, and rows that do not, from which on their share is as good as normal."""
-
-
-def _term(share: float, pooled: float) -> float:
-    return share * float(np.log(share / pooled)) if share > 0 and pooled > 0 else 0.0

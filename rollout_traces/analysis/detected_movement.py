@@ -10,8 +10,8 @@ import numpy as np
 
 from rollout_traces.analysis.noise import Noise, clipped
 from rollout_traces.analysis.panel import Panel
-from rollout_traces.analysis.parts import Chosen
-from rollout_traces.analysis.scan import SPIKE, Located, Template, coefficients, whitened
+from rollout_traces.analysis.parts import PLAINLY, Chosen
+from rollout_traces.analysis.scan import SPIKE, WARM_UP, Located, Template, coefficients, whitened
 
 STILL = 3.5
 """Size that a movement keeps when all others of its series are known; else it was their shadow."""
@@ -109,8 +109,8 @@ RESIDUE = 0.5
 """A second movement at the edge of a first, of less than this much of its size, is what the first one's shape left."""
 NEAR_EDGE = 5
 """Steps from an edge that are at it."""
-WARM_UP = 5
-"""First steps of a run, in which a warm-up may be: what begins in them has no before."""
+NEAR = 20
+"""Steps before and after a movement whose level stands for before."""
 
 
 def from_its_end(found: Moved) -> Moved:
@@ -129,6 +129,30 @@ def _level_behind(window: Moved, size: float) -> Located:
     onset = min(end[0] + 1, n - 1), min(end[1] + 1, n - 1)
     z = -np.sign(window.located.z) * size
     return Located(Template("level", window.template.stop, n), onset, None, float(z))
+
+
+def from_its_first(found: Moved, others: Sequence[Moved], slow: np.ndarray) -> Moved:
+    """A level or a window since the first of the steps before it that are plainly off its way too, as where it is reached by and by.
+
+    Args:
+        found: the movement.
+        others: all movements of its measure.
+        slow: float [K, T], curves by which their series drift beside them; none where they do not.
+    """
+    template, located, at = found.template, found.located, found.chosen.at
+    if found.drift or template.kind == "ramp" or is_spike(found) or not template.start:
+        return found
+    values = _less_drift(found, others, slow)
+    earlier = values[max(template.start - NEAR, 0) : template.start]
+    away = (values - np.nanmedian(earlier)) * np.sign(located.z) if np.isfinite(earlier).any() else values * 0
+    is_off = away > PLAINLY * np.sqrt(found.noise.variance[at])
+    start = template.start
+    while start > 1 and is_off[start - 1]:
+        start -= 1
+    if start == template.start:
+        return found
+    begun = Template(template.kind, start, template.stop)
+    return replace(found, located=replace(located, template=begun, onset=(start, start)))
 
 
 def there_and_back(found: list[Moved], slow: np.ndarray) -> list[Moved]:

@@ -17,7 +17,7 @@ from rollout_traces.analysis.compete import (
     starts,
 )
 from rollout_traces.analysis.curves import Part
-from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved, is_spike
+from rollout_traces.analysis.detected_movement import NEAR, NEAR_EDGE, RESIDUE, Moved, is_spike
 from rollout_traces.analysis.diagnosis import OTHER, Carrier, Diagnosis, Movement, Severity, Shape
 from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS
 from rollout_traces.analysis.in_words import (
@@ -31,24 +31,26 @@ from rollout_traces.analysis.in_words import (
     steps_filter,
     value_filter,
 )
+from rollout_traces.analysis.kinks import goes_on
 from rollout_traces.analysis.learning import is_given, is_mix, is_of_sampler
 from rollout_traces.analysis.names import SIGNATURES, Signature
 from rollout_traces.analysis.noise import OF_LEVEL
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import effects
+from rollout_traces.analysis.run_rows import UNKNOWN
 from rollout_traces.analysis.scan import SPIKE, whitened
 from rollout_traces.analysis.schedules import has_no_noise
 
 SURE = 1e-6
 """Chance, over all series of the run, up to which an entry is an error; above it is a warning."""
+SLIGHT = 0.1
+"""Part of its level by which a logged number changes at least where that is an error."""
 FEW_ROWS, FEW_GROUPS = 30, 10
 """A part of fewer rows or groups at the steps of a movement gives a warning at most: how sure a mean of them is, is hardly known."""
 LARGEST = 5.0
 """Size of a step in units of its noise that counts for the order; what is larger is no more urgent."""
 ABSENT = 0.002
 """A share below this is of a value that is not there."""
-NEAR = 20
-"""Steps before and after a movement whose level stands for before."""
 
 
 def severity_of(found: Moved, n_series: int) -> Severity:
@@ -57,7 +59,16 @@ def severity_of(found: Moved, n_series: int) -> Severity:
         return "info"
     beyond_chance = found.log_p + np.log(max(n_series, 1)) < np.log(SURE)
     may_be_meant = is_mix(found.panel) or _is_of_few(found) or _is_one_number(found) or _is_shared(found)
-    return "error" if beyond_chance and not may_be_meant else "warn"
+    may_be_learned = goes_on(found) or _is_slight(found)
+    return "error" if beyond_chance and not (may_be_meant or may_be_learned) else "warn"
+
+
+def _is_slight(found: Moved) -> bool:
+    """Tells whether a logged number changed by less than a tenth of its level."""
+    before, after, _ = levels_of(found)
+    if found.panel.source is not None or before is None or after is None:
+        return False
+    return abs(after - before) < SLIGHT * max(abs(before), abs(after))
 
 
 def _is_shared(found: Moved) -> bool:
@@ -104,6 +115,10 @@ def _is_of_few(found: Moved) -> bool:
 
 def is_expected(found: Moved) -> bool:
     """Tells whether a movement is slow change, how a run starts, a mix of prompts that changes by and by, or a few steps that were given otherwise, as a loader does by chance."""
+    if found.panel.names[0].value == UNKNOWN and found.located.z < 0:  # what becomes known
+        return True
+    if found.panel.names[0].statistic == "correlation" and _is_small(found):
+        return True
     if is_given(found.panel) and (_is_small(found) or (is_spike(found) and not _is_always_the_same(found))):
         return True
     if is_mix(found.panel) and found.template.kind == "ramp":  # a curriculum goes on by and by
@@ -152,7 +167,7 @@ def _is_setting(found: Moved) -> bool:
     return found.is_set and found.panel.source is None and has_no_noise(found.panel.levels[0])
 
 
-LEAP = 10.0
+LEAP = 5.0
 """Times what it was that a setting hardly is because somebody means it."""
 
 
@@ -299,11 +314,12 @@ def diagnosis_of(
         carriers: those rows.
     """
     severity, all_found = _severity_of_entry(entry.found, n_series), list(entry.found)
-    if severity == "info":  # what somebody set says when, and what it was
+    is_set = severity == "info" or any(_is_setting(each) and _leaps(each) for each in all_found)
+    if is_set:  # what somebody set says when, and what it was
         all_found.sort(key=lambda found: (not found.is_set, not _is_setting(found)))
     moved = [movement_of(found, carriers if found is carried else ()) for found in all_found]
     head = moved[0]
-    is_set = severity == "info" and head.is_set
+    is_set &= head.is_set
     sizes = _sizes(all_found)
     signature, at = named(moved[:1] if is_set else moved, sizes, entry.part, is_learning(entry.head))
     when = head if is_set else _first(moved)
@@ -449,9 +465,10 @@ def named(
 
 
 def _fits(signature: Signature, m: Movement, part: Part | None) -> bool:
-    is_named = m.name.statistic != "covariance"
-    known = is_named and any(
-        fnmatchcase(str(m.name), pattern) and (" " in pattern) == (m.name.value is not None)
+    of_two = m.name.statistic in ("covariance", "correlation")
+    named = f"{m.name.statistic}/{m.name}" if of_two else str(m.name)
+    known = any(
+        fnmatchcase(named, pattern) and (" " in pattern) == (m.name.value is not None)
         for pattern in signature.columns
     )
     rises = m.before is not None and m.after is not None and m.after > m.before

@@ -178,8 +178,7 @@ def no_signal_entries(scope: RunScope, rows: RunRows, found: Sequence[Diagnosis]
 
 def _is_signal(name: SeriesName) -> bool:
     """Tells whether a series is what rollouts were given, a number."""
-    is_given = name.column in ("reward", "success") or name.column.startswith("component/")
-    return is_given and name.value is None and name.statistic == "mean"
+    return name.is_paid and name.value is None and name.statistic == "mean"
 
 
 def _of_one_value(codes: np.ndarray, values: np.ndarray, n_parts: int) -> np.ndarray:

@@ -11,6 +11,8 @@ from rollout_traces.analysis.run_rows import FEWEST_HITS, RowMeasure, RunRows
 from rollout_traces.ledger.groups import TIE_TOLERANCE
 
 LENGTH = "n_sampled"
+ONE = 1 - 1e-9
+"""Correlation from which on two numbers of a group are one but for rounding."""
 OF_WHOLE_GROUPS = ("group/size_mean", "group/prompts")
 """Measures of whole groups, unknown where a part cuts through groups."""
 MOST = 1e30
@@ -38,17 +40,15 @@ def group_rows(rows: RunRows) -> RunRows | None:
     if reward is None:
         return groups
     values = reward.read()
-    known = np.isfinite(values)
-    count = np.bincount(rows.unit, known, n_units)
+    apart, count = _apart(rows, values, n_units)
     several = count > 1
     groups.measures.append(_of("group/tie_share", _tied(rows, values, n_units)))
-    mean = np.bincount(rows.unit, np.where(known, values, 0.0), n_units) / np.maximum(count, 1)
-    apart = np.where(known, values - mean[rows.unit], 0.0)
     spread = np.sqrt(np.bincount(rows.unit, apart**2, n_units) / np.maximum(count, 1))
     groups.measures.append(_of("group/reward_std_mean", np.where(several, spread, np.nan)))
-    length = by_name.get(LENGTH)
-    if length is not None:
+    if (length := by_name.get(LENGTH)) is not None:
         _covariance(rows, groups, apart, length.read(), n_units)
+    if (success := by_name.get("success")) is not None:
+        _correlation(rows, groups, values, success.read(), n_units)
     return groups
 
 
@@ -92,12 +92,31 @@ def _prompts(rows: RunRows, groups: RunRows, n_units: int) -> None:
 
 def _covariance(rows: RunRows, groups: RunRows, apart: np.ndarray, length: np.ndarray, n_units: int) -> None:
     """Adds the product of reward and length inside each group, in standard units of the run: their covariance."""
-    known = np.isfinite(length)
-    count = np.bincount(rows.unit, known, n_units)
-    mean = np.bincount(rows.unit, np.where(known, length, 0.0), n_units) / np.maximum(count, 1)
-    beside = np.where(known, length - mean[rows.unit], 0.0)
+    beside, count = _apart(rows, length, n_units)
     scale = float(np.sqrt((apart**2).mean() * (beside**2).mean()))
     if scale > 0 and np.isfinite(scale):
         product = np.bincount(rows.unit, apart * beside, n_units) / np.maximum(count, 1) / scale
         values = np.where(count > 1, product, np.nan)
-        groups.measures.append(RowMeasure(SeriesName(LENGTH, None, "covariance"), lambda: values))
+        groups.measures.append(RowMeasure(SeriesName(LENGTH, None, "covariance"), _constant(values)))
+
+
+def _correlation(
+    rows: RunRows, groups: RunRows, reward: np.ndarray, success: np.ndarray, n_units: int
+) -> None:
+    """Adds the correlation of reward and success inside each group in which both differ, unless one says what the other does."""
+    known = np.isfinite(reward) & np.isfinite(success)
+    one, two = (_apart(rows, np.where(known, each, np.nan), n_units)[0] for each in (reward, success))
+    product, *squares = (np.bincount(rows.unit, each, n_units) for each in (one * two, one**2, two**2))
+    differ = np.minimum(*squares) > 0
+    values = np.full(n_units, np.nan)
+    values[differ] = product[differ] / np.sqrt(squares[0][differ] * squares[1][differ])
+    if differ.any() and np.nanmin(values) < ONE:
+        groups.measures.append(RowMeasure(SeriesName("success", None, "correlation"), _constant(values)))
+
+
+def _apart(rows: RunRows, values: np.ndarray, n_units: int) -> tuple[np.ndarray, np.ndarray]:
+    """How far each row lies from the mean of its group, float [N], 0 where it is unknown; and how many each group knows, float [G]."""
+    known = np.isfinite(values)
+    count = np.bincount(rows.unit, known, n_units)
+    mean = np.bincount(rows.unit, np.where(known, values, 0.0), n_units) / np.maximum(count, 1)
+    return np.where(known, values - mean[rows.unit], 0.0), count

@@ -78,8 +78,8 @@ def value_text(column: str, value: str) -> str:
 def series_text(name: SeriesName) -> str:
     """Names in a sentence what a series is the figure of."""
     column = quoted(name.column) if name.statistic == "logged" else column_text(name.column)
-    if name.statistic == "covariance":
-        return f"the covariance of reward and {column} inside groups"
+    if name.statistic in ("covariance", "correlation"):
+        return f"the {name.statistic} of reward and {column} inside groups"
     if name.statistic == "size":
         return f"the size of {column}"
     return column if name.value is None else f"{column} {value_text(name.column, name.value)}"

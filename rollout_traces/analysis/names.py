@@ -58,6 +58,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(("discard_reason none",), "up", "", "", ENVIRONMENT, "fewer rollouts are discarded", "Compare the filter's settings."),
     Signature(("discard_reason *",), "up", "", "", ENVIRONMENT, "more rollouts are discarded", "Look at what the filter says of them, and compare its settings."),
     Signature(("discard_reason *",), "down", "", "", ENVIRONMENT, "fewer rollouts are discarded", "Compare the filter's settings."),
+    Signature(("correlation/success",), "down", "", "", ENVIRONMENT, "reward and success part ways", "Open rollouts of these groups: which of the two is wrong?"),
     Signature(("staleness_max", "flags stale"), "up", "", "", SAMPLER, "samples are older", "Look at the synchronisation of weights and at the queue."),
     Signature(("mismatch_abs_max", "mismatch_k3", "mismatch_k1", "flags logprob_mismatch", "log_ratio_sum"), "up", "", "engine", SAMPLER, "an engine samples with other probabilities than the trainer computes", "Compare this engine's weights, temperature and precision with the others'."),
     Signature(("mismatch_abs_max", "mismatch_k3", "mismatch_k1", "flags logprob_mismatch", "log_ratio_sum"), "up", "", "", SAMPLER, "trainer and sampler compute other probabilities", "Compare weights, temperature, precision and template of trainer and sampler."),

@@ -23,6 +23,8 @@ LEAST_ERROR = 0.1
 """Error of a mean, of that of as many independent rows, at least: advantages add up to 0 in every group, and what they miss is nothing."""
 FLOAT32 = np.finfo(np.float32).eps
 """Part of a number that its logged form need not carry: no mean is surer than this part of the largest value."""
+HUGE = 1e150
+"""A logged number beyond this is taken for it: the squares of larger ones are infinite."""
 ROUNDING = 1e-9
 """Part of the largest value below which two values are one."""
 WIDE, FAR_LIKELIER = 10.0, 3.0
@@ -419,7 +421,7 @@ def logged_panels(series: Iterable[Series]) -> list[Panel]:
 
 def _panel_of(same: Sequence[Series]) -> Panel:
     values = np.stack([each.values for each in same]).astype(float)
-    values = levels = np.where(np.isfinite(values), values, np.nan)
+    values = levels = np.clip(np.where(np.isfinite(values), values, np.nan), -HUGE, HUGE)
     low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
     by_factors = (low > 0) & ((high > WIDE * low) | _has_factors(values))
     values = np.where(by_factors[:, None], np.log(np.where(by_factors[:, None], values, 1.0)), values)

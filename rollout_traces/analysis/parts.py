@@ -256,3 +256,48 @@ def _same_rows(panel: Panel, one: list[int], other: list[int]) -> bool:
 
 def _held(panel: Panel, members: list[int]) -> np.ndarray:
     return rows_of(panel.source, _part(panel, members))  # type: ignore[arg-type]
+
+
+def share_sizes(panel: Panel, at: int, template: Template, basis: np.ndarray) -> float:
+    """The signed root of twice the log likelihood ratio between two binomial shares, rows divided by what groups share; infinite where both are of so many rows that their means are as good as normal.
+
+    Args:
+        panel: the series.
+        at: which of them.
+        template: where the share may differ.
+        basis: float [K, T], the movements beside it, whose steps are left out.
+    """
+    share, n, error = panel.levels[at], panel.rows[at], panel.errors[at]
+    there = np.isfinite(share) & (n > 0)
+    inside = (template.over(len(panel.steps)) > 1 / 2) & there
+    busy = np.zeros(len(panel.steps), bool)
+    for known in basis:
+        busy |= (known != 0) & ((known == 0) | (known == 1)).all()
+    outside = there & ~inside & ~busy
+    if not outside.any():
+        outside = there & ~inside
+    if not inside.any() or not outside.any():
+        return 0.0
+    share = np.where(there, share, 0.0)
+    overall = float((share * n)[there].sum() / n[there].sum())
+    plain = overall * (1 - overall) / n[there]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        clustered = float(np.nanmedian(error[there] / plain)) if overall not in (0.0, 1.0) else 1.0
+    clustered = max(1.0, clustered) if np.isfinite(clustered) else 1.0
+    counts = [float(n[steps].sum() / clustered) for steps in (inside, outside)]
+    shares = [float((share * n)[steps].sum() / n[steps].sum()) for steps in (inside, outside)]
+    if min(n * min(share, 1 - share) for n, share in zip(counts, shares, strict=True)) > MANY_ROWS:
+        return np.inf
+    pooled = float(np.average(shares, weights=counts))
+    ratio = sum(
+        c * (_term(s, pooled) + _term(1 - s, 1 - pooled)) for c, s in zip(counts, shares, strict=True)
+    )
+    return float(np.sqrt(2 * max(ratio, 0.0)) * np.sign(shares[0] - shares[1]))
+
+
+MANY_ROWS = 30
+"""Rows that have a value, and rows that do not, from which on their share is as good as normal."""
+
+
+def _term(share: float, pooled: float) -> float:
+    return share * float(np.log(share / pooled)) if share > 0 and pooled > 0 else 0.0

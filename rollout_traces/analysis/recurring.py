@@ -11,19 +11,19 @@ import numpy as np
 from rollout_traces.analysis.compete import without_children
 from rollout_traces.analysis.curves import FEWEST_TIMES, Part
 from rollout_traces.analysis.detect import FEWEST_GROUPS, FEWEST_ROWS
-from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement
+from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement, Severity
 from rollout_traces.analysis.entries import LARGEST, SURE, named
 from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
 from rollout_traces.analysis.learning import is_given
-from rollout_traces.analysis.noise import NEIGHBOURS
+from rollout_traces.analysis.noise import DEVIATION, NEIGHBOURS, TINY
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import PLAINLY, REMAINS
 from rollout_traces.analysis.run_rows import BY_OUTCOME
+from rollout_traces.analysis.schedules import is_logged, setting_changes
+from rollout_traces.analysis.screen import TAIL
 
 MOST_TIMES = 1 / 3
 """Part of the steps, at most; of more nobody knows which are the usual ones."""
-TAIL = 3.0
-"""Exponent of the tail of what steps usually differ by; means over groups have a lighter one."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,30 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
     limit = np.log(SURE / max(sum(len(panel.names) for panel in panels), 1))
     found: dict[tuple[Part, bytes], list[_Recurring]] = {}
     for panel in panels:
-        if panel.source is None or is_given(panel):
+        is_known = panel.source is not None or is_logged(panel)
+        if not is_known or is_given(panel) or setting_changes(panel) is not None:
             continue
         seen = [each for i in _that_jump(panel) if (each := _far_off(panel, i)) and each.log_p <= limit]
         best = min(seen, key=lambda each: each.log_p, default=None)
         if best is not None and not _is_mix(panel, best.at):
-            whose = _levels(panel, _whose(panel, best.at), best.at, best.log_p)
+            whose = _levels(panel, _whose(panel, best), best.at, best.log_p)
             if panel.is_centred and not whose.part:  # the same at each step but for rounding
                 continue
             found.setdefault((whose.part, panel.steps[whose.at].tobytes()), []).append(whose)
-    return [
-        _entry(sorted(without_children(each), key=lambda one: one.log_p), n_rows) for each in found.values()
-    ]
+    told = [sorted(without_children(each), key=lambda one: one.log_p) for each in found.values()]
+    return [_entry(each, n_rows) for each in told if not _is_usual(each)]
+
+
+def _is_usual(found: Sequence[_Recurring]) -> bool:
+    """Tells whether logged numbers alone come and go, from the start or without a plan, as the time of steps that write a checkpoint."""
+    steps = found[0].panel.steps[found[0].at]
+    return all(is_logged(each.panel) for each in found) and (_is_planned(found[0]) or not period_of(steps))
+
+
+def _is_planned(found: _Recurring) -> bool:
+    """Tells whether something comes every so many steps since the run began."""
+    steps, period = found.panel.steps, period_of(found.panel.steps[found.at])
+    return bool(period) and bool(steps[found.at[0]] - steps[0] <= period)
 
 
 def _is_mix(panel: Panel, at: np.ndarray) -> bool:
@@ -85,13 +97,14 @@ def _far_off(panel: Panel, i: int) -> _Recurring | None:
 
     Under a tail of exponent n, the ratio of the k-th largest distance to the next exceeds r with a chance of r^(-n k) (Renyi 1953).
     """
-    values = panel.values[i]
+    values = panel.levels[i] if is_logged(panel) else panel.values[i]
     places = np.flatnonzero(np.isfinite(values))
     if len(places) * MOST_TIMES < FEWEST_TIMES:
         return None
     known = np.pad(values[places], NEIGHBOURS // 2, mode="reflect")
     left = values[places] - np.median(np.lib.stride_tricks.sliding_window_view(known, NEIGHBOURS), axis=1)
-    left /= np.sqrt(max(float(np.median(panel.errors[i][places])), np.finfo(float).tiny))
+    error = np.sqrt(np.median(panel.errors[i][places]))
+    left /= max(DEVIATION * float(np.median(np.abs(left))) if is_logged(panel) else float(error), TINY**0.5)
     most = int(len(places) * MOST_TIMES)
     best: tuple[float, np.ndarray] | None = None
     for side in (left, -left):
@@ -109,7 +122,7 @@ def _far_off(panel: Panel, i: int) -> _Recurring | None:
     n_rows, n_groups = (np.median(counted[i][best[1]]) for counted in (panel.rows, panel.groups))
     return (
         _levels(panel, i, best[1], float(best[0]))
-        if n_rows >= FEWEST_ROWS and n_groups >= FEWEST_GROUPS
+        if is_logged(panel) or (n_rows >= FEWEST_ROWS and n_groups >= FEWEST_GROUPS)
         else None
     )
 
@@ -130,9 +143,9 @@ def _levels(panel: Panel, i: int, at: np.ndarray, log_p: float) -> _Recurring:
     return _Recurring(panel, panel.parts[i], at, log_p, there, usual)
 
 
-def _whose(panel: Panel, at: np.ndarray) -> int:
-    """The series of the one value of a column in which a measure is off at some steps, where in each other one it is off by less than half as much; else that of all rows."""
-    best, largest = 0, 0.0
+def _whose(panel: Panel, seen: _Recurring) -> int:
+    """The series of the one value of a column in which a measure is off, by half of what was seen at least, where in each other one it is off by less than half as much; else that of all rows."""
+    at, best, largest = seen.at, 0, REMAINS * abs(seen.there - seen.usual)
     for column in dict.fromkeys(part[0][0] for part in panel.parts if part and part[0][0] not in BY_OUTCOME):
         members = [i for i, part in enumerate(panel.parts) if part and part[0][0] == column]
         off = {i: abs(one.there - one.usual) for i in members for one in [_levels(panel, i, at, 0.0)]}
@@ -179,9 +192,8 @@ def _entry(found: Sequence[_Recurring], n_rows: float) -> Diagnosis:
     when = f"every {period} steps from {first} on" if period else f"at {len(steps)} of {n} steps ({listed})"
     on = f" on {part_text(head.part)}" if head.part else ""
     also = ", ".join(dict.fromkeys(series_text(m.name) for m in others))
-    is_planned = bool(period) and first <= period
     return Diagnosis(
-        severity="info" if is_planned else "warn",
+        severity=_severity(found),
         sentence=f"{series_text(lead.name)} is {form(lead.after or 0.0)}{on} {when}, {form(lead.before or 0.0)} at the others{'; with it ' + also if also else ''}.",
         advice="What happens at these steps, and at no others?",
         tier=signature.tier if signature else OTHER,
@@ -206,3 +218,9 @@ def _entry(found: Sequence[_Recurring], n_rows: float) -> Diagnosis:
         name="comes and goes",
         movements=(lead, *others),
     )
+
+
+def _severity(found: Sequence[_Recurring]) -> Severity:
+    """A warning where rewards come and go, or where it is none of what somebody planned since the run began."""
+    is_paid = any(each.panel.names[0].is_paid for each in found)
+    return "info" if _is_planned(found[0]) and not is_paid else "warn"

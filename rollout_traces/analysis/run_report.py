@@ -9,7 +9,14 @@ import numpy as np
 
 from rollout_traces.analysis.compete import AlikeMovements, entries, first_steps
 from rollout_traces.analysis.contributions import carriers_of
-from rollout_traces.analysis.curves import HEAVIEST, Series, heaviest_curve, logged_series
+from rollout_traces.analysis.curves import (
+    HEAVIEST,
+    STEP_SIZE,
+    Series,
+    SeriesName,
+    heaviest_curve,
+    logged_series,
+)
 from rollout_traces.analysis.detect import movements, spikes_of_rows
 from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved, is_spike
 from rollout_traces.analysis.diagnosis import Diagnosis
@@ -18,14 +25,15 @@ from rollout_traces.analysis.evaluations import with_flips
 from rollout_traces.analysis.evidence import level_queries
 from rollout_traces.analysis.faults import fault_entries, no_signal_entries, number_entries
 from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS, group_rows
-from rollout_traces.analysis.in_words import series_text
+from rollout_traces.analysis.in_words import percent, series_text
 from rollout_traces.analysis.panel import Panel, Parting, logged_panels, one_of, stacked
 from rollout_traces.analysis.prompt_changes import prompt_entries
 from rollout_traces.analysis.recurring import recurring_entries
 from rollout_traces.analysis.relations import Relations
 from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows, read_rows
-from rollout_traces.analysis.runs import setting_entries
+from rollout_traces.analysis.runs import replaced_sentence, setting_entries
 from rollout_traces.analysis.scan import SPIKE
+from rollout_traces.analysis.schedules import warm_up_of
 from rollout_traces.analysis.screen import (
     FEWEST_EVALUATIONS,
     FEWEST_STEPS,
@@ -123,6 +131,9 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
         remarks.append(
             f"{len(steps)} steps show what groups are sure of alone; of logged scalars {FEWEST_STEPS} are needed."
         )
+    remarks += contained("rewards known", _without_reward, rows) or []
+    if replaced := contained("attempts", replaced_sentence, relations, run, split):
+        remarks.append(replaced)
     made, n_series = contained("movements", _made, rows, panels, contained) or ([], 0)
     said = [contained("entry", _said, scope, entry, n_series, float(n_rows)) for entry in made]
     found = [each for each in said if each is not None]
@@ -155,11 +166,26 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
     )
 
 
+def _without_reward(rows: RunRows) -> list[str]:
+    """Says of how many rollouts the reward is not known, where it is of others."""
+    rewards = [measure.read() for measure in rows.measures if measure.name == SeriesName("reward")]
+    unknown = float(np.isnan(rewards[0]).mean()) if rewards and len(rewards[0]) else 0.0
+    return (
+        [f"The reward of {percent(unknown)} of the rollouts is unknown."] if unknown >= WORTH_A_WORD else []
+    )
+
+
+WORTH_A_WORD = 0.01
+"""Part of the rollouts without a reward from which on that is said."""
+
+
 def collected(scope: RunScope, rows: RunRows, contained: Contained) -> list[Panel]:
     """The series of a run: of its rows and groups, its evaluations, what was written, its logged scalars."""
     panels = []
     if len(rows.at):
         panels = _of_measures(rows, contained) + (contained("groups", _of_groups, rows, contained) or [])
+        if np.ptp(rows.per_step):
+            panels += logged_panels([Series(STEP_SIZE, (), rows.steps, rows.per_step, np.empty(0))])
     for split in contained("evaluations", _evaluations, scope) or []:
         other = RunScope(scope.relations, scope.run, split, scope.columns)
         read = contained(split, read_rows, other, f"{split}/")
@@ -282,10 +308,17 @@ def _made(rows: RunRows, panels: Sequence[Panel], contained: Contained) -> tuple
         found += contained(str(panel.names[0]), spikes_of_rows, panel, noise, limit) or []
         if (log_p <= loose).any() or slow[[part == () for part in panel.parts]].any():
             found += contained(str(panel.names[0]), movements, panel, noise, loose, limit) or []
-    resized = _resized(rows)
+    resized, warm_up = _resized(rows), warm_up_of(panels)
+    found = [replace(each, drift=each.drift or _is_of_warm_up(each, warm_up)) for each in found]
     return entries(
         [replace(each, is_set=each.is_set or _is_of_size(each, resized)) for each in found]
     ), n_series
+
+
+def _is_of_warm_up(found: Moved, n_steps: int) -> bool:
+    """Tells whether a logged number came to another level while the learning rate was warmed up: that is how a run starts."""
+    is_number = found.panel.source is None and not found.is_set
+    return is_number and found.template.kind == "level" and found.located.onset[0] <= n_steps
 
 
 def _resized(rows: RunRows) -> np.ndarray:

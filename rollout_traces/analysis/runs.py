@@ -147,6 +147,28 @@ FIRST_OF_ATTEMPTS = (
 """The first step of each attempt; takes run and split."""
 
 
+def replaced_sentence(relations: Relations, run: str, split: str) -> str:
+    """Says how many rollouts are left out because a later attempt of the run began at their step or before it; "" without any.
+
+    Args:
+        relations: where to read.
+        run: the run.
+        split: the split.
+    """
+    columns = describe(relations)
+    if not (columns.has("superseded") and columns.has("attempt")):
+        return ""
+    query = (
+        "select count(*) filter (where superseded) as n, count(distinct attempt) - 1 as again "
+        "from rollouts where run = ? and split = ?"
+    )
+    n, again = (int(column[0]) for column in as_arrays(relations.sql(query, [run, split])).values())
+    if not n:
+        return ""
+    how_often = "once" if again == 1 else f"{again:,} times"
+    return f"{n:,} further rollouts are left out: the run went back to an earlier step {how_often}, and what it had from there on was replaced."
+
+
 def setting_entries(relations: Relations, run: str, split: str = "rollout") -> list[Diagnosis]:
     """The entries of the settings that changed at the attempts of a run; none where its config is not known.
 

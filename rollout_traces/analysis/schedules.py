@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from rollout_traces.analysis.kinks import kink_of
 from rollout_traces.analysis.noise import OF_LEVEL, TINY, is_occasional, is_setting
 from rollout_traces.analysis.panel import ROUNDING, Panel
 from rollout_traces.analysis.scan import Located, Template
@@ -42,7 +44,16 @@ def setting_changes(panel: Panel) -> list[Located] | None:
         return None
     if is_logged(panel) and is_adapted(levels_T):
         return []
-    return changes_of(*jumps_of(levels_T)) if has_no_noise(levels_T) else None
+    if not has_no_noise(levels_T) or (is_logged(panel) and _is_steered_away(panel)):
+        return None
+    return changes_of(*jumps_of(levels_T))
+
+
+def _is_steered_away(panel: Panel) -> bool:
+    """Tells whether a number that looks steered, as one whose noise lasts does, runs away."""
+    levels_T = panel.levels[0]
+    keeps_to_it = bool(is_setting(levels_T[None])[0]) or is_scheduled(levels_T)
+    return not keeps_to_it and kink_of(panel, 0) is not None
 
 
 def has_no_noise(values_T: np.ndarray) -> bool:
@@ -188,4 +199,26 @@ def changes_of(values_T: np.ndarray, error: float) -> list[Located] | None:
             found.append(Located(ramp, (first.start, first.start), None, size))
         else:
             found.append(Located(Template("level", first.start, n), (first.start, first.start), None, size))
+    return found
+
+
+PART = 4
+"""A warm-up takes this part of a run, one in so many, at most."""
+
+
+def warm_up_of(panels: Sequence[Panel]) -> int:
+    """Counts the first steps over which a number that is set or scheduled is raised from less than half of its most, as a learning rate is; 0 where none is, or for more of the run than that.
+
+    Args:
+        panels: of logged numbers, one series each.
+    """
+    found = 0
+    for panel in panels:
+        levels_T = panel.levels[0]
+        if not is_logged(panel) or not np.isfinite(levels_T).all() or not has_no_noise(levels_T):
+            continue
+        most = int(levels_T.argmax())
+        rises = (np.diff(levels_T[: most + 1]) > 0).all()
+        if rises and most <= len(levels_T) // PART and 2 * levels_T[0] < levels_T[most]:
+            found = max(found, most)
     return found

@@ -13,6 +13,7 @@ from rollout_traces.analysis.learning import may_be_learned
 from rollout_traces.analysis.noise import (
     FEWEST_OF_MEMORY,
     MEMORIES,
+    NEIGHBOURS,
     Fits,
     Noise,
     crude,
@@ -25,6 +26,7 @@ from rollout_traces.analysis.panel import Panel, one_of, stacked
 from rollout_traces.analysis.scan import (
     SHORTEST_RAMP,
     SPIKE,
+    WARM_UP,
     Kind,
     Template,
     Whitened,
@@ -304,6 +306,8 @@ def screened(panel: Panel, noise: Noise, learned: np.ndarray) -> tuple[np.ndarra
     """
     n = len(panel.steps)
     chance, drifts = np.zeros(len(panel.values)), np.zeros(len(panel.values), bool)
+    logged = np.flatnonzero([name.statistic == "logged" for name in panel.names])
+    alone = np.asarray([lone_step(panel, at)[1] for at in logged])
     per = max(1, AT_ONCE // max(n, 1))
     for first in range(0, len(panel.values), per):
         here = np.arange(first, min(first + per, len(panel.values)))
@@ -325,7 +329,37 @@ def screened(panel: Panel, noise: Noise, learned: np.ndarray) -> tuple[np.ndarra
         slow = both > np.maximum(plain.evidence[may], 0.0)
         drifts[here[may][slow]] = True
         chance[here[may][slow]] = np.minimum(beside.log_p[slow] + np.log(2.0), 0.0)
+    chance[logged] = np.minimum(chance[logged], alone)
     return chance, drifts
+
+
+def lone_step(panel: Panel, at: int) -> tuple[int, float]:
+    """The step at which a number lies furthest from its neighbours, and the log of the chance that it lies so much further than any other does.
+
+    Under a tail of exponent n, the ratio of the largest distance to the next exceeds r with a chance of r^-n (Renyi 1953).
+
+    Args:
+        panel: the series, of numbers that the trainer logged.
+        at: which of them.
+    """
+    levels_T = panel.levels[at]
+    places = np.flatnonzero(np.isfinite(levels_T))
+    if len(places) < FEWEST_STEPS:
+        return 0, 0.0
+    known = np.pad(levels_T[places], NEIGHBOURS // 2, mode="reflect")
+    away = np.abs(
+        levels_T[places] - np.median(np.lib.stride_tricks.sliding_window_view(known, NEIGHBOURS), axis=1)
+    )
+    edges = np.r_[:WARM_UP, len(away) - NEIGHBOURS // 2 : len(away)]  # without neighbours to both sides
+    away[edges] = np.minimum(away[edges], np.max(np.delete(away, edges)))
+    second, first = np.argsort(away)[-2:]
+    if away[second] <= 0:
+        return 0, 0.0
+    return int(places[first]), float(-TAIL * np.log(away[first] / away[second]))
+
+
+TAIL = 3.0
+"""Exponent of the tail of what steps usually differ by; means over groups have a lighter one."""
 
 
 def drift_evidence(plain: Whitened, smooth: Whitened, n: int, freedom: np.ndarray) -> np.ndarray:

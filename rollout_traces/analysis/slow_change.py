@@ -11,11 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from rollout_traces.analysis.curves import PURPOSES
 from rollout_traces.analysis.detected_movement import (
     NEAR_EDGE,
     RESIDUE,
-    STILL,
-    WARM_UP,
     Moved,
     beside,
     constant_basis,
@@ -24,16 +23,14 @@ from rollout_traces.analysis.detected_movement import (
     rows_of_basis,
 )
 from rollout_traces.analysis.learning import is_given, may_be_learned
-from rollout_traces.analysis.noise import TINY, Noise
+from rollout_traces.analysis.noise import Noise
 from rollout_traces.analysis.panel import Panel, one_of
-from rollout_traces.analysis.parts import PLAINLY, THERE, Chosen
+from rollout_traces.analysis.parts import Chosen
 from rollout_traces.analysis.scan import (
     Kind,
     Located,
     Template,
-    Whitened,
     lengths,
-    n_tests,
     polynomials,
     whitened,
 )
@@ -49,8 +46,6 @@ TEN_TO_NINETY = math.log(9)
 """... and rises from 10 to 90 % over twice this in its own unit."""
 LEARNED_WITHIN = 2.0 ** np.arange(1, 6)
 """A policy that learns fast at first and ever less is an exponential; parts of the run that its rate may be."""
-PURPOSES = ("reward", "success")
-"""What training is for."""
 AMBIGUOUS = 3.0
 """Log likelihood by which one account of a series has to be better than another, for it to be said without the other ..."""
 AMBIGUOUS_PART = 0.01
@@ -217,7 +212,7 @@ def may_be_slow(found: Moved, template: Template) -> bool:
     noise = of_chosen(panel, found.noise, found.chosen)[1]
     basis = found.basis[found.chosen.at][None]
     w = whitened(noise.clipped, noise, basis)
-    curves, own_T = _learned(n), template.over(n)[None]
+    curves, own_T = learned_curves(n), template.over(n)[None]
     of_curve, of_own = float(np.log(len(curves))), _cost(template.kind, n)
     squares = [(float(w.explained(0, curves).max()), float(w.explained(0, own_T)[0]), 0.0)]
     if (w.basis[0] ** 2).sum() <= DRIFT_DEGREE:
@@ -231,64 +226,6 @@ def may_be_slow(found: Moved, template: Template) -> bool:
     sudden = max(-gain(most - own, tails) - of_own - cost for _, own, cost in squares)
     is_near = any(own - curve < AMBIGUOUS_PART * own for curve, own, _ in squares)
     return sudden - slow < AMBIGUOUS or is_near
-
-
-def kink_of(found: Moved) -> int | None:
-    """Finds the step from which a logged number goes back, faster than it came and to the end, by a line that no curve of what is learned comes near, as entropy that blows up; None where it does not.
-
-    By least squares of the number or its logarithm, each value counting for less the longer its noise lasts.
-    """
-    panel, n = found.panel, len(found.panel.steps)
-    if panel.source is not None or found.template.kind == "window" or n < 2 * 2 * NEAR_EDGE:
-        return None
-    levels = panel.levels[found.chosen.at]
-    known, t = np.isfinite(levels), np.arange(n)
-    kinks = np.arange(2 * NEAR_EDGE, n - 2 * NEAR_EDGE + 1, n // MOST_KINKS + 1)
-    lines, line = np.maximum(t - kinks[:, None], 0)[:, known], polynomials(n, 1)[:, known]
-    curves, flat = _learned(n)[: -MIDDLES * RISES, known], polynomials(n, 0)[:, known]
-    rest = polynomials(n, DRIFT_DEGREE + 1)[:, known]
-    for values in (levels[known], np.log(levels[known])) if levels[known].min() > 0 else (levels[known],):
-        by_line, by_curve = _explained(values, lines, line), _explained(values, curves, flat)
-        best = int(by_line.argmax())
-        left = _beside(values[None], np.concatenate([line, lines[best : best + 1]]))[0]
-        learned = min(
-            float((_beside(values[None], flat) ** 2).sum() - by_curve.max()),
-            float((_beside(values[None], rest) ** 2).sum()),
-        )
-        least = max(float(left @ left), TINY)
-        lasting = float(np.clip(left[1:] @ left[:-1] / least, 0.0, 1 - 1 / n))
-        counted = len(left) * (1 - lasting) / (1 + lasting)
-        _, by, more = np.linalg.lstsq(np.stack([flat[0], t[known], lines[best]], axis=1), values)[0]
-        went = abs(by) * kinks[best] > PLAINLY * float(left.std())
-        turned = went and by * (by + more) < 0 and abs(by + more) > abs(by)
-        if turned and counted / 2 * np.log(max(learned, TINY) / least) > -PLAIN_CHANCE:
-            return int(kinks[best])
-    return None
-
-
-def _beside(values: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """Curves, float [C, T], without what a basis, float [K, T], explains of them by least squares."""
-    q = np.linalg.qr(basis.T)[0]
-    return np.asarray(values - (values @ q) @ q.T)
-
-
-def _explained(values_T: np.ndarray, curves: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """float [C]: the sum of squares that each of some curves, float [C, T], explains of a series beside a basis, float [K, T]."""
-    own = _beside(curves, basis)
-    size = (own**2).sum(axis=1)
-    return np.where(size > TINY, (own @ values_T) ** 2 / np.maximum(size, TINY), 0.0)
-
-
-def since_its_kink(found: Moved) -> Moved:
-    """A movement of a logged number that lasts, as the line that it is from a step on, where no curve is as near."""
-    kink = kink_of(found)
-    if kink is None:
-        return found
-    levels = found.panel.levels[found.chosen.at]
-    went = np.nanmean(levels[-NEAR_EDGE:]) - np.nanmean(levels[kink - NEAR_EDGE : kink])
-    template = Template("ramp", kink, len(found.panel.steps))
-    located = Located(template, (kink - 1, kink + 1), None, float(np.copysign(found.located.z, went)))
-    return replace(found, located=located, drift=False)
 
 
 def is_loss(found: Moved) -> bool:
@@ -311,7 +248,7 @@ def is_purpose(panel: Panel) -> bool:
     return panel.names[0].value is None and panel.names[0].column.rsplit("/", 1)[-1] in PURPOSES
 
 
-def _learned(n_steps: int) -> np.ndarray:
+def learned_curves(n_steps: int) -> np.ndarray:
     """float [C, T]: curves of what is learned fast at first and ever less, and of what is learned late, at some step, by a logistic curve or a line."""
     t = np.arange(n_steps) / n_steps
     middles, rises = np.meshgrid(np.linspace(0, 1, MIDDLES), SLOW * 2.0 ** (np.arange(RISES) / 2))
@@ -348,8 +285,9 @@ def came_or_went(panel: Panel, members: Sequence[int], template: Template) -> bo
     before, after, near_before, near_after = (
         held_T[steps].sum() / n for steps, n in zip((*sides, *edge), n_rows, strict=True)
     )
-    is_paid = is_purpose(panel) or panel.names[0].column.startswith("component/")
-    if is_paid and before < after:  # what is hardly ever solved at first is learned late
+    if (
+        is_purpose(panel) or panel.names[0].is_paid
+    ) and before < after:  # what is hardly ever solved at first is learned late
         return False
     if template.kind == "ramp":
         return bool(start >= SLOW * n and before < SCARCE * after)
@@ -362,110 +300,3 @@ def came_or_went(panel: Panel, members: Sequence[int], template: Template) -> bo
 def gain(squares: float, freedom: float) -> float:
     """Log likelihood that one account of a series has over another that leaves so many more squares."""
     return float(np.sign(squares) * freedom * np.log1p(np.abs(squares) / freedom) / 2)
-
-
-FASTER = 3.0
-"""Times as fast as before that a number goes behind a kink, or of what it had been that it goes beyond."""
-
-MOST_KINKS = 512
-"""Steps at which a kink is looked for, spaced evenly over a longer run."""
-
-
-def turns(found: Moved) -> bool:
-    """Tells whether a series went one way before a movement, and since it began back by more than half of that: what is learned saturates."""
-    template, n = found.template, len(found.panel.steps)
-    if template.kind == "window" or min(template.start, n - template.start) < SLOW * n:
-        return False
-    before, after, error = _ways(found, template.start)
-    is_way = abs(before) > max(STILL * error, SCARCE / 2 * abs(after))
-    return is_way and before * after < 0 and abs(after) > RESIDUE * abs(before)
-
-
-def _ways(found: Moved, start: int) -> tuple[float, float, float]:
-    """By how much a series went before a step, and since, and the error of such a difference; 0 where that is not known."""
-    at, n = found.chosen.at, len(found.panel.steps)
-    values = found.noise.clipped[at]
-    known = np.isfinite(values)
-    stretches = slice(NEAR_EDGE), slice(max(start - NEAR_EDGE, 0), start), slice(n - NEAR_EDGE, n)
-    if not all(known[each].any() for each in stretches):
-        return 0.0, 0.0, 0.0
-    first, edge, last = (float(values[each][known[each]].mean()) for each in stretches)
-    error = float(np.sqrt(2 * np.median(found.noise.variance[at][known]) / NEAR_EDGE))
-    return edge - first, last - edge, error
-
-
-def since_it_bent(drift: Moved, others: Sequence[Moved]) -> Moved:
-    """What a series did since a kink in its slow change, where that is most of it: it turned, which nothing that saturates does, or got faster by far.
-
-    The kink is at the step where one in a line explains most, beside what else the series did but turns.
-
-    Args:
-        drift: slow change over the run, of one series.
-        others: what else the series did.
-    """
-    at, n = np.asarray([drift.chosen.at]), len(drift.panel.steps)
-
-    def beside_all(rows: Sequence[np.ndarray], degree: int) -> Whitened:
-        basis = beside(drift.basis[at], np.concatenate([*rows, polynomials(n, degree)[1:]]))
-        return whitened(drift.noise.clipped[at], drift.noise.at(at), basis)
-
-    if (kinked := since_its_kink(drift)) is not drift:
-        return kinked
-    back = [each for each in others if turns(each)]
-    w = beside_all([rows_of_basis(each) for each in others if each not in back], 1)
-    kinks = np.arange(0, n, n // MOST_KINKS + 1)
-    explained = w.explained(0, np.maximum(np.arange(n) - kinks[:, None], 0.0))
-    start, most = int(kinks[explained.argmax()]), float(explained.max())
-    if back and beside_all([*map(rows_of_basis, others)], 2).loss[0] < w.loss[0] - most:
-        return drift  # a turn among them tells more
-    z = float(np.sqrt(most))
-    log_p = float(np.log(n_tests(n)) + log_chance(np.asarray(z), freedom_of(drift.panel)[at[0]]))
-    if log_p > PLAIN_CHANCE or min(start, n - start) < SLOW * n:
-        return _since_it_ran_away(drift)
-    before, after, _ = _ways(drift, start)
-    near = kinks[explained >= most - THERE**2]
-    onset = int(near[0]), int(near[-1])
-    bent = replace(
-        drift,
-        located=Located(Template("ramp", start, n), onset, None, float(np.copysign(z, after))),
-        log_p=log_p,
-    )
-    if turns(bent):
-        return replace(bent, drift=False)
-    is_faster = abs(after) * start > FASTER * abs(before) * (n - start) and abs(after) > abs(before) / RESIDUE
-    return bent if is_faster else _since_it_ran_away(drift)
-
-
-def goes_along(found: Moved, bent: Moved) -> bool:
-    """Tells whether a movement of several steps goes the way that slow change does since it got faster: no curve of that is known, and it is the rest of one."""
-    goes_its_way = found.located.z * bent.located.z > 0
-    goes_on = bent.drift and bent.template.start > 0 and not is_spike(found)
-    return goes_on and goes_its_way and kink_of(found) is None
-
-
-def _since_it_ran_away(drift: Moved) -> Moved:
-    """A logged number that is looked at as its logarithm, since it began to go ever faster beyond all that it had been."""
-    panel, at = drift.panel, drift.chosen.at
-    levels, values, n = panel.levels[at], panel.values[at], len(panel.steps)
-    if panel.source is not None or np.array_equal(levels, values) or not np.isfinite(levels).all():
-        return drift
-    end = float(levels[n - NEAR_EDGE :].mean())
-    beyond = [
-        each
-        for each in range(max(int(SLOW * n), WARM_UP + NEAR_EDGE), n - int(SLOW * n) + 1)
-        if abs(end - float(np.median(levels[each - NEAR_EDGE : each])))
-        > FASTER * float(np.ptp(levels[WARM_UP:each]))
-    ]
-    if not beyond:
-        return drift
-    line, t = polynomials(n, 1)[:, WARM_UP:], np.arange(WARM_UP, n)
-    bent = [np.vstack([line, np.maximum(t - each, 0)]).T for each in beyond]
-    start = beyond[
-        int(np.argmin([np.linalg.lstsq(each, values[WARM_UP:], rcond=None)[1][0] for each in bent]))
-    ]
-    first, middle, last = (float(each.mean()) for each in np.array_split(levels[start:], 3))
-    if (last - middle) * (middle - first) <= 0 or abs(last - middle) < abs(middle - first):
-        return drift
-    z = float(np.copysign(drift.located.z, last - first))
-    onset = max(start - NEAR_EDGE, 0), min(start + NEAR_EDGE, n - 1)
-    return replace(drift, located=Located(Template("ramp", start, n), onset, None, z))

@@ -125,7 +125,7 @@ def levels(answer: Any) -> list[float]:
     return found
 
 
-TOLD = {"columns that one side has": {"judge unknown"}, "all rewards equal": {"reward"}}
+TOLD = {"all rewards equal": {"reward"}}
 """What is said of these runs above info."""
 
 

@@ -7,7 +7,7 @@ import pytest
 from rollout_traces.analysis import diagnose
 from rollout_traces.analysis.curves import FEWEST_BESIDE
 from tests.analysis.builders import steps, table
-from tests.analysis.test_movements import drawn, happens, logged
+from tests.analysis.test_movements import drawn, happens, logged, told
 
 NAN = float("nan")
 
@@ -132,3 +132,26 @@ class TestEqualRewards:
     def test_of_a_few_steps_say_nothing_yet(self):
         report = diagnose(table(steps(5, reward=0.0)), "run")
         assert not report.diagnoses
+
+
+def test_a_reward_that_pays_for_failures_is_named_by_that_and_by_its_source():
+    """Seen once: success inverted for one source was “perhaps by chance”: its level moved by less than its noise."""
+
+    def success(s: int, g: int, i: int) -> int:
+        return int(happens(0.5, s, g, i))
+
+    def reward(s: int, g: int, i: int) -> float:
+        solved = success(s, g, i)
+        return float(1 - solved if s >= 30 and g % 3 == 0 else solved)
+
+    rows = steps(
+        60,
+        groups=12,
+        size=8,
+        source=lambda s, g, i: "math" if g % 3 == 0 else "code",
+        success=success,
+        reward=reward,
+    )
+    found = told(table(rows))
+    assert (found[0].severity, found[0].step, found[0].part) == ("error", 30, (("source", "math"),))
+    assert found[0].name == "reward and success part ways"

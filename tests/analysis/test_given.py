@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from rollout_traces.analysis import diagnose
 from rollout_traces.analysis.schedules import is_steered
 from tests.analysis.builders import steps, table
 from tests.analysis.test_movements import drawn, happens, logged, told
+from tests.stories.relations import TableRelations
 
 
 def test_a_number_that_the_trainer_logs_under_the_name_of_a_split_is_looked_at():
@@ -224,3 +226,68 @@ def test_a_schedule_that_begins_again_is_no_fault():
     assert not told(logged(steps(60), values.tolist(), "train/lr"))
     raised = values * np.where(t < 30, 1, 20)
     assert [each.step for each in told(logged(steps(60), raised.tolist(), "train/lr"))] == [30]
+
+
+def test_a_learning_rate_that_is_raised_beyond_its_schedule_is_a_warning_that_names_it():
+    """Seen once: twenty times the rate at step 60, and ten times the gradient, as info."""
+    t = np.arange(80)
+    rate = 1e-6 * (1 + np.cos(np.pi * t / 80)) / 2 * np.where(t >= 60, 40, 1)
+    rate[60:] = rate[60]
+    norm = 0.35 * np.exp(0.1 * np.random.default_rng(2).normal(size=80)) * np.where(t >= 60, 9, 1)
+    metrics = pa.concat_tables(
+        logged(steps(1), values.tolist(), key).sql("select * from metrics")
+        for key, values in (("train/lr", rate), ("train/grad_norm", norm))
+    )
+    relations = TableRelations(table(steps(80)).sql("select * from rollouts"), metrics)
+    [entry] = told(relations)
+    assert (entry.severity, entry.step, entry.name) == ("warn", 60, "the learning rate changed")
+
+
+def test_a_step_that_has_fewer_rollouts_is_said_and_may_be_meant():
+    """Seen once: 256 rollouts and then 64 a step, and nothing said."""
+    rows = [row for row in steps(60, groups=8, size=4) if row["step"] < 40 or int(row["group"]) < 2]
+    report = diagnose(table(rows), "run")
+    [entry] = [each for each in report.diagnoses if "rollouts of a step" in each.sentence]
+    assert (entry.severity, entry.step, entry.before, entry.after) == ("info", 40, 32, 8)
+    assert entry.queries[0].startswith("select step, count(*) as level from rollouts")
+
+
+def test_what_becomes_known_is_no_fault():
+    """Seen once: an error where a component was logged from a later step on."""
+    rows = [
+        {**row, "component/style": float(happens(0.5, row["step"], 0, at))} if row["step"] >= 20 else row
+        for at, row in enumerate(steps(60))
+    ]
+    assert not told(table(rows))
+
+
+def test_of_how_many_rollouts_the_reward_is_unknown_is_said():
+    """Seen once: half of all rewards missing from the first step on, and nothing said."""
+    rows = steps(40, reward=lambda s, g, i: drawn(s, g, i) if i % 2 else None)
+    assert diagnose(table(rows), "run").remarks == ("The reward of 50 % of the rollouts is unknown.",)
+
+
+def test_what_a_later_attempt_replaced_is_said_to_be_left_out():
+    """Seen once: half of a run whose steps came out of order, left out without a word."""
+    rows = [
+        {**row, "attempt": str(row["step"] // 10), "superseded": row["step"] % 10 >= 8} for row in steps(40)
+    ]
+    [remark] = diagnose(table(rows), "run").remarks
+    assert remark.startswith(
+        "192 further rollouts are left out: the run went back to an earlier step 3 times"
+    )
+
+
+def test_a_gradient_that_falls_while_the_rate_is_warmed_up_is_how_a_run_starts():
+    """Seen once: an error since step 15 of a run whose learning rate was warmed up for thirty."""
+    t, rng = np.arange(120), np.random.default_rng(4)
+    rate = 1e-6 * np.minimum((t + 1) / 30, 1)
+    norm = np.where(t < 15, 1.0, 0.35) * np.exp(0.08 * rng.normal(size=120))
+    both = [("train/lr", rate), ("train/grad_norm", norm)]
+    metrics = pa.concat_tables(
+        logged(steps(1), values.tolist(), key).sql("select * from metrics") for key, values in both
+    )
+    rows = table(steps(120)).sql("select * from rollouts")
+    assert not told(TableRelations(rows, metrics))
+    [entry] = told(logged(steps(120), norm.tolist(), "train/grad_norm"))
+    assert entry.step == 15

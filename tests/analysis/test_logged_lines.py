@@ -119,3 +119,77 @@ def test_of_two_engines_one_that_got_slower_is_told_and_not_the_others_beside_it
     )
     for entry in told(table(rows)):
         assert entry.part == (("engine", "engine-3"),) and entry.step == 30
+
+
+@pytest.mark.parametrize(
+    ("key", "start", "values", "noise"),
+    [
+        ("time/train", 31, 15 + 2.8 * np.maximum(T - 31, 0), 0.01),
+        ("memory/gpu_gb", 21, 58.0 + np.maximum(T - 21, 0), 0.006),
+        ("train/kl", 41, 0.001 + 0.0003 * T + 0.07 * np.maximum(T - 41, 0), 0.1),
+        ("train/loss", 41, 0.013 + 0.025 * np.maximum(T - 41, 0), 0.2),
+    ],
+)
+def test_what_runs_away_beyond_what_is_learned_is_a_warning_from_its_kink(key, start, values, noise):
+    """Seen once: seconds of an update from 15 to 154, as info: that could be learned."""
+    noise = 1 + noise * np.random.default_rng(len(key)).normal(size=100)
+    [entry] = told(logged(steps(100), (values * noise).tolist(), key))
+    assert entry.severity == "warn" and abs(entry.step - start) <= 3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_divergence_that_begins_late_and_grows_tenfold_is_none(seed):
+    """Seen once, in a healthy world: 0.0009 to 0.0102 since step 69."""
+    noise = np.exp(0.1 * np.random.default_rng(seed).normal(size=100))
+    values = (0.00085 + 0.00025 * np.maximum(T - 60, 0)) * noise
+    assert not told(logged(steps(100), values.tolist(), "train/kl"))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_learned_late_to_many_times_what_it_was_is_none(seed):
+    rng = np.random.default_rng(seed)
+    late = 1 / (1 + np.exp(-(T - 55) / 9))
+    values = (400 + 1500 * late) * np.exp(0.03 * rng.normal(size=100))
+    assert not told(logged(steps(100), values.tolist(), "tokens/answer"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_entropy_whose_noise_lasts_is_not_steered_when_it_blows_up(seed):
+    """Seen once: 0.49 to 2.39 since step 51, and nothing said: no step took the one before it back."""
+    rng, noise = np.random.default_rng(seed), [0.0]
+    for _ in range(99):
+        noise.append(0.9 * noise[-1] + 0.004 * rng.normal())
+    values = 0.45 + 0.4 * np.exp(-T / 30) + np.asarray(noise) + 0.05 * np.maximum(T - 51, 0)
+    [entry] = told(logged(steps(100), values.tolist(), "train/entropy"))
+    assert entry.severity == "error" and abs(entry.step - 51) <= 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_step_far_beyond_all_others_is_a_warning_in_a_short_run_too(seed):
+    """Seen once: a loss of 0.52 among 0.012 in a run of eighty steps, and nothing said."""
+    rng = np.random.default_rng(seed)
+    values = np.exp(np.log(0.012) + 0.35 * rng.normal(size=80))
+    values[44] = 0.52
+    [entry] = told(logged(steps(80), values.tolist(), "train/loss"))
+    assert (entry.severity, entry.step, entry.last) == ("warn", 44, 44)
+    assert "the loss jumped: “train/loss” rose from 0.01" in entry.sentence
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_largest_of_a_heavy_tail_is_none(seed):
+    rng = np.random.default_rng(seed)
+    values = 1 + 0.03 * rng.standard_t(3, size=80)
+    assert not told(logged(steps(80), values.tolist(), "train/grad_norm"))
+
+
+def test_a_number_that_moved_by_a_few_percent_is_a_warning_and_no_error():
+    """Seen once: a spread of rewards from 0.49 to 0.47 as the first error, before the host whose tools failed."""
+    values = np.where((T >= 25) & (T < 36), 0.47, 0.49) + 0.002 * np.random.default_rng(3).normal(size=100)
+    [entry] = told(logged(steps(100), values.tolist(), "train/reward_std"))
+    assert (entry.severity, entry.step, entry.last) == ("warn", 25, 35)
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_whose_squares_are_infinite_warn_nobody():
+    values = 1e300 * np.random.default_rng(3).random(60)
+    assert not told(logged(steps(60), values.tolist(), "big"))

@@ -44,12 +44,14 @@ def told(relations: TableRelations) -> list[Diagnosis]:
     return [each for each in report.diagnoses if each.severity != "info"]
 
 
-def logged(rows: list[dict[str, object]], values: list[float], key: str = "train/loss") -> TableRelations:
+def logged(
+    rows: list[dict[str, object]], values: list[float], key: str = "train/loss", first: int = 0
+) -> TableRelations:
     metrics = pa.table(
         {
             "run": ["run"] * len(values),
             "split": [""] * len(values),
-            "step": list(range(len(values))),
+            "step": list(range(first, first + len(values))),
             "key": [key] * len(values),
             "value": values,
             "attempt": ["1"] * len(values),

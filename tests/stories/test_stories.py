@@ -10,21 +10,7 @@ from tests.stories.causes import CAUSES, both
 from tests.stories.relations import of_story
 from tests.stories.world import KINDS, write_run
 
-SAWTOOTH = (
-    "staleness climbs step by step and falls at once: the window that is fitted to it begins three steps late"
-)
-FAILS = {"weights frozen for ten steps": SAWTOOTH}
-"""Story -> why it is not named with its step."""
 QUICK = ("mask leak", "tool breaks", "one engine off", "weights frozen for ten steps", "judge likes a phrase")
-
-
-def told_or_not(names):
-    return [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=FAILS[name]))
-        if name in FAILS
-        else name
-        for name in names
-    ]
 
 
 def story_of(name: str, seed: int):
@@ -33,7 +19,7 @@ def story_of(name: str, seed: int):
 
 
 class TestPlanted:
-    @pytest.mark.parametrize("name", told_or_not(QUICK))
+    @pytest.mark.parametrize("name", QUICK)
     def test_a_cause_is_the_first_entry_with_its_step(self, name):
         story, cause = story_of(name, 3)
         found = look(story, cause, name)
@@ -41,7 +27,7 @@ class TestPlanted:
         assert found.off is not None and abs(found.off) <= 2
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("name", told_or_not(name for name in CAUSES if name not in QUICK))
+    @pytest.mark.parametrize("name", [name for name in CAUSES if name not in QUICK])
     def test_every_other_cause_is_among_the_first_three_entries(self, name):
         story, cause = story_of(name, 2)
         found = look(story, cause, name)
