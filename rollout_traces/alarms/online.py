@@ -18,14 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.alarms.far_off import (
+from rollout_traces.alarms.figures import (
+    FIELDS,
     LENGTHS_OF_LOGGED,
     REACH_OF_LOGGED,
     TRAIL,
+    Figures,
     far_as_never,
     is_beyond_memory,
+    nothing_of,
 )
-from rollout_traces.alarms.figures import FIELDS, Figures, nothing_of
 from rollout_traces.analysis.compete import AlikeMovements, entries
 from rollout_traces.analysis.curves import FEWEST_BESIDE, Series, SeriesName
 from rollout_traces.analysis.detect import movements

@@ -23,9 +23,8 @@ from rollout_traces.analysis.compare import (
     young_change,
 )
 from rollout_traces.analysis.finding import Finding, OneSided, PartOfRows
-from rollout_traces.analysis.panel import ROUNDING
 from rollout_traces.analysis.relations import Relations, as_arrays, sql_text
-from rollout_traces.analysis.run_rows import distinct
+from rollout_traces.analysis.run_rows import ROUNDING, distinct
 from rollout_traces.analysis.schedules import counts
 from rollout_traces.analysis.selections import Selection
 from rollout_traces.analysis.two_sides import LEFT_OUT, A, B, EarlierVisits, SideRows, needs_texts

@@ -13,7 +13,7 @@ from rollout_traces.analysis.detected_movement import Moved, is_spike
 from rollout_traces.analysis.panel import Panel, rows_of
 from rollout_traces.analysis.parts import BOUND, REMAINS, effects
 from rollout_traces.analysis.run_rows import BY_OUTCOME
-from rollout_traces.analysis.scan import Whitened, coefficients, whitened
+from rollout_traces.analysis.scan import OF_RUN, Whitened, coefficients, whitened
 from rollout_traces.analysis.slow_change import PLAIN_CHANCE, is_loss
 
 ALIKE = 4.0
@@ -300,7 +300,7 @@ def is_learning(found: Moved) -> bool:
 def first_steps(n: int) -> int:
     """Counts the steps, of a run's `n`, that are how it starts."""
     least, usual = STARTS_STEPS
-    return max(min(least, n // 4), min(usual, n // 8), int(STARTS * n))
+    return max(min(least, n // OF_RUN), min(usual, n // 8), int(STARTS * n))
 
 
 def starts(found: Moved) -> bool:

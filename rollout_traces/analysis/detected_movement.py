@@ -11,7 +11,7 @@ import numpy as np
 from rollout_traces.analysis.noise import Noise, clipped
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import PLAINLY, Chosen
-from rollout_traces.analysis.scan import SPIKE, WARM_UP, Located, Template, coefficients, whitened
+from rollout_traces.analysis.scan import OF_RUN, SPIKE, WARM_UP, Located, Template, coefficients, whitened
 
 STILL = 3.5
 """Size that a movement keeps when all others of its series are known; else it was their shadow."""
@@ -117,7 +117,7 @@ def from_its_end(found: Moved) -> Moved:
     """A window that begins with the run is how the run was before a level: nobody knows what was before it."""
     window, n = found.template, len(found.panel.steps)
     over_most = (window.stop - window.start) * MOST_OF_RUN > n and 2 * window.start * MOST_OF_RUN <= n
-    starts = window.start <= min(WARM_UP, n // 4) or over_most
+    starts = window.start <= min(WARM_UP, n // OF_RUN) or over_most
     if window.kind != "window" or not starts or window.stop - window.start <= SPIKE:
         return found
     return replace(found, located=_level_behind(found, abs(found.located.z)))
@@ -232,7 +232,7 @@ def is_rest_of(found: Moved, other: Moved) -> bool:
     of_all = both_last and not other.chosen.values
     n = len(found.panel.steps)
     # how a run starts is no ramp, and what that leaves may be nearly as large
-    least = 1.0 if two.kind == "ramp" and two.start <= min(WARM_UP, n // 4) else RESIDUE
+    least = 1.0 if two.kind == "ramp" and two.start <= min(WARM_UP, n // OF_RUN) else RESIDUE
     if not of_all and abs(found.located.z) >= least * abs(other.located.z):
         return False
     if two.start == 0 and two.stop == n:  # slow change over the run has no edge

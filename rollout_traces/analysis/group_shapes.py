@@ -7,16 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from rollout_traces.analysis.curves import SeriesName
-from rollout_traces.analysis.run_rows import FEWEST_HITS, RowMeasure, RunRows
+from rollout_traces.analysis.run_rows import FEWEST_HITS, MOST, ROUNDING, RowMeasure, RunRows
 from rollout_traces.ledger.groups import TIE_TOLERANCE
 
 LENGTH = "n_sampled"
-ONE = 1 - 1e-9
-"""Correlation from which on two numbers of a group are one but for rounding."""
 OF_WHOLE_GROUPS = ("group/size_mean", "group/prompts")
 """Measures of whole groups, unknown where a part cuts through groups."""
-MOST = 1e30
-"""Beyond any reward: what stands for the extremes of a group without one."""
 
 
 def group_rows(rows: RunRows) -> RunRows | None:
@@ -110,7 +106,7 @@ def _correlation(
     differ = np.minimum(*squares) > 0
     values = np.full(n_units, np.nan)
     values[differ] = product[differ] / np.sqrt(squares[0][differ] * squares[1][differ])
-    if differ.any() and np.nanmin(values) < ONE:
+    if differ.any() and np.nanmin(values) < 1 - ROUNDING:
         groups.measures.append(RowMeasure(SeriesName("success", None, "correlation"), _constant(values)))
 
 

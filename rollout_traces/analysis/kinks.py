@@ -16,8 +16,8 @@ from rollout_traces.analysis.detected_movement import (
     is_spike,
     rows_of_basis,
 )
-from rollout_traces.analysis.noise import NEIGHBOURS, TINY
-from rollout_traces.analysis.panel import Panel
+from rollout_traces.analysis.noise import NEIGHBOURS, OF_LEVEL, TINY
+from rollout_traces.analysis.panel import WIDE, Panel
 from rollout_traces.analysis.parts import PLAINLY, THERE
 from rollout_traces.analysis.scan import (
     WARM_UP,
@@ -33,11 +33,9 @@ from rollout_traces.analysis.slow_change import MIDDLES, PLAIN_CHANCE, RISES, SC
 
 FASTER = 3.0
 """Times as fast as before that a number goes behind a kink, or of what it had been that it goes beyond."""
-MANY_TIMES = 10.0
-"""Times as fast as before that a number goes behind a kink from which it runs away the way that it went."""
-QUIET = 0.02
+QUIET = 2 * OF_LEVEL
 """Noise, as a part of a number's level, up to which it is hardly measured over rollouts."""
-BEYOND_LEARNING = 0.04
+BEYOND_LEARNING = SCARCE / 2
 """Part of what it becomes that a number is at most before a kink from which it is not learned: a divergence may grow tenfold where learning begins late."""
 MOST_KINKS = 512
 """Steps at which a kink is looked for, spaced evenly over a longer run."""
@@ -84,7 +82,7 @@ def kink_of(panel: Panel, at: int) -> int | None:
         by, since = went / kinks[best], goes / (n - kinks[best])
         is_still = abs(went) < PLAINLY * float((left * size).std())
         turned = not is_still and by * since < 0 and abs(since) > abs(by)
-        is_faster = not is_log and (is_still or abs(since) >= MANY_TIMES * abs(by))
+        is_faster = not is_log and (is_still or abs(since) >= WIDE * abs(by))
         noise = float((left * size)[~behind].std())
         plain = turned or (is_faster and _runs_away(values, behind, since, noise))
         if plain and counted / 2 * np.log(max(others, TINY) / least) > -PLAIN_CHANCE:

@@ -170,13 +170,7 @@ def _without_reward(rows: RunRows) -> list[str]:
     """Says of how many rollouts the reward is not known, where it is of others."""
     rewards = [measure.read() for measure in rows.measures if measure.name == SeriesName("reward")]
     unknown = float(np.isnan(rewards[0]).mean()) if rewards and len(rewards[0]) else 0.0
-    return (
-        [f"The reward of {percent(unknown)} of the rollouts is unknown."] if unknown >= WORTH_A_WORD else []
-    )
-
-
-WORTH_A_WORD = 0.01
-"""Part of the rollouts without a reward from which on that is said."""
+    return [f"The reward of {percent(unknown)} of the rollouts is unknown."] if unknown else []
 
 
 def collected(scope: RunScope, rows: RunRows, contained: Contained) -> list[Panel]:

@@ -22,6 +22,10 @@ MOST_PARTS = 16
 """Values of a text column by which rollouts are parted, and whose shares are series; a column of more names things."""
 MOST_SHARES = 24
 """Tags whose share is a series, the most frequent first."""
+MOST = 1e30
+"""Beyond any reward: what stands for the extremes of a group without one, and for what is logged beyond it, whose squares would be infinite."""
+ROUNDING = 1e-9
+"""Part of the largest value below which two values are one."""
 ENOUGH_ROWS = 1 << 16
 """Rows, evenly spaced over the run, that stand for all of them."""
 AT_POINT = 1 / 50

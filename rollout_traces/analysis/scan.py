@@ -19,7 +19,9 @@ from rollout_traces.analysis.noise import Noise
 GROWTH = 1.35
 """From one length to the next: a template that is a sixth too long or short keeps 0.96 of its size."""
 WARM_UP = 5
-"""First steps of a run, in which a warm-up may be: what begins in them has no before."""
+"""First steps of a run, in which a warm-up may be: what begins in them has no before ..."""
+OF_RUN = 4
+"""... and one in so many of them, at most, that are how it starts."""
 SHORTEST_RAMP = 4
 """Steps of a ramp; a shorter one is a level."""
 LEAST_OWN = 0.03

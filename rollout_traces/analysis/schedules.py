@@ -9,8 +9,9 @@ import numpy as np
 
 from rollout_traces.analysis.kinks import kink_of
 from rollout_traces.analysis.noise import OF_LEVEL, TINY, is_occasional, is_setting
-from rollout_traces.analysis.panel import ROUNDING, Panel
-from rollout_traces.analysis.scan import Located, Template
+from rollout_traces.analysis.panel import Panel
+from rollout_traces.analysis.run_rows import ROUNDING
+from rollout_traces.analysis.scan import OF_RUN, Located, Template
 
 MOST_CHANGES = 6
 """Changes of a setting; a number that has more is counted, not set."""
@@ -202,12 +203,8 @@ def changes_of(values_T: np.ndarray, error: float) -> list[Located] | None:
     return found
 
 
-PART = 4
-"""A warm-up takes this part of a run, one in so many, at most."""
-
-
 def warm_up_of(panels: Sequence[Panel]) -> int:
-    """Counts the first steps over which a number that is set or scheduled is raised from less than half of its most, as a learning rate is; 0 where none is, or for more of the run than that.
+    """Counts the first steps over which a number that is set or scheduled is raised from less than half of its most, as a learning rate is; 0 where none is, or for more of the run than is how it starts.
 
     Args:
         panels: of logged numbers, one series each.
@@ -219,6 +216,6 @@ def warm_up_of(panels: Sequence[Panel]) -> int:
             continue
         most = int(levels_T.argmax())
         rises = (np.diff(levels_T[: most + 1]) > 0).all()
-        if rises and most <= len(levels_T) // PART and 2 * levels_T[0] < levels_T[most]:
+        if rises and most <= len(levels_T) // OF_RUN and 2 * levels_T[0] < levels_T[most]:
             found = max(found, most)
     return found

@@ -14,9 +14,9 @@ from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement
 from rollout_traces.analysis.entries import LARGEST, SURE, named
 from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
 from rollout_traces.analysis.learning import is_given, may_be_learned
-from rollout_traces.analysis.panel import ROUNDING, Panel
+from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import REMAINS
-from rollout_traces.analysis.run_rows import ENOUGH_ROWS, UNKNOWN
+from rollout_traces.analysis.run_rows import ENOUGH_ROWS, ROUNDING, UNKNOWN
 from rollout_traces.analysis.screen import FEWEST_EVALUATIONS, log_chance
 
 ENDS = 3

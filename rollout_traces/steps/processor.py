@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rollout_traces.alarms.far_off import TRAIL
+from rollout_traces.alarms.figures import TRAIL
 from rollout_traces.errors import Warnings
 from rollout_traces.flags import Alert
 from rollout_traces.model.packed_batch import PackedBatch, StepKey
