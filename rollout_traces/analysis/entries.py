@@ -43,7 +43,7 @@ from rollout_traces.analysis.schedules import has_no_noise
 
 SURE = 1e-6
 """Chance, over all series of the run, up to which an entry is an error; above it is a warning."""
-SLIGHT = 0.1
+SLIGHT = RESIDUE / 2
 """Part of its level by which a logged number changes at least where that is an error."""
 FEW_ROWS, FEW_GROUPS = 30, 10
 """A part of fewer rows or groups at the steps of a movement gives a warning at most: how sure a mean of them is, is hardly known."""
@@ -55,7 +55,7 @@ ABSENT = 0.002
 
 def severity_of(found: Moved, n_series: int) -> Severity:
     """Info for slow change, for how a run starts and for what may be chance; an error where chance is out of the question, but for the mix of prompts, which somebody may have set."""
-    if not found.is_sure or is_expected(found) or _is_of_a_curve(found):
+    if not found.is_sure or is_expected(found) or _is_of_a_curve(found) or _stands_still(found):
         return "info"
     beyond_chance = found.log_p + np.log(max(n_series, 1)) < np.log(SURE)
     may_be_meant = is_mix(found.panel) or _is_of_few(found) or _is_one_number(found) or _is_shared(found)
@@ -64,11 +64,22 @@ def severity_of(found: Moved, n_series: int) -> Severity:
 
 
 def _is_slight(found: Moved) -> bool:
-    """Tells whether a logged number changed by less than a tenth of its level."""
+    """Tells whether a logged number changed by less than a quarter of its level."""
     before, after, _ = levels_of(found)
     if found.panel.source is not None or before is None or after is None:
         return False
     return abs(after - before) < SLIGHT * max(abs(before), abs(after))
+
+
+def _stands_still(found: Moved) -> bool:
+    """Tells whether a part has the same level as before, as rewards of 0 have while all others are paid more."""
+    before, after, _ = levels_of(found)
+    return (
+        bool(found.chosen.values)
+        and before is not None
+        and after is not None
+        and number(before) == number(after)
+    )
 
 
 def _is_shared(found: Moved) -> bool:

@@ -29,10 +29,16 @@ from rollout_traces.analysis.scan import (
     whitened,
 )
 from rollout_traces.analysis.screen import DRIFT_DEGREE, freedom_of, log_chance
-from rollout_traces.analysis.slow_change import MIDDLES, PLAIN_CHANCE, RISES, SCARCE, SLOW, learned_curves
+from rollout_traces.analysis.slow_change import (
+    FASTER,
+    MIDDLES,
+    PLAIN_CHANCE,
+    RISES,
+    SCARCE,
+    SLOW,
+    learned_curves,
+)
 
-FASTER = 3.0
-"""Times as fast as before that a number goes behind a kink, or of what it had been that it goes beyond."""
 QUIET = 2 * OF_LEVEL
 """Noise, as a part of a number's level, up to which it is hardly measured over rollouts."""
 BEYOND_LEARNING = SCARCE / 2

@@ -209,6 +209,8 @@ def may_be_slow(found: Moved, template: Template) -> bool:
     # what is held back in one part is learned in the others
     if not (may_be_learned(panel, found.chosen.values) or is_purpose(panel)):
         return False
+    if _is_many_times(found):
+        return False
     noise = of_chosen(panel, found.noise, found.chosen)[1]
     basis = found.basis[found.chosen.at][None]
     w = whitened(noise.clipped, noise, basis)
@@ -226,6 +228,21 @@ def may_be_slow(found: Moved, template: Template) -> bool:
     sudden = max(-gain(most - own, tails) - of_own - cost for _, own, cost in squares)
     is_near = any(own - curve < AMBIGUOUS_PART * own for curve, own, _ in squares)
     return sudden - slow < AMBIGUOUS or is_near
+
+
+def _is_many_times(found: Moved) -> bool:
+    """Tells whether a mean over rollouts ends at more than three times all that it was before, as seconds of a tool do; what is solved may."""
+    panel, start = found.panel, found.template.start
+    if panel.source is None or panel.is_share or panel.names[0].is_paid or panel.names[0].statistic != "mean":
+        return False
+    levels = panel.levels[found.chosen.at]
+    before, end = levels[:start], levels[-NEAR_EDGE:]
+    is_known = min(np.isfinite(before).sum(), np.isfinite(end).sum()) >= NEAR_EDGE
+    return bool(is_known and np.nanmean(end) > FASTER * np.nanmax(before) > 0)
+
+
+FASTER = 3.0
+"""Times as fast as before that a number goes behind a kink, or of what it had been that it goes beyond."""
 
 
 def is_loss(found: Moved) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from rollout_traces.analysis import diagnose, run_report
 from rollout_traces.analysis.curves import SeriesName
 from rollout_traces.analysis.diagnosis import Diagnosis
+from rollout_traces.analysis.entries import severity_of
 from tests.analysis.builders import steps, table
-from tests.analysis.test_movements import drawn, told
+from tests.analysis.test_movements import drawn, happens, told
 from tests.perturbations.spec import draw_spec
 from tests.perturbations.tables import Relations
 from tests.perturbations.truth import draw_trial
@@ -75,3 +79,37 @@ def test_a_number_that_is_back_at_the_last_two_steps_was_another_in_a_window():
     [entry] = told(table(rows))
     assert (entry.shape, entry.step, entry.last) == ("window", 42, 57)
     assert entry.after < entry.before
+
+
+@pytest.mark.parametrize("times", [7, 12])
+def test_a_tool_that_takes_ever_longer_for_one_source_is_an_error(times):
+    """Seen once: seconds of a tool from 1.9 to 23 on one source, sure and dated, as info: a policy might learn that."""
+
+    def seconds(s: int, g: int, i: int) -> float:
+        grown = 1 + (times - 1) * min(max(s - 40, 0) / 25, 1) if g % 3 == 0 else 1
+        return 2 * grown * (0.7 + 0.6 * drawn(s, g, i))
+
+    def source(s: int, g: int, i: int) -> str:
+        return "search" if g % 3 == 0 else f"other{g % 3}"
+
+    [entry] = told(table(steps(90, groups=9, size=6, source=source, **{"timing/tool": seconds})))
+    assert (entry.severity, entry.part, entry.name) == (
+        "error",
+        (("source", "search"),),
+        "it takes longer",
+    )
+    assert abs(entry.step - 41) <= 4
+
+
+def test_a_part_whose_level_stays_is_info_however_the_others_moved(monkeypatch):
+    """Seen once, in a healthy run: “the reward falls: reward moved on stop_reason “length”” of rewards that are 0."""
+    moved = []
+    monkeypatch.setattr(run_report, "entries", lambda found: moved.extend(found) or [])
+
+    def paid(s: int, g: int, i: int) -> float:
+        return float(happens(0.2 if s >= 30 and i % 4 == 0 else 0.6, s, g, i))
+
+    diagnose(table(steps(60, groups=8, size=8, engine=lambda s, g, i: f"vllm-{i % 4}", reward=paid)), "run")
+    found = next(each for each in moved if each.chosen.values and each.panel.names[0] == SeriesName("reward"))
+    still = replace(found, panel=replace(found.panel, levels=np.zeros_like(found.panel.levels)))
+    assert (severity_of(found, 1), severity_of(still, 1)) == ("error", "info")
