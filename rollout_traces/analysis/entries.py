@@ -128,7 +128,7 @@ def is_expected(found: Moved) -> bool:
     """Tells whether a movement is slow change, how a run starts, a mix of prompts that changes by and by, or a few steps that were given otherwise, as a loader does by chance."""
     if found.panel.names[0].value == UNKNOWN and found.located.z < 0:  # what becomes known
         return True
-    if found.panel.names[0].statistic == "correlation" and _is_small(found):
+    if found.panel.names[0].statistic == "correlation" and not _parts_ways(found):
         return True
     if is_given(found.panel) and (_is_small(found) or (is_spike(found) and not _is_always_the_same(found))):
         return True
@@ -136,6 +136,12 @@ def is_expected(found: Moved) -> bool:
         return True
     first = first_steps(len(found.panel.steps))
     return found.drift or (starts(found) and not is_learning(found) and found.located.onset[0] <= first)
+
+
+def _parts_ways(found: Moved) -> bool:
+    """Tells whether a correlation became less by half of what it can be."""
+    before, after, _ = levels_of(found)
+    return before is not None and after is not None and before - after >= RESIDUE
 
 
 def _is_always_the_same(found: Moved) -> bool:

@@ -274,7 +274,7 @@ def _of_groups(rows: RunRows, contained: Contained) -> list[Panel]:
         cut = group_rows(rows.cut_by(column))
         for part in _of_measures(cut, contained) if cut is not None else []:
             name = part.names[0]
-            if name.column in OF_WHOLE_GROUPS:
+            if name.column in OF_WHOLE_GROUPS or name.statistic == "correlation":
                 continue
             own = one_of(part, [i for i, each in enumerate(part.parts) if each])
             if own.names:

@@ -73,6 +73,7 @@ def _apart(panel: Panel, n_series: int) -> Iterator[_Apart]:
         or len(panel.steps) < FEWEST_EVALUATIONS
         or is_given(panel)
         or panel.names[0].value == UNKNOWN
+        or panel.names[0].statistic == "correlation"
     ):
         return
     known = np.isfinite(panel.levels) & (panel.rows > 0)
