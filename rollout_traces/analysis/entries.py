@@ -68,7 +68,7 @@ def _is_slight(found: Moved) -> bool:
     before, after, _ = levels_of(found)
     if found.panel.source is not None or before is None or after is None:
         return False
-    return abs(after - before) < SLIGHT * max(abs(before), abs(after))
+    return abs(after - before) < SLIGHT * min(abs(before), abs(after))
 
 
 def _stands_still(found: Moved) -> bool:
