@@ -191,7 +191,7 @@ def test_a_number_that_jumps_over_two_steps_is_as_sure_as_over_one():
     after = "73813 73710 73841 74030 73840 73899 74013 74002 73574 73896 74109 73920 73668 74172 73741 74164 73824 73523"
     values = np.asarray(f"{before} 58457 59126 66378 73487 {after}".split(), float) / 1000
     [entry] = told(logged(steps(40), values.tolist(), "perf/gpu_mem_gb"))
-    assert (entry.severity, entry.step) == ("error", 20)
+    assert entry.is_sure and entry.step == 20
 
 
 def adapted(kind: str, seed: int, n: int = 80) -> np.ndarray:
