@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from rollout_traces.analysis.noise import REACH
+from rollout_traces.analysis.noise import NEIGHBOURS, REACH
 from rollout_traces.analysis.relations import Relations, as_arrays, failed, known_number, known_reward, unit
 from rollout_traces.analysis.selections import RunScope
 from rollout_traces.ledger.groups import TIED_SQL
@@ -246,6 +246,12 @@ FEWEST_TIMES = 4
 """Steps at which something comes again, at least."""
 
 
+def of_neighbours(values: np.ndarray, width: int = NEIGHBOURS) -> np.ndarray:
+    """float [N]: the median of the values around each, float [N], and itself; `width` is odd."""
+    padded = np.pad(values, width // 2, mode="reflect")
+    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(padded, width), axis=1))
+
+
 def less_what_comes_again(values_T: np.ndarray) -> np.ndarray:
     """A number without what it is more or less at every so many steps, by more than its steps differ and than at any others but one, as a time is where checkpoints are written.
 
@@ -256,10 +262,7 @@ def less_what_comes_again(values_T: np.ndarray) -> np.ndarray:
     known, n = values_T[places], len(places)
     if n < FEWEST_TIMES * FEWEST_TIMES:
         return values_T
-    around = np.lib.stride_tricks.sliding_window_view(
-        np.pad(known, FEWEST_TIMES, mode="reflect"), 2 * FEWEST_TIMES + 1
-    )
-    off = known - np.median(around, axis=1)
+    off = known - of_neighbours(known, 2 * FEWEST_TIMES + 1)
     least = REACH * float(np.median(np.abs(off)))
     for side in (off, -off):
         for furthest in np.argsort(-side)[:2].tolist():

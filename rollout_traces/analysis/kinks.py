@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rollout_traces.analysis.curves import of_neighbours
 from rollout_traces.analysis.detected_movement import (
     NEAR_EDGE,
     RESIDUE,
@@ -16,8 +17,8 @@ from rollout_traces.analysis.detected_movement import (
     is_spike,
     rows_of_basis,
 )
-from rollout_traces.analysis.noise import NEIGHBOURS, OF_LEVEL, TINY
-from rollout_traces.analysis.panel import WIDE, Panel
+from rollout_traces.analysis.noise import OF_LEVEL, TINY
+from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import PLAINLY, THERE
 from rollout_traces.analysis.scan import (
     WARM_UP,
@@ -39,6 +40,8 @@ from rollout_traces.analysis.slow_change import (
     learned_curves,
 )
 
+MANY_TIMES = 10.0
+"""Times as fast as before that a number goes behind a kink from which it runs away the way that it went."""
 QUIET = 2 * OF_LEVEL
 """Noise, as a part of a number's level, up to which it is hardly measured over rollouts."""
 BEYOND_LEARNING = SCARCE / 2
@@ -71,7 +74,7 @@ def kink_of(panel: Panel, at: int) -> int | None:
     )
     learned = np.concatenate([learned_curves(n)[: -MIDDLES * RISES, known], lines > 0])
     by_factors = not np.array_equal(panel.values[at][known], values)
-    ways = [(values, _around(values) if by_factors else np.ones(len(values)))]
+    ways = [(values, of_neighbours(values) if by_factors else np.ones(len(values)))]
     if values.min() > 0:
         ways.append((np.log(values), np.ones(len(values))))
     for is_log, (y, size) in enumerate(ways):
@@ -88,18 +91,12 @@ def kink_of(panel: Panel, at: int) -> int | None:
         by, since = went / kinks[best], goes / (n - kinks[best])
         is_still = abs(went) < PLAINLY * float((left * size).std())
         turned = not is_still and by * since < 0 and abs(since) > abs(by)
-        is_faster = not is_log and (is_still or abs(since) >= WIDE * abs(by))
+        is_faster = not is_log and (is_still or abs(since) >= MANY_TIMES * abs(by))
         noise = float((left * size)[~behind].std())
         plain = turned or (is_faster and _runs_away(values, behind, since, noise))
         if plain and counted / 2 * np.log(max(others, TINY) / least) > -PLAIN_CHANCE:
             return int(kinks[best])
     return None
-
-
-def _around(values: np.ndarray) -> np.ndarray:
-    """float [N]: the medians of the values around each of a positive series."""
-    padded = np.pad(values, NEIGHBOURS // 2, mode="edge")
-    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(padded, NEIGHBOURS), axis=1))
 
 
 def _runs_away(levels: np.ndarray, behind: np.ndarray, since: float, noise: float) -> bool:

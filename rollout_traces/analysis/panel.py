@@ -12,7 +12,7 @@ import numpy as np
 from rollout_traces.analysis.carriers import carried_by
 from rollout_traces.analysis.curves import Part, Series, SeriesName, less_what_comes_again
 from rollout_traces.analysis.noise import OUTERMOST
-from rollout_traces.analysis.run_rows import BY_OUTCOME, MOST, ROUNDING, RowMeasure, RunRows
+from rollout_traces.analysis.run_rows import BY_OUTCOME, ROUNDING, RowMeasure, RunRows
 from rollout_traces.analysis.step_cells import FEWEST_TOGETHER, StepCells, binomial, crowded
 
 ALONE = 0.02
@@ -23,6 +23,8 @@ LEAST_ERROR = 0.1
 """Error of a mean, of that of as many independent rows, at least: advantages add up to 0 in every group, and what they miss is nothing."""
 FLOAT32 = np.finfo(np.float32).eps
 """Part of a number that its logged form need not carry: no mean is surer than this part of the largest value."""
+HUGE = np.finfo(float).max ** (1 / 2 / 2)
+"""A logged number beyond this, which no float32 holds, is taken for it: the squares of larger ones may be infinite."""
 WIDE, FAR_LIKELIER = 10.0, 3.0
 """A logged scalar that is positive and differs by more than this factor is looked at as its logarithm, and one whose noise is by so much log
 likelihood one of factors."""
@@ -417,7 +419,7 @@ def logged_panels(series: Iterable[Series]) -> list[Panel]:
 
 def _panel_of(same: Sequence[Series]) -> Panel:
     values = np.stack([each.values for each in same]).astype(float)
-    values = levels = np.clip(np.where(np.isfinite(values), values, np.nan), -MOST, MOST)
+    values = levels = np.clip(np.where(np.isfinite(values), values, np.nan), -HUGE, HUGE)
     low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
     by_factors = (low > 0) & ((high > WIDE * low) | _has_factors(values))
     values = np.where(by_factors[:, None], np.log(np.where(by_factors[:, None], values, 1.0)), values)

@@ -9,13 +9,13 @@ from math import lgamma
 import numpy as np
 
 from rollout_traces.analysis.compete import without_children
-from rollout_traces.analysis.curves import FEWEST_TIMES, Part
+from rollout_traces.analysis.curves import FEWEST_TIMES, Part, of_neighbours
 from rollout_traces.analysis.detect import FEWEST_GROUPS, FEWEST_ROWS
 from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement, Severity
 from rollout_traces.analysis.entries import LARGEST, SURE, named
 from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
 from rollout_traces.analysis.learning import is_given
-from rollout_traces.analysis.noise import DEVIATION, NEIGHBOURS, TINY
+from rollout_traces.analysis.noise import DEVIATION, TINY
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import PLAINLY, REMAINS
 from rollout_traces.analysis.run_rows import BY_OUTCOME
@@ -101,8 +101,7 @@ def _far_off(panel: Panel, i: int) -> _Recurring | None:
     places = np.flatnonzero(np.isfinite(values))
     if len(places) * MOST_TIMES < FEWEST_TIMES:
         return None
-    known = np.pad(values[places], NEIGHBOURS // 2, mode="reflect")
-    left = values[places] - np.median(np.lib.stride_tricks.sliding_window_view(known, NEIGHBOURS), axis=1)
+    left = values[places] - of_neighbours(values[places])
     error = np.sqrt(np.median(panel.errors[i][places]))
     left /= max(DEVIATION * float(np.median(np.abs(left))) if is_logged(panel) else float(error), TINY**0.5)
     most = int(len(places) * MOST_TIMES)

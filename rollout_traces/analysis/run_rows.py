@@ -23,7 +23,7 @@ MOST_PARTS = 16
 MOST_SHARES = 24
 """Tags whose share is a series, the most frequent first."""
 MOST = 1e30
-"""Beyond any reward: what stands for the extremes of a group without one, and for what is logged beyond it, whose squares would be infinite."""
+"""Beyond any reward: what stands for the extremes of a group without one."""
 ROUNDING = 1e-9
 """Part of the largest value below which two values are one."""
 ENOUGH_ROWS = 1 << 16

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from rollout_traces.analysis.compare import DISCOVERY
-from rollout_traces.analysis.curves import SeriesName
+from rollout_traces.analysis.curves import SeriesName, of_neighbours
 from rollout_traces.analysis.learning import may_be_learned
 from rollout_traces.analysis.noise import (
     FEWEST_OF_MEMORY,
@@ -346,10 +346,7 @@ def lone_step(panel: Panel, at: int) -> tuple[int, float]:
     places = np.flatnonzero(np.isfinite(levels_T))
     if len(places) < FEWEST_STEPS:
         return 0, 0.0
-    known = np.pad(levels_T[places], NEIGHBOURS // 2, mode="reflect")
-    away = np.abs(
-        levels_T[places] - np.median(np.lib.stride_tricks.sliding_window_view(known, NEIGHBOURS), axis=1)
-    )
+    away = np.abs(levels_T[places] - of_neighbours(levels_T[places]))
     edges = np.r_[:WARM_UP, len(away) - NEIGHBOURS // 2 : len(away)]  # without neighbours to both sides
     away[edges] = np.minimum(away[edges], np.max(np.delete(away, edges)))
     second, first = np.argsort(away)[-2:]
