@@ -92,29 +92,32 @@ def test_sources_that_take_turns_are_no_fault_of_every_third_step():
     report = diagnose(table(rows), "run")
     assert not [each.sentence for each in report.diagnoses if each.shape == "recurring"]
 
-    def test_rewards_that_fail_every_fifth_step_are_a_warning_since_the_start_too(self):
-        """Seen once: all rewards 0 at every fifth step, as the fourth info under “Nothing stands out”."""
 
-        def ok(s: int, g: int, i: int) -> int:
-            return 0 if s % 5 == 0 and s else int(happens(0.7, s, g, i))
+def test_rewards_that_fail_every_fifth_step_are_a_warning_since_the_start_too():
+    """Seen once: all rewards 0 at every fifth step, as the fourth info under “Nothing stands out”."""
 
-        [entry] = told(table(steps(60, groups=10, success=ok)))
-        assert (entry.severity, entry.shape) == ("warn", "recurring")
-        assert "every 5 steps from 5 on" in entry.sentence
+    def ok(s: int, g: int, i: int) -> int:
+        return 0 if s % 5 == 0 and s else int(happens(0.7, s, g, i))
 
-    def test_a_time_that_is_long_every_seventh_step_from_some_step_on_is_a_warning(self):
-        """Seen once: a pause at every seventh step was taken off as a checkpoint is, and nothing said."""
-        rng = np.random.default_rng(7)
-        t = np.arange(100)
-        seconds = 50 * np.exp(0.08 * rng.normal(size=100)) * np.where((t >= 28) & (t % 7 == 0), 4, 1)
-        [entry] = told(logged(steps(100), seconds.tolist(), "time/rollout"))
-        assert (entry.severity, entry.step) == ("warn", 28)
-        assert "every 7 steps from 28 on" in entry.sentence
+    [entry] = told(table(steps(60, groups=10, success=ok)))
+    assert (entry.severity, entry.shape) == ("warn", "recurring")
+    assert "every 5 steps from 5 on" in entry.sentence
 
-    @pytest.mark.parametrize("first", [0, 200])
-    def test_a_time_that_is_long_at_every_checkpoint_is_none(self, first):
-        rng = np.random.default_rng(9)
-        t = np.arange(60)
-        seconds = 60 * np.exp(0.05 * rng.normal(size=60)) * np.where((t % 10 == 0) & (t > 0), 1.6, 1)
-        rows = [{**row, "step": row["step"] + first} for row in steps(60)]
-        assert not diagnose(logged(rows, seconds.tolist(), "time/step", first), "run").diagnoses
+
+def test_a_time_that_is_long_every_seventh_step_from_some_step_on_is_a_warning():
+    """Seen once: a pause at every seventh step was taken off as a checkpoint is, and nothing said."""
+    rng = np.random.default_rng(7)
+    t = np.arange(100)
+    seconds = 50 * np.exp(0.08 * rng.normal(size=100)) * np.where((t >= 28) & (t % 7 == 0), 4, 1)
+    [entry] = told(logged(steps(100), seconds.tolist(), "time/rollout"))
+    assert (entry.severity, entry.step) == ("warn", 28)
+    assert "every 7 steps from 28 on" in entry.sentence
+
+
+@pytest.mark.parametrize("first", [0, 200])
+def test_a_time_that_is_long_at_every_checkpoint_is_none(first):
+    rng = np.random.default_rng(9)
+    t = np.arange(60)
+    seconds = 60 * np.exp(0.05 * rng.normal(size=60)) * np.where((t % 10 == 0) & (t > 0), 1.6, 1)
+    rows = [{**row, "step": row["step"] + first} for row in steps(60)]
+    assert not diagnose(logged(rows, seconds.tolist(), "time/step", first), "run").diagnoses
