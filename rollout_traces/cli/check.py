@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,24 +12,21 @@ if TYPE_CHECKING:
 
 
 def check(
-    batch: Annotated[
-        Path,
-        typer.Argument(help="A batch: .pt (tensors alone), .npz or .parquet, under RolloutBatch's names."),
-    ],
-    tokenizer: Annotated[
-        str | None, typer.Option(help="The policy's tokenizer: a folder. Without it no text is looked at.")
-    ] = None,
-    fail_on: Annotated[
-        str,
-        typer.Option(
-            help="Exit with 1 where there is a problem of this level or worse: error, warn or info."
-        ),
-    ] = "error",
-    show: Annotated[bool, typer.Option(help="Print three decoded rows, tokens in the loss bright.")] = True,
+    batch: Path,
+    *,
+    tokenizer: str | None = None,
+    fail_on: str = "error",
+    show: bool = True,
 ) -> None:
     """Look at a batch before a run is started: masks, frames, versions, groups, rewards. Nothing is logged.
 
     Example: rollout-traces check batch.pt --tokenizer Qwen/Qwen3-0.6B --fail-on warn
+
+    Args:
+        batch: A batch: .pt (tensors alone), .npz or .parquet, under RolloutBatch's names.
+        tokenizer: The policy's tokenizer: a folder. Without it no text is looked at.
+        fail_on: Exit with 1 where there is a problem of this level or worse: error, warn or info.
+        show: Print three decoded rows, tokens in the loss bright.
     """
     from rollout_traces.decode.vocabulary import load_tokenizer
     from rollout_traces.steps.preflight import LEVELS, load_batch

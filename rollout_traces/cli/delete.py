@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.filesize import decimal
@@ -25,25 +25,17 @@ _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
 
 def delete(
-    run: Annotated[
-        str | None,
-        typer.Argument(
-            help="A run: its name or id, or the beginning of either. Without one, an option has to name what goes."
-        ),
-    ] = None,
+    run: str | None = None,
+    *,
     project: options.Project = None,
     split: options.Split = None,
     steps: options.StepRange = None,
     where: options.Where = "",
-    prompt: Annotated[str | None, typer.Option(help="Every rollout of this prompt_key.")] = None,
-    rollout: Annotated[str | None, typer.Option(help="One rollout, by its uid or trace id.")] = None,
-    older_than: Annotated[
-        str | None, typer.Option(help="Retention: steps last written longer ago, such as 30d, 12h, 8w.")
-    ] = None,
-    keep_gb: Annotated[
-        float | None, typer.Option(help="Retention: the oldest steps, until traces take no more than this.")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete. Without it, only says what would go.")] = False,
+    prompt: str | None = None,
+    rollout: str | None = None,
+    older_than: str | None = None,
+    keep_gb: float | None = None,
+    yes: bool = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Delete a run, steps, a prompt or a rollout; says what would go, and goes ahead with --yes alone.
@@ -53,6 +45,14 @@ def delete(
     media go with whole runs alone.
 
     Example: rollout-traces delete run-001 -p gsm8k --steps :100
+
+    Args:
+        run: A run: its name or id, or the beginning of either. Without one, an option has to name what goes.
+        prompt: Every rollout of this prompt_key.
+        rollout: One rollout, by its uid or trace id.
+        older_than: Retention: steps last written longer ago, such as 30d, 12h, 8w.
+        keep_gb: Retention: the oldest steps, until traces take no more than this.
+        yes: Delete. Without it, only says what would go.
     """
     selected = run is not None or split is not None or steps is not None or where or prompt or rollout
     retained = older_than is not None or keep_gb is not None

@@ -75,26 +75,25 @@ CMD ["python", "app.py"]
 
 
 def deploy(
-    space: Annotated[str | None, typer.Argument(help="The Space, user/name.", show_default=False)] = None,
-    public: Annotated[
-        bool, typer.Option("--public/--private", help="Who may read a Space that has to be made.")
-    ] = False,
-    bucket: Annotated[
-        str | None, typer.Option(help="The bucket that keeps the projects; <space>-bucket by default.")
-    ] = None,
-    secret: Annotated[
-        list[str] | None,
-        typer.Option(help="Give the app this variable of the environment as a secret; repeatable."),
-    ] = None,
-    to_folder: Annotated[
-        Path | None, typer.Option(help="Write the app here instead, with a Dockerfile; asks nobody.")
-    ] = None,
+    space: Annotated[str | None, typer.Argument(show_default=False)] = None,
+    *,
+    public: Annotated[bool, typer.Option("--public/--private")] = False,
+    bucket: str | None = None,
+    secret: list[str] | None = None,
+    to_folder: Path | None = None,
 ) -> None:
     """Put the inspector on a Hugging Face Space beside Trackio, or update it there.
 
     Runs log to it with space_id="user/name"; `show --space user/name` reads from it. Nothing of a project is sent.
 
     Example: rollout-traces deploy ada/rollouts --private
+
+    Args:
+        space: The Space, user/name.
+        public: Who may read a Space that has to be made.
+        bucket: The bucket that keeps the projects; <space>-bucket by default.
+        secret: Give the app this variable of the environment as a secret; repeatable.
+        to_folder: Write the app here instead, with a Dockerfile; asks nobody.
     """
     from rollout_traces.store.http_source import give_the_hub_up_after
 

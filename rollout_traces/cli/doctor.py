@@ -25,26 +25,13 @@ COLOURS = {"ok": "green", "note": "blue", "warn": "yellow", "fail": "red"}
 
 
 def doctor(
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Files or folders: say what rollouts they hold, import nothing."),
-    ] = None,
-    project: Annotated[
-        str | None, typer.Option("--project", "-p", help="Look at this Trackio project too.")
-    ] = None,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="Folder of a tokenizer: show what is learned from its chat template.")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="A trainer's YAML config: show what it would log.")
-    ] = None,
-    chat_template_kwargs: Annotated[
-        str | None, typer.Option(help="Arguments of the tokenizer's chat template, as JSON.")
-    ] = None,
-    fix: Annotated[
-        bool,
-        typer.Option("--fix", help="Close Trackio's folder where other users of this machine can read it."),
-    ] = False,
+    paths: list[Path] | None = None,
+    *,
+    project: Annotated[str | None, typer.Option("--project", "-p")] = None,
+    tokenizer: str | None = None,
+    config: Path | None = None,
+    chat_template_kwargs: str | None = None,
+    fix: bool = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Check the installation: versions, storage, spool, trainers, tokenizer; or say what a folder holds.
@@ -53,6 +40,14 @@ def doctor(
 
     Example: rollout-traces doctor --tokenizer ./my-model
     Example: rollout-traces doctor ./outputs/run-1
+
+    Args:
+        paths: Files or folders: say what rollouts they hold, import nothing.
+        project: Look at this Trackio project too.
+        tokenizer: Folder of a tokenizer: show what is learned from its chat template.
+        config: A trainer's YAML config: show what it would log.
+        chat_template_kwargs: Arguments of the tokenizer's chat template, as JSON.
+        fix: Close Trackio's folder where other users of this machine can read it.
     """
     import orjson
 

@@ -21,31 +21,16 @@ MOST_LINKS = 5
 """Rollouts named in a line."""
 MOST_SHOWN, MOST_DOUBTFUL = 10, 3
 """Entries that are printed where there are no more warnings and errors, and of them those that may be chance."""
-Step = Annotated[int | None, typer.Option(help="This step against the ten before it.")]
-Against = Annotated[
-    str | None,
-    typer.Option(help="What to compare with: another run, steps such as 10:20, or a split of the same run."),
-]
-
-Where = Annotated[
-    str | None,
-    typer.Option(
-        "-w",
-        "--where",
-        help="Only these rollouts, in the query language. Alone: they against the rest; with --step, --steps or "
-        "--against: both sides are narrowed to them.",
-    ),
-]
 
 
 def explain(
     run: options.OneRun = None,
     *,
     source: options.From,
-    step: Step = None,
-    against: Against = None,
-    steps: Annotated[str | None, typer.Option(help="Steps of the run, such as 10:20.")] = None,
-    where: Where = None,
+    step: int | None = None,
+    against: str | None = None,
+    steps: str | None = None,
+    where: Annotated[str | None, typer.Option("--where", "-w")] = None,
     split: options.OneSplit = "rollout",
     as_json: options.AsJson = False,
 ) -> None:
@@ -54,6 +39,13 @@ def explain(
     Example: rollout-traces explain my-run --step 85
 
     Example: rollout-traces explain my-run --where "source = 'math'" --step 85
+
+    Args:
+        step: This step against the ten before it.
+        against: What to compare with: another run, steps such as 10:20, or a split of the same run.
+        where: Only these rollouts, in the query language. Alone: they against the rest; with --step, --steps or
+            --against: both sides are narrowed to them.
+        steps: Steps of the run, such as 10:20.
     """
     from rollout_traces.analysis import Selection, diagnose
     from rollout_traces.analysis import explain as explain_selections

@@ -17,57 +17,26 @@ if TYPE_CHECKING:
     from rollout_traces.export.training import TrainingManifest
     from rollout_traces.store import Store
 
-TRAINING = "Training data"
+OF_TRAINING = typer.Option(rich_help_panel="Training data")
 
 
 def export(
-    *,
     which: options.Which,
-    out: Annotated[Path | None, typer.Argument(help="File or folder to write.")] = None,
+    out: Path | None = None,
+    *,
     source: options.From,
     sort: options.Sort = None,
-    file_format: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            "-f",
-            help="jsonl or parquet, by the file's name by default; atif; scout; site; training data: sft, dpo, reward, hub or hub-sts.",
-        ),
-    ] = None,
-    tokens: Annotated[bool, typer.Option("--tokens", help="Add token ids, masks and every track.")] = False,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", help="Most rollouts; all by default.")] = None,
-    partition_by: Annotated[
-        str | None,
-        typer.Option(
-            help="Write the columns of all rollouts as a folder of parquet, split by these: run,step."
-        ),
-    ] = None,
-    no_conversations: Annotated[
-        bool, typer.Option("--no-conversations", help="With --partition-by: columns alone.")
-    ] = False,
-    thinking: Annotated[
-        str, typer.Option(help="Thinking: content, reasoning_content or drop.", rich_help_panel=TRAINING)
-    ] = "content",
-    margin: Annotated[
-        float, typer.Option(help="dpo: by how much the better reward is above.", rich_help_panel=TRAINING)
-    ] = 0.0,
-    match_length: Annotated[
-        float | None,
-        typer.Option(help="dpo: lengths of a pair differ by this share at most.", rich_help_panel=TRAINING),
-    ] = None,
-    test_share: Annotated[
-        float, typer.Option(help="Share of the prompts that go to the file test.", rich_help_panel=TRAINING)
-    ] = 0.0,
-    near_duplicates: Annotated[
-        float,
-        typer.Option(
-            help="Shared five-word runs of a near-duplicate; 0 keeps all.", rich_help_panel=TRAINING
-        ),
-    ] = 0.9,
-    evaluation: Annotated[
-        bool,
-        typer.Option("--evaluation", help="Take evaluation and its prompts too.", rich_help_panel=TRAINING),
-    ] = False,
+    file_format: Annotated[str | None, typer.Option("--format", "-f")] = None,
+    tokens: bool = False,
+    limit: Annotated[int | None, typer.Option("--limit", "-n")] = None,
+    partition_by: str | None = None,
+    no_conversations: bool = False,
+    thinking: Annotated[str, OF_TRAINING] = "content",
+    margin: Annotated[float, OF_TRAINING] = 0.0,
+    match_length: Annotated[float | None, OF_TRAINING] = None,
+    test_share: Annotated[float, OF_TRAINING] = 0.0,
+    near_duplicates: Annotated[float, OF_TRAINING] = 0.9,
+    evaluation: Annotated[bool, OF_TRAINING] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Write rollouts to JSONL or parquet, or training data to a folder, with a manifest; or a run as a site.
@@ -76,6 +45,21 @@ def export(
 
     Example: rollout-traces export run-001 site -p gsm8k -f site
     Example: rollout-traces export run-001 good.parquet -p gsm8k -w "reward >= 1 and trained = 1"
+
+    Args:
+        out: File or folder to write.
+        file_format: jsonl or parquet, by the file's name by default; atif; scout; site; training data: sft,
+            dpo, reward, hub or hub-sts.
+        tokens: Add token ids, masks and every track.
+        limit: Most rollouts; all by default.
+        partition_by: Write the columns of all rollouts as a folder of parquet, split by these: run,step.
+        no_conversations: With --partition-by: columns alone.
+        thinking: Thinking: content, reasoning_content or drop.
+        margin: dpo: by how much the better reward is above.
+        match_length: dpo: lengths of a pair differ by this share at most.
+        test_share: Share of the prompts that go to the file test.
+        near_duplicates: Shared five-word runs of a near-duplicate; 0 keeps all.
+        evaluation: Take evaluation and its prompts too.
     """
     from rollout_traces.export import ExportQuery, export_atif, export_partitioned, export_scout
     from rollout_traces.export import export as write

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -18,18 +18,23 @@ def flips(
     run: options.OneRun = None,
     *,
     source: options.From,
-    steps: Annotated[
-        str | None, typer.Option(help="Two steps, such as 40:80; the first and the last by default.")
-    ] = None,
-    against: Annotated[str | None, typer.Option(help="Another run, at its last shared step.")] = None,
-    split: Annotated[str, typer.Option(help="The evaluation split.")] = "eval-rollout",
-    threshold: Annotated[float | None, typer.Option(help="Solved from this reward on.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="Most prompts shown.")] = options.SHOWN,
+    steps: str | None = None,
+    against: str | None = None,
+    split: str = "eval-rollout",
+    threshold: float | None = None,
+    limit: options.Limit = options.SHOWN,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare two evaluations prompt by prompt: lost, won, kept, never.
 
     Example: rollout-traces flips my-run --steps 40:80
+
+    Args:
+        steps: Two steps, such as 40:80; the first and the last by default.
+        against: Another run, at its last shared step.
+        split: The evaluation split.
+        threshold: Solved from this reward on.
+        limit: Most prompts shown.
     """
     from rollout_traces.analysis import Selection
     from rollout_traces.analysis import flips as match

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,21 +19,21 @@ HIDDEN = ("schema", "kind", "status", "flags")
 
 
 def get(
-    trace: Annotated[str, typer.Argument(help="Its uid or trace id, or the beginning of either.")],
+    trace: str,
     *,
     source: options.From,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Every token as the model saw it, markers included.")
-    ] = False,
-    raw_record: Annotated[
-        bool,
-        typer.Option("--raw-record", help="The record that it was imported from, as its file has it today."),
-    ] = False,
+    raw: bool = False,
+    raw_record: bool = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Show one rollout: roles in colour, tokens in the loss bright, all others dim.
 
     Example: rollout-traces get -p gsm8k f015d31ca8e3-12
+
+    Args:
+        trace: Its uid or trace id, or the beginning of either.
+        raw: Every token as the model saw it, markers included.
+        raw_record: The record that it was imported from, as its file has it today.
     """
     from rich.console import Console
     from rich.text import Text

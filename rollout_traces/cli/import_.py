@@ -18,36 +18,17 @@ if TYPE_CHECKING:
 
 
 def import_(
-    paths: Annotated[list[Path], typer.Argument(help="Files and folders, or trackio:PROJECT.")],
-    project: Annotated[str, typer.Option("--project", "-p", help="Trackio project to write to.")],
-    name: Annotated[
-        str | None, typer.Option("--name", help="Name of the run; its folder's by default.")
-    ] = None,
-    file_format: Annotated[
-        str, typer.Option("--format", "-f", help="auto, or the format's name where it is not recognised.")
-    ] = "auto",
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help="Folder of the policy's tokenizer: ids are decoded, rollouts of text re-encoded."),
-    ] = None,
-    max_traces: Annotated[
-        int | None,
-        typer.Option("--max-traces", help="Rollouts that become traces, per step; all by default."),
-    ] = None,
-    selection: Annotated[
-        str,
-        typer.Option(
-            help="How --max-traces is spent: portfolio, fixed_prompts, first, random, extremes or all."
-        ),
-    ] = "portfolio",
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Go on watching for what is added, until interrupted.")
-    ] = False,
-    trust_pickle: Annotated[
-        bool,
-        typer.Option("--trust-pickle", help="Load pickles: files of others could run any code as you."),
-    ] = False,
-    server_url: Annotated[str | None, typer.Option(help="Trackio server to write to.")] = None,
+    paths: list[Path],
+    *,
+    project: Annotated[str, typer.Option("--project", "-p")],
+    name: str | None = None,
+    file_format: Annotated[str, typer.Option("--format", "-f")] = "auto",
+    tokenizer: str | None = None,
+    max_traces: int | None = None,
+    selection: str = "portfolio",
+    follow: bool = False,
+    trust_pickle: bool = False,
+    server_url: str | None = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Import rollouts of verl, TRL, prime-rl, AReaL, NeMo-RL, slime, SkyRL, Inspect and others.
@@ -55,6 +36,18 @@ def import_(
     What was imported before is passed over; `rollout-traces doctor PATH` only says what is there.
 
     Example: rollout-traces import ./outputs/rollout_data -p gsm8k --name run-1
+
+    Args:
+        paths: Files and folders, or trackio:PROJECT.
+        project: Trackio project to write to.
+        name: Name of the run; its folder's by default.
+        file_format: auto, or the format's name where it is not recognised.
+        tokenizer: Folder of the policy's tokenizer: ids are decoded, rollouts of text re-encoded.
+        max_traces: Rollouts that become traces, per step; all by default.
+        selection: How --max-traces is spent: portfolio, fixed_prompts, first, random, extremes or all.
+        follow: Go on watching for what is added, until interrupted.
+        trust_pickle: Load pickles: files of others could run any code as you.
+        server_url: Trackio server to write to.
     """
     from rollout_traces.cli.options import progress_bar, remember
     from rollout_traces.decode.vocabulary import load_tokenizer

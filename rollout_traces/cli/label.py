@@ -18,30 +18,31 @@ if TYPE_CHECKING:
 
 
 def label(
-    rollouts: Annotated[
-        list[str] | None, typer.Argument(help="Rollouts: uid or trace id, or the beginning of either.")
-    ] = None,
+    rollouts: list[str] | None = None,
     *,
     source: options.From,
-    names: Annotated[
-        list[str] | None, typer.Option("--as", "-a", help="A label to put on; repeatable.")
-    ] = None,
-    note: Annotated[str | None, typer.Option(help="A note to write.")] = None,
-    remove: Annotated[list[str] | None, typer.Option(help="A label to take off; repeatable.")] = None,
-    turn: Annotated[int | None, typer.Option(help="On this turn alone, counted from 0.")] = None,
-    tokens: Annotated[str | None, typer.Option(help="On these tokens alone, FIRST:END.")] = None,
-    author: Annotated[str | None, typer.Option(help="Who you are; your login by default.")] = None,
-    sync: Annotated[
-        str | None,
-        typer.Option(
-            help="Exchange labels with the inspector at this address; its token in ROLLOUT_TRACES_TOKEN."
-        ),
-    ] = None,
+    names: Annotated[list[str] | None, typer.Option("--as", "-a")] = None,
+    note: str | None = None,
+    remove: list[str] | None = None,
+    turn: int | None = None,
+    tokens: str | None = None,
+    author: str | None = None,
+    sync: str | None = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Label rollouts or write notes on them; without a change, list what is labelled.
 
     Example: rollout-traces label -p gsm8k f015d31ca8e3-12 --as reward-hack --note "answers before it reads"
+
+    Args:
+        rollouts: Rollouts: uid or trace id, or the beginning of either.
+        names: A label to put on; repeatable.
+        note: A note to write.
+        remove: A label to take off; repeatable.
+        turn: On this turn alone, counted from 0.
+        tokens: On these tokens alone, FIRST:END.
+        author: Who you are; your login by default.
+        sync: Exchange labels with the inspector at this address; its token in ROLLOUT_TRACES_TOKEN.
     """
     if (names or note or remove) and not rollouts:
         raise typer.BadParameter("which rollouts? Name them by uid or trace id.")

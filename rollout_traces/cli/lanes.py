@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Annotated
 
 import typer
 
@@ -17,17 +16,18 @@ def lanes(
     run: options.OneRun = None,
     *,
     source: options.From,
-    step: Annotated[int | None, typer.Option(help="The step; the newest by default.")] = None,
+    step: int | None = None,
     split: options.OneSplit = "rollout",
-    by: Annotated[
-        str,
-        typer.Option(help="A lane for each engine, source or rollout; the first that is known by default."),
-    ] = "",
+    by: str = "",
     as_json: options.AsJson = False,
 ) -> None:
     """Show where a step's time went: how long each engine worked and was idle, and which rollouts hold the step up.
 
     Example: rollout-traces lanes my-run --step 12
+
+    Args:
+        step: The step; the newest by default.
+        by: A lane for each engine, source or rollout; the first that is known by default.
     """
     from rollout_traces.errors import StoreError
     from rollout_traces.inspector.pages.lanes import step_time

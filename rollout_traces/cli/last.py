@@ -13,13 +13,18 @@ from rollout_traces.model.text import harmless
 
 
 def last(
-    project: Annotated[str | None, typer.Option("--project", "-p", help="One project only.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="Most rows.")] = options.SHOWN,
+    *,
+    project: Annotated[str | None, typer.Option("--project", "-p")] = None,
+    limit: options.Limit = options.SHOWN,
     as_json: options.AsJson = False,
 ) -> None:
     """Show what was handed over and not stored yet, longest first: what a crash may have been about.
 
     Example: rollout-traces last -p gsm8k -n 5
+
+    Args:
+        project: One project only.
+        limit: Most rows.
     """
     from rollout_traces.worker.recovery import describe, find_left, not_all_stored, waiting_batches
 

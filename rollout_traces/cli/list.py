@@ -28,27 +28,26 @@ SHOWN = words("step group sample reward advantage n_sampled n_turns staleness_ma
 
 
 def list_(
-    *,
     which: options.Which,
-    what: Annotated[
-        str | None, typer.Argument(help="rollouts (the default), steps, columns, runs or projects.")
-    ] = None,
+    what: str | None = None,
+    *,
     source: options.From,
     sort: options.Sort = None,
-    columns: Annotated[str | None, typer.Option(help="Columns to show, comma separated.")] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit", "-n", min=0, help="Most rows; 20 rollouts, and all of anything else, by default."
-        ),
-    ] = None,
-    after: Annotated[str | None, typer.Option(help="Cursor of the page before, as it printed it.")] = None,
+    columns: str | None = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=0)] = None,
+    after: str | None = None,
     as_json: options.AsJson = False,
 ) -> None:
     """List rollouts by any filter and sort, or steps, columns, runs and projects.
 
     Example: rollout-traces list run-001 -p gsm8k -w "reward < 0.5 and flags has 'truncated'" -s -n_sampled
     Example: rollout-traces list runs
+
+    Args:
+        what: rollouts (the default), steps, columns, runs or projects.
+        columns: Columns to show, comma separated.
+        limit: Most rows; 20 rollouts, and all of anything else, by default.
+        after: Cursor of the page before, as it printed it.
     """
     if what is None and which.run in WHAT:
         which, what = options.word_alone(which, what)

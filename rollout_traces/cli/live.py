@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from rollout_traces.cli import options
@@ -11,15 +9,19 @@ from rollout_traces.cli.printing import print_json, print_table
 
 
 def live(
-    run: Annotated[str | None, typer.Argument(help="A run; the one that was begun last by default.")] = None,
+    run: str | None = None,
     *,
     source: options.From,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="Most rollouts shown.")] = options.SHOWN,
+    limit: options.Limit = options.SHOWN,
     as_json: options.AsJson = False,
 ) -> None:
     """List the rollouts in flight, the silent and the slowest first: stage, turns, tokens, time, last words.
 
     Example: rollout-traces live my-run
+
+    Args:
+        run: A run; the one that was begun last by default.
+        limit: Most rollouts shown.
     """
     from rollout_traces.inspector.pages.live import MOST_ROWS, landed_of, said_of
     from rollout_traces.inspector.workspace import as_plain

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
 
 import typer
 
@@ -11,31 +10,23 @@ from rollout_traces.cli import options
 
 
 def mcp(
+    *,
     project: options.Project = None,
     server_url: options.ServerUrl = None,
     space: options.Space = None,
-    inspector: Annotated[
-        str | None,
-        typer.Option(
-            help="Address of a running inspector whose page the tool `open` moves; its token in ROLLOUT_TRACES_TOKEN."
-        ),
-    ] = None,
-    http: Annotated[
-        int | None,
-        typer.Option(
-            help="Serve over HTTP at this port of 127.0.0.1, /mcp, in place of standard input and output."
-        ),
-    ] = None,
-    author: Annotated[
-        str | None,
-        typer.Option(
-            help="Let the agent put labels and notes on rollouts, under this name; without it, it only reads."
-        ),
-    ] = None,
+    inspector: str | None = None,
+    http: int | None = None,
+    author: str | None = None,
 ) -> None:
     """Serve query, explain, read, compare and, with --author, labels to an agent (MCP).
 
     Example: claude mcp add rollouts -- rollout-traces mcp -p gsm8k
+
+    Args:
+        inspector: Address of a running inspector whose page the tool `open` moves; its token in
+            ROLLOUT_TRACES_TOKEN.
+        http: Serve over HTTP at this port of 127.0.0.1, /mcp, in place of standard input and output.
+        author: Let the agent put labels and notes on rollouts, under this name; without it, it only reads.
     """
     from rollout_traces.inspector.access import VARIABLE
     from rollout_traces.inspector.api.tools import build_tools

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import re
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import Parameter, cleandoc, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import orjson
 import typer
@@ -87,7 +89,11 @@ AllRows = Annotated[
 ]
 SHOWN = 20
 """Rows of a table that are shown where it is not said how many."""
+Limit = Annotated[int, typer.Option("--limit", "-n")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+_HELP = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -163,11 +169,16 @@ def check_split(store: Store, which: Which) -> None:
 
 
 def expanded(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameters of the types `From` and `Which` are options of its own, one a field.
+    """A command as typer reads it.
+
+    What may be given in any place is an argument, what is given by name an option. The end of its docstring, `Args:`,
+    is their help. A parameter of the type `From` or `Which` is options of its own, one a field.
 
     Args:
         command: takes them as keywords.
     """
+    said, _, listed = cleandoc(command.__doc__ or "").partition("\n\nArgs:\n")
+    helps = {name: " ".join(text.split()) for name, text in _HELP.findall(listed)}
     # not get_type_hints: in Python 3.10 it hides the options whose default is None
     written = signature(command, eval_str=True).parameters.values()
     shared = {item.name: item.annotation for item in written if item.annotation in (From, Which)}
@@ -175,7 +186,7 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
     for parameter in written:
         kind = shared.get(parameter.name)
         if kind is None:
-            parameters.append(parameter)
+            parameters.append(_described(parameter, helps.get(parameter.name)))
             continue
         types = get_type_hints(kind, include_extras=True)
         parameters += [
@@ -189,10 +200,26 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
             given[name] = kind(**{f.name: given.pop(f.name) for f in fields(kind)})
         command(**given)
 
-    keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
-    run.__signature__ = signature(command).replace(parameters=keywords)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
+    run.__doc__ = said
+    run.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def _described(parameter: Parameter, text: str | None) -> Parameter:
+    """A parameter with its help; a switch has its own name alone, and no contrary."""
+    kind, by_name = parameter.annotation, parameter.kind is Parameter.KEYWORD_ONLY
+    if text is not None:
+        if get_origin(kind) is Annotated:
+            kind, info = get_args(kind)
+        else:
+            info = typer.Option() if by_name else typer.Argument()
+        info = copy(info)
+        info.help = text
+        if kind is bool and parameter.default is False and info.default is ...:  # no name is given
+            info.default = f"--{parameter.name.replace('_', '-')}"
+        kind = Annotated[kind, info]
+    return parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=kind)
 
 
 def login() -> str:

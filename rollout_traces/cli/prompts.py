@@ -28,21 +28,26 @@ SHOWN_IDS = 3
 
 
 def prompts(
-    run: Annotated[str | None, typer.Argument(help="A run; all by default.")] = None,
+    run: str | None = None,
     *,
     source: options.From,
-    key: Annotated[str | None, typer.Option(help="One prompt's key: all its rollouts over time.")] = None,
-    sort: Annotated[
-        str, typer.Option("--sort", "-s", help="solved, trend, variance, waste, visits or tokens.")
-    ] = "solved",
+    key: str | None = None,
+    sort: Annotated[str, typer.Option("--sort", "-s")] = "solved",
     split: options.OneSplit = "rollout",
-    steps: Annotated[str | None, typer.Option(help="Steps, such as 10:20.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="Most prompts.")] = options.SHOWN,
+    steps: str | None = None,
+    limit: options.Limit = options.SHOWN,
     as_json: options.AsJson = False,
 ) -> None:
     """List prompts by how often they are solved, by its trend, by variance or by waste.
 
     Example: rollout-traces prompts my-run --sort waste
+
+    Args:
+        run: A run; all by default.
+        key: One prompt's key: all its rollouts over time.
+        sort: solved, trend, variance, waste, visits or tokens.
+        steps: Steps, such as 10:20.
+        limit: Most prompts.
     """
     from rollout_traces.analysis import Selection, list_prompts, prompt_over_time
     from rollout_traces.analysis.prompts import Order

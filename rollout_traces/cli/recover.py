@@ -15,22 +15,23 @@ if TYPE_CHECKING:
 
 
 def recover(
-    project: Annotated[str | None, typer.Option("--project", "-p", help="One project only.")] = None,
-    look: Annotated[bool, typer.Option("--list", help="Only say what waits.")] = False,
-    remote: Annotated[
-        list[str] | None,
-        typer.Option(help="Also send what goes to this server or Space; asked about otherwise. Repeatable."),
-    ] = None,
-    all_rows_folder: Annotated[
-        list[str] | None,
-        typer.Option(help="Also write files of all rows to this folder, where a run was to. Repeatable."),
-    ] = None,
+    *,
+    project: Annotated[str | None, typer.Option("--project", "-p")] = None,
+    look: Annotated[bool, typer.Option("--list")] = False,
+    remote: list[str] | None = None,
+    all_rows_folder: list[str] | None = None,
 ) -> None:
     """Store what was handed over and never stored because its trainer was killed.
 
     What goes to a server or a Space is sent only where you name it: your write token goes along.
 
     Example: rollout-traces recover -p gsm8k
+
+    Args:
+        project: One project only.
+        look: Only say what waits.
+        remote: Also send what goes to this server or Space; asked about otherwise. Repeatable.
+        all_rows_folder: Also write files of all rows to this folder, where a run was to. Repeatable.
     """
     from rollout_traces.worker.main import NamedTargets
     from rollout_traces.worker.recovery import find_left, not_all_stored

@@ -21,24 +21,13 @@ STARTUP = Path(__file__).resolve().parent.parent / "integrations" / "startup"
 
 def run(
     context: typer.Context,
-    module: Annotated[str | None, typer.Option("-m", help="Run a module, as `python -m` does.")] = None,
-    max_traces: Annotated[
-        int | None,
-        typer.Option(help="Rollouts kept per step and split; else what the trainer's config says."),
-    ] = None,
-    project: Annotated[
-        str | None,
-        typer.Option("--project", "-p", help="Trackio project, where the trainer opens none."),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Run name, where the trainer opens none.")] = None,
-    selection: Annotated[
-        str | None,
-        typer.Option(help="How the cap is spent: portfolio, fixed_prompts, first, random, extremes or all."),
-    ] = None,
-    check_only: Annotated[
-        bool,
-        typer.Option("--check-only", help="Look at the first rollouts as `check` does, and end the script."),
-    ] = False,
+    *,
+    module: Annotated[str | None, typer.Option("-m")] = None,
+    max_traces: int | None = None,
+    project: Annotated[str | None, typer.Option("--project", "-p")] = None,
+    name: str | None = None,
+    selection: str | None = None,
+    check_only: bool = False,
 ) -> None:
     """Run a training script with rollouts logged for whichever trainer it imports.
 
@@ -47,6 +36,14 @@ def run(
     rollouts were handed over, or why none were.
 
     Example: rollout-traces run --max-traces 32 train.py --config grpo.yaml
+
+    Args:
+        module: Run a module, as `python -m` does.
+        max_traces: Rollouts kept per step and split; else what the trainer's config says.
+        project: Trackio project, where the trainer opens none.
+        name: Run name, where the trainer opens none.
+        selection: How the cap is spent: portfolio, fixed_prompts, first, random, extremes or all.
+        check_only: Look at the first rollouts as `check` does, and end the script.
     """
     from rollout_traces.integrations import run_report
     from rollout_traces.settings.logger_options import as_environment

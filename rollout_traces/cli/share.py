@@ -13,34 +13,30 @@ from rollout_traces.cli import options
 
 
 def share(
-    rollouts: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Rollouts: uid or trace id, or the beginning of either; the run, with --group or --explain.",
-            metavar="[ROLLOUTS]... | [RUN]",
-        ),
-    ] = None,
+    rollouts: Annotated[list[str] | None, typer.Argument(metavar="[ROLLOUTS]... | [RUN]")] = None,
     *,
     source: options.From,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("rollouts.html"),
-    compare: Annotated[
-        tuple[str, str] | None, typer.Option(help="Two rollouts side by side.", metavar="A B")
-    ] = None,
-    group: Annotated[str | None, typer.Option(help="A group, as STEP:GROUP, such as 12:3.")] = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="The run's report; with --step, what changed there.")
-    ] = False,
-    step: Annotated[int | None, typer.Option(help="The step that --explain explains.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o")] = Path("rollouts.html"),
+    compare: Annotated[tuple[str, str] | None, typer.Option(metavar="A B")] = None,
+    group: str | None = None,
+    explain: bool = False,
+    step: int | None = None,
     split: options.OneSplit = "rollout",
-    redact_pattern: Annotated[
-        list[str] | None,
-        typer.Option(help="Regular expression of what is hidden in the file; repeatable."),
-    ] = None,
+    redact_pattern: list[str] | None = None,
 ) -> None:
     """Write one HTML file that anybody can open from disk: no server, no network.
 
     Example: rollout-traces share -p gsm8k f015d31ca8e3-12 --redact-pattern 'sk-\\w+' -o page.html
     Example: rollout-traces share run-001 -p gsm8k --explain --step 85
+
+    Args:
+        rollouts: Rollouts: uid or trace id, or the beginning of either; the run, with --group or --explain.
+        out: The file to write.
+        compare: Two rollouts side by side.
+        group: A group, as STEP:GROUP, such as 12:3.
+        explain: The run's report; with --step, what changed there.
+        step: The step that --explain explains.
+        redact_pattern: Regular expression of what is hidden in the file; repeatable.
     """
     from rollout_traces.inspector.shared_file import Shared, shared_contents, shared_page
     from rollout_traces.inspector.workspace import Workspace

@@ -37,70 +37,26 @@ OFFERED = 5
 
 
 def show(
-    dump: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A dump to look at without importing it: files of another tool, in a project that goes again."
-        ),
-    ] = None,
+    dump: Path | None = None,
     *,
-    project: Annotated[
-        str | None,
-        typer.Option(
-            "--project",
-            "-p",
-            help="Project to open, or where an export lies (a folder, s3://…, hf://…); all on this machine by default.",
-        ),
-    ] = None,
-    run: Annotated[str | None, typer.Option("--run", help="Open this run of the project.")] = None,
-    example: Annotated[
-        bool,
-        typer.Option(
-            "--example", help="Open a small run that comes with the package; nothing is kept of it."
-        ),
-    ] = False,
-    server_url: Annotated[str | None, typer.Option(help="Read from this Trackio server instead.")] = None,
-    space: Annotated[str | None, typer.Option(help="Read from this Hugging Face Space, user/name.")] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on. Whoever has the printed address can read.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int | None,
-        typer.Option(min=1, max=LARGEST_PORT, help="Port; the first free one from 7861 by default."),
-    ] = None,
-    no_token: Annotated[
-        bool, typer.Option("--no-token", help="Ask for no token; every user of this machine can read then.")
-    ] = False,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(help="A further Host name to answer, for a proxy or notebook; repeatable."),
-    ] = None,
-    trusted_proxy: Annotated[
-        list[str] | None,
-        typer.Option(help="Address or network of a proxy whose X-Forwarded headers count; repeatable."),
-    ] = None,
-    frame_ancestor: Annotated[
-        list[str] | None,
-        typer.Option(help="A site that may show the page in a frame, https://name; repeatable."),
-    ] = None,
-    root_path: Annotated[str, typer.Option(help="The prefix under which a proxy serves the page.")] = "",
-    no_labels: Annotated[
-        bool, typer.Option("--no-labels", help="Whoever reads may not label rollouts or write notes.")
-    ] = False,
-    no_trackio: Annotated[
-        bool, typer.Option("--no-trackio", help="Do not serve Trackio's dashboard beside it.")
-    ] = False,
-    trackio_sql: Annotated[
-        bool, typer.Option("--trackio-sql", help="Also serve Trackio's SQL, one bounded SELECT a call.")
-    ] = False,
-    receive_logs: Annotated[
-        bool,
-        typer.Option("--receive-logs", help="Take what runs log, with the token in TRACKIO_WRITE_TOKEN."),
-    ] = False,
-    query_seconds: Annotated[
-        float, typer.Option(help="Seconds that one question of a page may take before it is stopped.")
-    ] = 30.0,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
+    project: Annotated[str | None, typer.Option("--project", "-p")] = None,
+    run: str | None = None,
+    example: bool = False,
+    server_url: str | None = None,
+    space: str | None = None,
+    host: str = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(min=1, max=LARGEST_PORT)] = None,
+    no_token: bool = False,
+    allow_host: list[str] | None = None,
+    trusted_proxy: list[str] | None = None,
+    frame_ancestor: list[str] | None = None,
+    root_path: str = "",
+    no_labels: bool = False,
+    no_trackio: bool = False,
+    trackio_sql: bool = False,
+    receive_logs: bool = False,
+    query_seconds: float = 30.0,
+    no_browser: bool = False,
 ) -> None:
     """Open the inspector: from a curve to a step, a group, a sample, a token.
 
@@ -110,6 +66,28 @@ def show(
     Example: rollout-traces show --example
     Example: rollout-traces show --project gsm8k --run run-1
     Example: rollout-traces show ./outputs/rollout_data
+
+    Args:
+        dump: A dump to look at without importing it: files of another tool, in a project that goes again.
+        project: Project to open, or where an export lies (a folder, s3://…, hf://…); all on this machine by
+            default.
+        run: Open this run of the project.
+        example: Open a small run that comes with the package; nothing is kept of it.
+        server_url: Read from this Trackio server instead.
+        space: Read from this Hugging Face Space, user/name.
+        host: Address to listen on. Whoever has the printed address can read.
+        port: Port; the first free one from 7861 by default.
+        no_token: Ask for no token; every user of this machine can read then.
+        allow_host: A further Host name to answer, for a proxy or notebook; repeatable.
+        trusted_proxy: Address or network of a proxy whose X-Forwarded headers count; repeatable.
+        frame_ancestor: A site that may show the page in a frame, https://name; repeatable.
+        root_path: The prefix under which a proxy serves the page.
+        no_labels: Whoever reads may not label rollouts or write notes.
+        no_trackio: Do not serve Trackio's dashboard beside it.
+        trackio_sql: Also serve Trackio's SQL, one bounded SELECT a call.
+        receive_logs: Take what runs log, with the token in TRACKIO_WRITE_TOKEN.
+        query_seconds: Seconds that one question of a page may take before it is stopped.
+        no_browser: Do not open a browser.
     """
     typer.echo("Starting…", err=True)  # what is imported next takes seconds, and much longer from a cold disk
     state: dict[str, str] = {}

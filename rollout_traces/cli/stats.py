@@ -15,28 +15,23 @@ if TYPE_CHECKING:
     from rollout_traces.store import Store
 
 BAR = 40
-Figure = Annotated[list[str] | None, typer.Option(help="Columns, repeated or with commas.")]
 
 
 def stats(
-    *,
     which: options.Which,
-    column: Annotated[
-        str | None, typer.Argument(help="A column to count; one line a step when none is named.")
-    ] = None,
+    column: str | None = None,
+    *,
     source: options.From,
-    by: Annotated[
-        list[str] | None, typer.Option("--by", help="Tell the values of this column apart; may be repeated.")
-    ] = None,
-    mean: Figure = None,
-    std: Figure = None,
-    least: Annotated[list[str] | None, typer.Option("--min", help="Columns.")] = None,
-    most: Annotated[list[str] | None, typer.Option("--max", help="Columns.")] = None,
-    total: Annotated[list[str] | None, typer.Option("--sum", help="Columns.")] = None,
-    p50: Figure = None,
-    p95: Figure = None,
-    p99: Figure = None,
-    bins: Annotated[int, typer.Option(help="Bins of a numeric column with more values than that.")] = 12,
+    by: list[str] | None = None,
+    mean: list[str] | None = None,
+    std: list[str] | None = None,
+    least: Annotated[list[str] | None, typer.Option("--min")] = None,
+    most: Annotated[list[str] | None, typer.Option("--max")] = None,
+    total: Annotated[list[str] | None, typer.Option("--sum")] = None,
+    p50: list[str] | None = None,
+    p95: list[str] | None = None,
+    p99: list[str] | None = None,
+    bins: int = 12,
     as_json: options.AsJson = False,
 ) -> None:
     """Summarise every step, count the values of one column, or give figures by the values of others.
@@ -46,6 +41,19 @@ def stats(
 
     Example: rollout-traces stats run-001 reward
     Example: rollout-traces stats -p gsm8k --by source --mean mismatch_k3 --p95 n_sampled
+
+    Args:
+        column: A column to count; one line a step when none is named.
+        by: Tell the values of this column apart; may be repeated.
+        mean: Columns, repeated or with commas.
+        std: Columns, repeated or with commas.
+        least: Columns.
+        most: Columns.
+        total: Columns.
+        p50: Columns, repeated or with commas.
+        p95: Columns, repeated or with commas.
+        p99: Columns, repeated or with commas.
+        bins: Bins of a numeric column with more values than that.
     """
     from rollout_traces.store.questions import Measure
 
