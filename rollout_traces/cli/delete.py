@@ -48,6 +48,11 @@ def delete(
 
     Args:
         run: A run: its name or id, or the beginning of either. Without one, an option has to name what goes.
+        project: Trackio project, or where an export lies: a folder, s3://…, hf://datasets/…; not needed where there is
+            only one.
+        split: rollout or eval-rollout; all by default.
+        steps: One step, or a range: 12, 10:20, 10:, :20.
+        where: Filter, such as "reward < 0.5 and flags has 'truncated'".
         prompt: Every rollout of this prompt_key.
         rollout: One rollout, by its uid or trace id.
         older_than: Retention: steps last written longer ago, such as 30d, 12h, 8w.

@@ -11,9 +11,7 @@ from rollout_traces.cli import options
 
 def mcp(
     *,
-    project: options.Project = None,
-    server_url: options.ServerUrl = None,
-    space: options.Space = None,
+    source: options.From,
     inspector: str | None = None,
     http: int | None = None,
     author: str | None = None,
@@ -33,9 +31,9 @@ def mcp(
     from rollout_traces.inspector.workspace import Workspace
 
     workspace = Workspace(
-        server_url=server_url,
-        space=space,
-        projects=(project,) if project else (),
+        server_url=source.server_url,
+        space=source.space,
+        projects=(source.project,) if source.project else (),
         may_label=author is not None,
     )
     server = build_tools(workspace, inspector, os.environ.get(VARIABLE), author)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import wraps
 from inspect import Parameter, cleandoc, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import orjson
 import typer
@@ -30,50 +30,13 @@ if TYPE_CHECKING:
     from rollout_traces.store.asking import Which as Rows
 
 
-Project = Annotated[
-    str | None,
-    typer.Option(
-        "--project",
-        "-p",
-        help="Trackio project, or where an export lies: a folder, s3://…, hf://datasets/…; not needed where there is only one.",
-        rich_help_panel="Where",
-    ),
-]
-ServerUrl = Annotated[
-    str | None,
-    typer.Option(help="Read from this Trackio server, http://host:port.", rich_help_panel="Where"),
-]
-Space = Annotated[
-    str | None, typer.Option(help="Read from this Hugging Face Space, user/name.", rich_help_panel="Where")
-]
-Run = Annotated[
-    str | None,
-    typer.Argument(help="A run: its name or id, or the beginning of either; all by default."),
-]
+Project = Annotated[str | None, typer.Option("--project", "-p", rich_help_panel="Where")]
+InWhere = Annotated[str | None, typer.Option(rich_help_panel="Where")]
 OneRun = Annotated[str | None, typer.Argument(help="A run; the only one there is by default.")]
 OneSplit = Annotated[str, typer.Option(help="rollout or eval-rollout.")]
-Split = Annotated[
-    str | None, typer.Option(help="rollout or eval-rollout; all by default.", rich_help_panel="Which")
-]
-StepRange = Annotated[
-    str | None,
-    typer.Option("--steps", help="One step, or a range: 12, 10:20, 10:, :20.", rich_help_panel="Which"),
-]
-Where = Annotated[
-    str,
-    typer.Option(
-        "--where",
-        "-w",
-        help="Filter, such as \"reward < 0.5 and flags has 'truncated'\".",
-        rich_help_panel="Which",
-    ),
-]
-Text = Annotated[
-    str | None,
-    typer.Option(
-        "--text", "-t", help='Words and "quoted phrases" the conversation holds.', rich_help_panel="Which"
-    ),
-]
+Split = Annotated[str | None, typer.Option(rich_help_panel="Which")]
+StepRange = Annotated[str | None, typer.Option("--steps", rich_help_panel="Which")]
+Where = Annotated[str, typer.Option("--where", "-w", rich_help_panel="Which")]
 Sort = Annotated[
     str | None,
     typer.Option(
@@ -83,26 +46,30 @@ Sort = Annotated[
         rich_help_panel="Which",
     ),
 ]
-AllRows = Annotated[
-    bool,
-    typer.Option("--all", help="Every rollout, traced or not.", rich_help_panel="Which"),
-]
 SHOWN = 20
 """Rows of a table that are shown where it is not said how many."""
 Limit = Annotated[int, typer.Option("--limit", "-n")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
-_HELP = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
+ARGS = "\n\nArgs:\n"
+_ENTRY = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class From:
-    """The source that a command reads from, as `--project`, `--server-url` and `--space` say it."""
+    """The source that a command reads from.
+
+    Args:
+        project: Trackio project, or where an export lies: a folder, s3://…, hf://datasets/…; not needed where there is
+            only one.
+        server_url: Read from this Trackio server, http://host:port.
+        space: Read from this Hugging Face Space, user/name.
+    """
 
     project: Project = None
-    server_url: ServerUrl = None
-    space: Space = None
+    server_url: InWhere = None
+    space: InWhere = None
 
     def open(self) -> Store:
         """The store, with a bar while it is indexed.
@@ -121,14 +88,23 @@ class From:
 
 @dataclass(frozen=True)
 class Which:
-    """The rollouts that are meant, as the run, and `--split` to `--all`, say it."""
+    """The rollouts that are meant.
 
-    run: Run = None
+    Args:
+        run: A run: its name or id, or the beginning of either; all by default.
+        split: rollout or eval-rollout; all by default.
+        steps: One step, or a range: 12, 10:20, 10:, :20.
+        where: Filter, such as "reward < 0.5 and flags has 'truncated'".
+        text: Words and "quoted phrases" the conversation holds.
+        all_rows: Every rollout, traced or not.
+    """
+
+    run: Annotated[str | None, typer.Argument()] = None
     split: Split = None
     steps: StepRange = None
     where: Where = ""
-    text: Text = None
-    all_rows: AllRows = False
+    text: Annotated[str | None, typer.Option("--text", "-t", rich_help_panel="Which")] = None
+    all_rows: Annotated[bool, typer.Option("--all", rich_help_panel="Which")] = False
 
     @property
     def rows(self) -> Rows:
@@ -171,28 +147,18 @@ def check_split(store: Store, which: Which) -> None:
 def expanded(command: Callable[..., None]) -> Callable[..., None]:
     """A command as typer reads it.
 
-    What may be given in any place is an argument, what is given by name an option. The end of its docstring, `Args:`,
+    What may be given in any place is an argument, what is given by name an option. `Args:`, the end of its docstring,
     is their help. A parameter of the type `From` or `Which` is options of its own, one a field.
 
     Args:
         command: takes them as keywords.
     """
-    said, _, listed = cleandoc(command.__doc__ or "").partition("\n\nArgs:\n")
-    helps = {name: " ".join(text.split()) for name, text in _HELP.findall(listed)}
-    # not get_type_hints: in Python 3.10 it hides the options whose default is None
     written = signature(command, eval_str=True).parameters.values()
     shared = {item.name: item.annotation for item in written if item.annotation in (From, Which)}
     parameters: list[Parameter] = []
-    for parameter in written:
+    for parameter in _described(command):
         kind = shared.get(parameter.name)
-        if kind is None:
-            parameters.append(_described(parameter, helps.get(parameter.name)))
-            continue
-        types = get_type_hints(kind, include_extras=True)
-        parameters += [
-            Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=types[f.name])
-            for f in fields(kind)
-        ]
+        parameters += [parameter] if kind is None else _described(kind)
 
     @wraps(command)
     def run(**given: Any) -> None:
@@ -200,26 +166,30 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
             given[name] = kind(**{f.name: given.pop(f.name) for f in fields(kind)})
         command(**given)
 
-    run.__doc__ = said
+    run.__doc__ = cleandoc(command.__doc__ or "").partition(ARGS)[0]
     run.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
-def _described(parameter: Parameter, text: str | None) -> Parameter:
-    """A parameter with its help; a switch has its own name alone, and no contrary."""
-    kind, by_name = parameter.annotation, parameter.kind is Parameter.KEYWORD_ONLY
-    if text is not None:
-        if get_origin(kind) is Annotated:
-            kind, info = get_args(kind)
-        else:
-            info = typer.Option() if by_name else typer.Argument()
-        info = copy(info)
-        info.help = text
-        if kind is bool and parameter.default is False and info.default is ...:  # no name is given
-            info.default = f"--{parameter.name.replace('_', '-')}"
-        kind = Annotated[kind, info]
-    return parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=kind)
+def _described(function: Callable[..., Any]) -> Iterator[Parameter]:
+    """The parameters of a function or class with their help; a switch has its own name alone, and no contrary."""
+    entries = _ENTRY.findall(cleandoc(function.__doc__ or "").partition(ARGS)[2])
+    helps = {name: " ".join(text.split()) for name, text in entries}
+    # not get_type_hints: in Python 3.10 it hides the options whose default is None
+    for parameter in signature(function, eval_str=True).parameters.values():
+        kind = parameter.annotation
+        if parameter.name in helps:
+            if get_origin(kind) is Annotated:
+                kind, given = get_args(kind)
+            else:
+                given = typer.Option() if parameter.kind is Parameter.KEYWORD_ONLY else typer.Argument()
+            info = copy(given)
+            info.help = helps[parameter.name]
+            if kind is bool and parameter.default is False and info.default is ...:  # no name is given
+                info.default = f"--{parameter.name.replace('_', '-')}"
+            kind = Annotated[kind, info]
+        yield parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=kind)
 
 
 def login() -> str:
