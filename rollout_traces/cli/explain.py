@@ -30,7 +30,7 @@ def explain(
     step: int | None = None,
     against: str | None = None,
     steps: str | None = None,
-    where: Annotated[str | None, typer.Option("--where", "-w")] = None,
+    where: Annotated[str | None, typer.Option("-w", "--where")] = None,
     split: options.OneSplit = "rollout",
     as_json: options.AsJson = False,
 ) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -50,15 +51,27 @@ class TestCommands:
 
     @pytest.mark.parametrize("name", OWN)
     def test_every_command_and_option_is_documented(self, name: str) -> None:
-        import typer.main
-
         page = (ROOT / "docs" / "cli.md").read_text()
-        found = typer.main.get_command(build_app([name])).commands[name]  # type: ignore[attr-defined]
         assert f"rollout-traces {name}" in page
-        missing = [
-            o for p in found.params for o in p.opts if o.startswith("--") and o != "--help" and o not in page
-        ]
+        written = [o for p in parameters_of(name).values() for o in p.opts]
+        missing = [o for o in written if o.startswith("--") and o not in page]
         assert missing == []
+
+    @pytest.mark.parametrize("name", commands())
+    def test_every_argument_and_option_has_its_help(self, name: str) -> None:
+        assert [p.name for p in parameters_of(name).values() if not p.help] == []
+
+    def test_a_switch_has_a_contrary_where_it_is_on_by_default_alone(self) -> None:
+        assert parameters_of("check")["show"].secondary_opts == ["--no-show"]
+        assert parameters_of("export")["tokens"].secondary_opts == []
+
+
+def parameters_of(name: str) -> dict[str, Any]:
+    """The arguments and options of a command, by their names in Python."""
+    import typer.main
+
+    found = typer.main.get_command(build_app([name])).commands[name]  # type: ignore[attr-defined]
+    return {parameter.name: parameter for parameter in found.params if parameter.name != "help"}
 
 
 class TestOutput:
