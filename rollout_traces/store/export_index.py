@@ -72,7 +72,6 @@ class ExportIndex(Index):
                 copy.unlink(missing_ok=True)
 
     def _refresh(self, progress: Progress | None) -> int:
-        self._rebuild_damaged()
         self._copy_side_tables()
         found = self.export.files()
         with self.reading() as connection:
@@ -82,9 +81,7 @@ class ExportIndex(Index):
             }
         there = {file.path: (file.size, file.stamp) for file in found}
         if any(there.get(path) != what for path, what in known.items()):
-            logger.warning("rollout-traces: files of %s changed; its index is built anew.", self.export.label)
-            with self._transaction() as connection:
-                self._make_tables(connection)
+            self._empty(f"files of {self.export.label} changed")
             known = {}
         new = [file for file in found if file.path not in known]
         if not new:
@@ -114,15 +111,6 @@ class ExportIndex(Index):
         except StoreError as error:
             logger.warning("rollout-traces: %s: left out: %s", self.export.label, error)
             return None
-
-    def _rebuild_damaged(self) -> None:
-        """An export is indexed again as a whole: its files are read once anyway."""
-        if self._damaged:
-            logger.warning("rollout-traces: a segment of %s is damaged; it is rebuilt.", self.folder)
-            with self._transaction() as connection:
-                self._make_tables(connection)
-            self._damaged.clear()
-            self._state = None
 
 
 def _add(

@@ -24,14 +24,13 @@ from rollout_traces.store import manifest
 from rollout_traces.store.asking import Asking, RememberedAnswers
 from rollout_traces.store.columns import SideColumns, read_side_columns
 from rollout_traces.store.engine import Engine
-from rollout_traces.store.indexing import StepWriter, refresh_tables
+from rollout_traces.store.indexing import COUNTED, WATERMARK, StepWriter, refresh_tables, runs_of_ours
 from rollout_traces.store.labels import LabelBook
 from rollout_traces.store.manifest import FEWEST_JOINED, compact, meta, set_meta
 from rollout_traces.store.reading import read_trace
 from rollout_traces.store.rollout_table import (
     DamagedSegment,
     RolloutTable,
-    SegmentFile,
     State,
     check_segment,
     remove_unknown,
@@ -66,7 +65,6 @@ class Index:
         make_folder(self.segments)
         self._writing = threading.Lock()
         self._damage: str | None = None
-        self._damaged: set[str] = set()
         self._file: tuple[int, int] | None = None
         self._connections = Connections(self._open)
         self.engine = Engine(self.segments)
@@ -135,10 +133,10 @@ class Index:
                 except FileNotFoundError as error:
                     self.table.forget()
                     if last:
-                        self._damaged |= {Path(str(error.filename or error)).name}
+                        self._damage = f"a segment is missing: {error}"
                         raise StoreError(f"{self.folder}: a segment is missing ({error}).") from error
                 except DamagedSegment as error:
-                    self._damaged.add(error.segment.path.name)
+                    self._damage = str(error)
                     raise
         raise AssertionError
 
@@ -174,7 +172,7 @@ class Index:
                     if "no such table" not in str(error):
                         raise StoreError(f"the index {self.path} cannot be written ({error}).") from error
                     self._damage = str(error)
-                except sqlite3.DatabaseError as error:
+                except (sqlite3.DatabaseError, DamagedSegment) as error:
                     self._damage = str(error)
                 except StoreError:
                     if self._damage is None:
@@ -199,8 +197,7 @@ class Index:
         """
         with self._writing:
             try:
-                with self._transaction() as connection:
-                    self._make_tables(connection)
+                self._empty("somebody asked for it")
             except sqlite3.DatabaseError as error:
                 self._start_over(f"it is damaged ({error})")
             return self._refresh(progress)
@@ -272,6 +269,12 @@ class Index:
         with self._transaction() as connection:
             self._make_tables(connection)
 
+    def _empty(self, why: str) -> None:
+        """Has everything read again, the file's other readers undisturbed."""
+        logger.warning("rollout-traces: the index %s is built anew: %s.", self.path, why)
+        with self._transaction() as connection:
+            self._make_tables(connection)
+
     def _make_tables(self, connection: sqlite3.Connection) -> None:
         manifest.create(connection)
         set_meta(connection, "built", time.time_ns())
@@ -290,8 +293,8 @@ class Index:
             connection.execute("COMMIT")
 
     def _refresh(self, progress: Progress | None) -> int:
-        self._forget_deleted()
-        self._rebuild_damaged()
+        if self._lacks_or_has_too_much():
+            self._empty(f"its traces are not those of {self.source.label} any more")
         with self.reading() as connection:
             after, seen, built = (int(meta(connection, name, 0)) for name in ("watermark", "seen", "built"))
         added = 0
@@ -301,9 +304,10 @@ class Index:
                 added += n
                 if progress is not None:
                     progress(min(seen + added, n_source), n_source)
-        of_tables = refresh_tables(
-            self.source, self.segments, self.reading, self._transaction, came=added > 0
-        )
+        if added and self._has_tables_of_ours():
+            self._empty("rollouts were logged of runs whose tables were read")
+            return self._refresh(progress)
+        of_tables = refresh_tables(self.source, self.segments, self.reading, self._transaction)
         if added or of_tables:
             self._compact(fewest=2 if added + of_tables >= MANY else FEWEST_JOINED)
         self._copy_runs()
@@ -333,72 +337,31 @@ class Index:
 
     def _compact(self, fewest: int = FEWEST_JOINED) -> None:
         """Joins small segments; what a killed process left in the folder goes too."""
-        try:
-            with self._transaction() as connection:
-                gone = compact(connection, self.segments, fewest)
-                if gone:
-                    manifest.changed(connection)
-                known = manifest.segments(connection, self.segments)
-                remove_unknown(self.segments, [*gone, *(segment.path for segment in known)])
-        except DamagedSegment as error:
-            self._damaged.add(error.segment.path.name)
-            return
+        with self._transaction() as connection:
+            gone = compact(connection, self.segments, fewest)
+            if gone:
+                manifest.changed(connection)
+            known = manifest.segments(connection, self.segments)
+            remove_unknown(self.segments, [*gone, *(segment.path for segment in known)])
         for path in gone:
             path.unlink(missing_ok=True)
 
-    def _rebuild_damaged(self) -> None:
-        """Reads again the places of segments that could not be read."""
-        if not self._damaged:
-            return
-        with self._transaction() as connection:
-            lost = [s for s in manifest.segments(connection, self.segments) if s.path.name in self._damaged]
-            for segment in lost:
-                self._rebuild_segment(connection, segment)
-            manifest.changed(connection)
-        for segment in lost:
-            segment.path.unlink(missing_ok=True)
-        self._damaged.clear()
-        self._state = None
-
-    def _rebuild_segment(self, connection: sqlite3.Connection, segment: SegmentFile) -> None:
-        logger.warning("rollout-traces: the segment %s is damaged; it is rebuilt.", segment.path)
-        places = [
-            place
-            for (place,) in connection.execute(
-                "SELECT place FROM parts WHERE segment = ? AND NOT dead", (segment.number,)
-            )
-        ]
-        manifest.drop_segments(connection, [segment.number])
-        StepWriter(connection, self.segments, self.source).put_together(places)
-
-    def _forget_deleted(self) -> None:
-        """Drops what was deleted at the source, where rowids may have been given out again."""
+    def _lacks_or_has_too_much(self) -> bool:
+        """Tells whether the source has other traces than were read of it: deleted ones' rowids are given out again."""
         with self.snapshot() as connection:
             watermark, seen, last_id = (
                 meta(connection, name, 0) for name in ("watermark", "seen", "last_id")
             )
-        if not seen:
-            return
-        n_there = self.source.count(watermark)
-        if n_there == seen and self.source.id_at(watermark) == last_id:
-            return
-        if n_there > seen:
-            logger.warning("rollout-traces: the index %s lacks traces; it is built anew.", self.path)
-            with self._transaction() as connection:
-                self._make_tables(connection)
-            return
-        there = self.source.trace_ids()
-        with self._transaction() as connection:
-            gone, places = manifest.forget_all_but(connection, there)
-            StepWriter(connection, self.segments, self.source).put_together(places)
-            known = [src for (src,) in connection.execute("SELECT src FROM docs WHERE src >= 0")]
-            watermark = max(known, default=0)
-            set_meta(connection, "watermark", watermark)
-            set_meta(connection, "last_id", there.get(watermark, ""))
-            set_meta(connection, "seen", sum(rowid <= watermark for rowid in there))
-            set_meta(connection, "built", time.time_ns())
-        if gone:
-            logger.warning("rollout-traces: %d traces were deleted from %s.", gone, self.source.label)
+            of_tables, counted = (meta(connection, name, 0) for name in (WATERMARK, COUNTED))
+        others = seen and (self.source.count(watermark) != seen or self.source.id_at(watermark) != last_id)
+        return bool(others or (counted and self.source.count_metrics(of_tables) != counted))
+
+    def _has_tables_of_ours(self) -> bool:
+        with self.snapshot() as connection:
+            found = connection.execute(
+                "SELECT DISTINCT run_id FROM docs JOIN places USING (place) JOIN runs USING (run) WHERE src < 0"
+            )
+            return bool(runs_of_ours(connection, {run_id for (run_id,) in found.fetchall()}))
 
     def _copy_runs(self) -> None:
         runs = sorted(self.source.runs())

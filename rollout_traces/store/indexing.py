@@ -14,7 +14,6 @@ import pyarrow as pa
 from rollout_traces.errors import StoreError
 from rollout_traces.store import manifest
 from rollout_traces.store.columns import ROW_BITS, assemble, read_ledger
-from rollout_traces.store.logged_tables import table_of
 from rollout_traces.store.reading import DIGEST, Reading, read_trace
 from rollout_traces.store.rollout_table import write_segment
 from rollout_traces.store.source import PAGE_BYTES, Source
@@ -231,14 +230,13 @@ class StepWriter(IndexWriter):
         return self.place(run_no, reading.split, reading.step)
 
 
-def refresh_tables(source: Source, segments: Path, reading: Lent, transaction: Lent, *, came: bool) -> int:
-    """Adds the rows of new tables; drops those that were deleted, or of runs that have traces of our own now.
+def refresh_tables(source: Source, segments: Path, reading: Lent, transaction: Lent) -> int:
+    """Adds the rows of new tables, but for those of runs that have traces of our own.
 
     Args:
         segments: where segments go.
         reading: lends a connection of the index.
         transaction: begins a transaction of the index.
-        came: traces came since the last time.
 
     Returns:
         Rows added.
@@ -246,10 +244,6 @@ def refresh_tables(source: Source, segments: Path, reading: Lent, transaction: L
     last = source.last_metrics_id()
     with reading() as connection:
         after, counted = (int(manifest.meta(connection, name, 0)) for name in (WATERMARK, COUNTED))
-    if counted and (came or source.count_metrics(after) != counted):
-        with transaction() as connection:
-            _forget(connection, source, segments, came=came)
-            manifest.set_meta(connection, COUNTED, source.count_metrics(after))
     added = 0
     if last <= after:
         return 0
@@ -257,7 +251,7 @@ def refresh_tables(source: Source, segments: Path, reading: Lent, transaction: L
         with transaction() as connection:
             if int(manifest.meta(connection, WATERMARK, 0)) != after:
                 return added
-            ours = _runs_of_ours(connection, {row.run_id for row in rows})
+            ours = runs_of_ours(connection, {row.run_id for row in rows})
             new = [read_trace(row) for row in rows if row.run_id not in ours]
             if new:
                 StepWriter(connection, segments, source).add(new)
@@ -271,21 +265,7 @@ def refresh_tables(source: Source, segments: Path, reading: Lent, transaction: L
     return added
 
 
-def _forget(connection: sqlite3.Connection, source: Source, segments: Path, *, came: bool) -> None:
-    found = connection.execute(
-        "SELECT doc, src, place, run_id FROM docs JOIN places USING (place) JOIN runs USING (run) WHERE src < 0"
-    ).fetchall()
-    there = source.metrics_ids(sorted({table_of(src) for _, src, _, _ in found}))
-    ours = _runs_of_ours(connection, {run_id for *_, run_id in found}) if came else set()
-    gone = [(doc, place) for doc, src, place, run_id in found if table_of(src) not in there or run_id in ours]
-    if not gone:
-        return
-    connection.executemany("DELETE FROM docs WHERE doc = ?", [(doc,) for doc, _ in gone])
-    StepWriter(connection, segments, source).put_together(sorted({place for _, place in gone}))
-    manifest.changed(connection)
-
-
-def _runs_of_ours(connection: sqlite3.Connection, run_ids: set[str]) -> set[str]:
+def runs_of_ours(connection: sqlite3.Connection, run_ids: set[str]) -> set[str]:
     """Finds, among some runs, those of which a rollout was logged by this package."""
     return {
         run_id

@@ -8,7 +8,7 @@ of the table.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -243,22 +243,6 @@ def replace_runs(connection: sqlite3.Connection, runs: Sequence[tuple[str, str, 
         " last_step = excluded.last_step",
         runs,
     )
-
-
-def forget_all_but(connection: sqlite3.Connection, there: Mapping[int, str]) -> tuple[int, list[int]]:
-    """Forgets the traces that a source no longer has under the same rowid and id.
-
-    Args:
-        connection: a connection whose transaction the caller holds.
-        there: rowid -> id of every trace of the source.
-
-    Returns:
-        How many were forgotten, and the places that they were of.
-    """
-    found = connection.execute("SELECT doc, src, id, place FROM docs WHERE src >= 0").fetchall()
-    gone = [(doc, place) for doc, src, trace_id, place in found if there.get(src) != trace_id]
-    connection.executemany("DELETE FROM docs WHERE doc = ?", [(doc,) for doc, _ in gone])
-    return len(gone), sorted({place for _, place in gone})
 
 
 class ColumnNames:

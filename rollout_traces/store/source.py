@@ -180,16 +180,6 @@ class Source(abc.ABC):
         """Counts the rows of logged scalars up to an id."""
         return self._number("metrics", "SELECT count(*) FROM metrics WHERE id <= ?", (up_to,))
 
-    def metrics_ids(self, wanted: Sequence[int]) -> set[int]:
-        """Finds, among some ids, those that are still rows of logged scalars."""
-        return {
-            number
-            for chunk in self.pages(wanted)
-            for (number,) in self._of(
-                "metrics", f"SELECT id FROM metrics WHERE id IN ({_holes(chunk)})", chunk
-            )
-        }
-
     def traces_at(self, rowids: Sequence[int]) -> list[StoredTrace]:
         """Traces by rowid, in that order of arrival; spans only of those that may be step summaries."""
         found = self.logged_tables.rowids([rowid for rowid in rowids if rowid < 0])
@@ -228,16 +218,6 @@ class Source(abc.ABC):
                 f"{self.label}: no trace {trace_id!r}. It may have been deleted; list them again."
             )
         return StoredTrace(*rows[0])
-
-    def trace_ids(self) -> dict[int, str]:
-        """rowid -> id of every trace."""
-        found: dict[int, str] = {}
-        after = 0
-        ids = "SELECT rowid, id FROM traces WHERE rowid > ? ORDER BY rowid LIMIT 10000"
-        while rows := self._of("traces", ids, (after,)):
-            found.update(rows)
-            after = rows[-1][0]
-        return found
 
     def messages(self, rowids: Sequence[int], having: str) -> Iterator[tuple[int, str | bytes]]:
         """Messages of the traces whose text may hold a piece of text.
