@@ -204,8 +204,6 @@ class LabelLog:
         self.path = path
         self.unreadable = 0
         self.problem = ""
-        self._read: tuple[int, int] | None = None
-        self._offset = 0
 
     def append(self, entry: Entry) -> None:
         """Adds a line: one write, at the end, while nobody else writes; it is on the disk when this returns.
@@ -277,48 +275,34 @@ class LabelLog:
                 raise
             os.close(fd)
 
-    def news(self) -> tuple[bool, list[Entry]]:
-        """The entries that came since the last time; none where the file cannot be read or believed.
-
-        Returns:
-            Whether it is another file than before, so that these are all there are; and the entries.
-        """
+    def entries(self) -> list[Entry]:
+        """The entries of its whole lines; none where the file cannot be read or believed, which is said once."""
+        data, why = b"", None
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with os.fdopen(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+                if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    why = why_not_believed(self.path.parent, self.path.parent, (self.path,))
+                    data = b"" if why else file.read(MOST_BYTES)
+                else:
+                    why = f"{self.path} is no file."
         except FileNotFoundError:
-            known, self._read, self._offset = self._read, None, 0
-            return known is not None, []
+            pass
         except OSError as error:
-            return self._not_read(f"{self.path} cannot be read ({error.strerror}).")
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            os.close(fd)
-            return self._not_read(f"{self.path} is no file.")
-        with os.fdopen(fd, "rb") as file:
-            identity = (found.st_dev, found.st_ino)
-            anew = identity != self._read or found.st_size < self._offset
-            if anew and self._read is not None:
-                self._offset = self.unreadable = 0
-            foreign = why_not_believed(self.path.parent, self.path.parent, (self.path,)) if anew else None
-            if foreign is not None:
-                return self._not_read(foreign)
-            self._read, self.problem = identity, ""
-            if found.st_size == self._offset:
-                return anew, []
-            file.seek(self._offset)
-            data = file.read(min(found.st_size, MOST_BYTES) - self._offset)
-        whole, _, _ = data.rpartition(b"\n")
-        self._offset += len(whole) + 1 if whole or data.startswith(b"\n") else 0
-        entries = [read_entry(line) for line in whole.split(b"\n") if line]
-        self.unreadable += sum(entry is None for entry in entries)
-        return anew, [entry for entry in entries if entry is not None]
-
-    def _not_read(self, why: str) -> tuple[bool, list[Entry]]:
-        """Says once why there are no labels; reading goes on without them."""
-        if why != self.problem:
+            why = f"{self.path} cannot be read ({error.strerror})."
+        if why and why != self.problem:
             logger.warning("rollout-traces: labels are left out: %s", why)
-        known, self._read, self._offset, self.problem = self._read, None, 0, why
-        return known is not None, []
+        self.problem = why or ""
+        lines = [read_entry(line) for line in data.split(b"\n")[:-1] if line]
+        self.unreadable = lines.count(None)
+        return [entry for entry in lines if entry is not None]
+
+    def stamp(self) -> tuple[int, ...]:
+        """Reads numbers that change with the file; where it cannot be read, they say nothing."""
+        try:
+            found = self.path.lstat()
+        except OSError:
+            return ()
+        return () if self.problem else (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 _TABLE = pa.schema([("rollout", pa.string()), *((name, type_of(kind)) for name, kind in LABELLED.items())])
@@ -331,12 +315,10 @@ class Labelled:
     Attributes:
         stamp: changes with every change.
         entries: by rollout, in order of time; what was taken back is not among them.
-        taken_back: ids of what was: a line that comes again, or late, does not put it back on.
     """
 
     stamp: int = 0
     entries: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
-    taken_back: frozenset[str] = frozenset()
 
     def table(self, key: str) -> pa.Table:
         """The columns `labels`, `notes` and `labelled_by` of the rollouts that have any.
@@ -367,16 +349,18 @@ class LabelBook:
     def __init__(self, path: Path) -> None:
         self.log = LabelLog(path)
         self._now = Labelled()
+        self._read: tuple[int, ...] = ()
         self._lock = threading.Lock()
 
     def now(self) -> Labelled:
         """Reads what others wrote since the last time, and gives all that is labelled."""
         with self._lock:
-            anew, news = self.log.news()
-            if anew or news:
-                before, gone = ({}, frozenset()) if anew else (self._now.entries, self._now.taken_back)
-                gone |= {entry.text for entry in news if entry.kind == "removed"}
-                self._now = Labelled(self._now.stamp + 1, _folded(before, news, gone), gone)
+            stamp = self.log.stamp()
+            if not stamp or stamp != self._read:
+                entries = _standing(self.log.entries())
+                if entries != self._now.entries:
+                    self._now = Labelled(self._now.stamp + 1, entries)
+                self._read = stamp
             return self._now
 
     def of(self, rollout: str) -> tuple[Entry, ...]:
@@ -428,7 +412,7 @@ class LabelBook:
 
     def lines(self) -> list[Entry]:
         """Every line of the file, what was taken back and the taking back included."""
-        return LabelLog(self.log.path).news()[1]
+        return LabelLog(self.log.path).entries()
 
     def take(self, entries: Sequence[Entry]) -> int:
         """Adds lines that were written elsewhere, with their authors and times; those that are here are passed over.
@@ -460,18 +444,14 @@ class LabelBook:
         return entry
 
 
-def _folded(
-    before: Mapping[str, tuple[Entry, ...]], news: list[Entry], gone: frozenset[str]
-) -> dict[str, tuple[Entry, ...]]:
-    found = dict(before)
-    for entry in news:
-        row = found.get(entry.rollout, ())
-        if entry.kind == "removed":
-            row = tuple(known for known in row if known.id != entry.text)
-        elif entry.id not in gone and all(known.id != entry.id for known in row):
-            row = (*row, entry)
-        found[entry.rollout] = row
-    return {rollout: row for rollout, row in found.items() if row}
+def _standing(lines: list[Entry]) -> dict[str, tuple[Entry, ...]]:
+    """The labels and notes by rollout; what was taken back is none, also where its line comes late or again."""
+    gone = {entry.text for entry in lines if entry.kind == "removed"}
+    found: dict[str, dict[str, Entry]] = {}
+    for entry in lines:
+        if entry.kind != "removed" and entry.id not in gone:
+            found.setdefault(entry.rollout, {}).setdefault(entry.id, entry)
+    return {rollout: tuple(row.values()) for rollout, row in found.items()}
 
 
 def _of(row: tuple[Entry, ...], kind: Kind) -> list[str]:

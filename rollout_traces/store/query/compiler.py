@@ -338,7 +338,7 @@ class Compiler:
             names = [self._named_text(v) for v in node.values]
             if None in names:
                 self._refuse(value.span, f"{self._said(value.span)} is a list of names; found a number.")
-            return joined([self._has(Has(node.term, str(name), node.span)) for name in names], " OR ")
+            return joined([self._has(Has(node.term, str(name), value.span)) for name in names], " OR ")
         unknown = [v for v in node.values if isinstance(v, Constant) and v.value is None]
         given = [self._other(v, value) for v in node.values if v not in unknown]
         parts = []

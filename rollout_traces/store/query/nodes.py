@@ -77,7 +77,6 @@ class Bare:
     """A term alone: `success`, `truncated`."""
 
     term: Term
-    span: QuerySpan
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,6 @@ class IsNull:
     """`term is null`."""
 
     term: Term
-    span: QuerySpan
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,6 @@ class IsEmpty:
     """`term is empty`: unknown, a text without characters, or a list without names."""
 
     term: Term
-    span: QuerySpan
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,6 @@ class Between:
     term: Term
     low: Term
     high: Term
-    span: QuerySpan
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,6 @@ class In:
 
     term: Term
     values: tuple[Term, ...]
-    span: QuerySpan
 
 
 @dataclass(frozen=True)

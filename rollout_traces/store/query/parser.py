@@ -247,7 +247,7 @@ class _Parser:
             self.refuse("one of in, between, has, contains, like")
         self._at = before
         if self._ends_a_test():
-            return Bare(term, term.span)
+            return Bare(term)
         self.refuse("one of =, !=, <, <=, >, >=, is, in, between, has, contains, like, ~")
 
     def _ends_a_test(self) -> bool:
@@ -261,7 +261,7 @@ class _Parser:
                 raise self._wrong(
                     token, f"null cannot be compared with {operator}; use 'is null' or 'is not null'."
                 )
-            node: Node = IsNull(term, term.span)
+            node: Node = IsNull(term)
             return node if operator == "=" else Not(node)
         return Compare(term, operator, right, right.span)  # type: ignore[arg-type]
 
@@ -269,12 +269,12 @@ class _Parser:
         negated = self._take("not")
         if self._is_word(self.token, "empty"):
             self._at += 1
-            node: Node = IsEmpty(term, term.span)
+            node: Node = IsEmpty(term)
         else:
             self._expect(
                 "null", "'null' or 'empty'" if negated else "'null', 'empty', 'not null' or 'not empty'"
             )
-            node = IsNull(term, term.span)
+            node = IsNull(term)
         return Not(node) if negated else node
 
     def _worded(self, term: Term) -> Node | None:
@@ -301,22 +301,22 @@ class _Parser:
             values = self._values("[", "]")
             numbers = [v for v in values if not isinstance(v, Constant) or isinstance(v.value, int | float)]
             if len(values) == 2 and len(numbers) == 2:
-                return Between(term, values[0], values[1], term.span)
-            return In(term, values, term.span)
+                return Between(term, values[0], values[1])
+            return In(term, values)
         if opening.kind in ("name", "quoted") and isinstance(term, Constant) and isinstance(term.value, str):
             self._at += 1
             return Has(self._name(opening), term.value, term.span)
-        return In(term, self._values("(", ")"), term.span)
+        return In(term, self._values("(", ")"))
 
     def _between(self, term: Term) -> Node:
         if self.token.value == "[" and self.token.kind == "symbol":
             opening, values = self.token, self._values("[", "]")
             if len(values) != 2:
                 raise self._wrong(opening, f"{len(values)} values; a range has two, [40, 60].")
-            return Between(term, values[0], values[1], term.span)
+            return Between(term, values[0], values[1])
         low = self._sum()
         self._expect("and", "'and'")
-        return Between(term, low, self._sum(), term.span)
+        return Between(term, low, self._sum())
 
     def _values(self, opening: str, closing: str) -> tuple[Term, ...]:
         self._expect(opening, f"{opening!r}")

@@ -53,13 +53,12 @@ def tests() -> st.SearchStrategy[Node]:
     return st.one_of(
         st.builds(Compare, number_columns, operators, number, NOWHERE),
         st.builds(Compare, text_columns, st.sampled_from(["=", "!=", "<"]), text, NOWHERE),
-        st.builds(IsNull, st.one_of(number_columns, text_columns), NOWHERE),
-        st.builds(Between, number_columns, number, number, NOWHERE),
+        st.builds(IsNull, st.one_of(number_columns, text_columns)),
+        st.builds(Between, number_columns, number, number),
         st.builds(
             In,
             number_columns,
             st.lists(st.one_of(numbers, st.none()).map(constant), min_size=1, max_size=3).map(tuple),
-            NOWHERE,
         ),
         st.builds(
             Has, st.just(name(TAGS)), st.sampled_from(["truncated", "repetition", "tied_group"]), NOWHERE

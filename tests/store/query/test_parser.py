@@ -114,7 +114,7 @@ class TestWhatIsUnderstood:
 
     def test_places_reach_from_the_first_to_the_last_character(self) -> None:
         node = parse_query("  reward is null").node
-        assert isinstance(node, IsNull) and (node.span.start, node.span.stop) == (2, 8)
+        assert isinstance(node, IsNull) and (node.term.span.start, node.term.span.stop) == (2, 8)
 
 
 class TestNested:
