@@ -112,12 +112,7 @@ def _causes(made: list[AlikeMovements]) -> list[AlikeMovements]:
     causes = list(made)
     for entry in made:
         cause = next(
-            (
-                each
-                for each in causes
-                if each is not entry
-                and any(is_so(entry, each) for is_so in (_is_from_mix, _is_seen_from, _is_of_its_update))
-            ),
+            (each for each in causes if each is not entry and _is_from_mix(entry, each)),
             None,
         )
         if cause is None:
@@ -140,35 +135,6 @@ def _is_from_mix(entry: AlikeMovements, cause: AlikeMovements) -> bool:
     return bool(of_rows) and any(
         all(_is_of_mix(found, column) for found in of_rows) for column in columns & set(BY_OUTCOME)
     )
-
-
-def _is_seen_from(entry: AlikeMovements, cause: AlikeMovements) -> bool:
-    """Tells whether an entry is another's change seen the other way round: shares of a column's values, the same over all rows, that move among the rows of a value of another column, whose own shares moved then."""
-    moved = cause.head.panel.names[0]
-    if moved.statistic != "share" or not _shows_in_all(cause.head):
-        return False
-    return all(
-        found.panel.names[0].statistic == "share"
-        and [value[0] for value in found.panel.parts[found.chosen.at]] == [moved.column]
-        and not _shows_in_all(found)
-        and _same_time(found, cause.head)
-        for found in entry.found
-    )
-
-
-def _is_of_its_update(entry: AlikeMovements, cause: AlikeMovements) -> bool:
-    """Tells whether an entry is of how few rollouts carry the update, over all rows, at the steps of a part's."""
-    found = entry.head
-    is_update = found.panel.source is None and found.panel.names[0].statistic != "logged"
-    return is_update and bool(cause.part) and _same_time(found, cause.head)
-
-
-def _shows_in_all(found: Moved) -> bool:
-    """Tells whether a movement is there in all rows together."""
-    if found.panel.parts[0] != ():
-        return False
-    size, _ = coefficients(_whitened(found), found.template.over(len(found.panel.steps)))
-    return bool(abs(size[0]) >= SHOWS)
 
 
 def _is_of_mix(found: Moved, column: str) -> bool:
@@ -340,35 +306,10 @@ def _same_part(each: Moved, entry: AlikeMovements) -> bool:
         return True
     if each.chosen.values is not None and each.chosen.values in entry.head.chosen.also:
         return True
-    if each.panel.source is None and entry.head.panel.source is not None:
-        # what is logged is of all rollouts, the part's among them; what is set is of no part, nor how few carry the update
-        return not (entry.part and (each.is_set or each.panel.names[0].statistic != "logged"))
-    return bool(entry.part) and not each.chosen.values and _shows_in(each, entry.part or ())
-
-
-def _shows_in(each: Moved, part: Part) -> bool:
-    """Tells whether a movement whose part is not known is there in a part, and outside of it may well not be."""
-    members = [i for i, own in enumerate(each.panel.parts) if own and own[0] in part]
-    column = part[0][0]
-    outside = [
-        i for i, own in enumerate(each.panel.parts) if own and own[0][0] == column and i not in members
-    ]
-    size, error = coefficients(_whitened(each), each.template.over(len(each.panel.steps)))
-    outside = [i for i in outside if np.isfinite(error[i])]
-    if not members or not outside:
+    if each.panel.source is not None or entry.head.panel.source is None:
         return False
-    inside = max(members, key=lambda i: abs(size[i]))
-    rest = np.asarray([size[i] * error[i] for i in outside])
-    weight = np.asarray([1 / error[i] ** 2 for i in outside])
-    way = np.sign(each.located.z)
-    remaining = float(np.average(rest, weights=weight)) * way
-    shown = float(size[inside]) * way
-    return bool(shown >= SHOWS and remaining < REMAINS * shown * error[inside])
-
-
-def _whitened(found: Moved) -> Whitened:
-    panel = found.panel
-    return whitened(panel.values, found.noise, found.basis)
+    # what is logged is of all rollouts, the part's among them; what is set is of no part, nor how few carry the update
+    return not (entry.part and (each.is_set or each.panel.names[0].statistic != "logged"))
 
 
 def _same_time(each: Moved, head: Moved) -> bool:

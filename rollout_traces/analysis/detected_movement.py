@@ -17,7 +17,7 @@ STILL = 3.5
 """Size that a movement keeps when all others of its series are known; else it was their shadow."""
 MOST_OF_RUN = 3
 """A window of more than one in so many steps is how the run is, and what is around it moved."""
-UNEVEN = 0.5
+UNEVEN = 1 / 2
 """A part whose share of the steps of a movement differs by more than this is not in each of them alike."""
 
 
@@ -226,8 +226,6 @@ def is_rest_of(found: Moved, other: Moved) -> bool:
     one, two = found.template, other.template
     if found.chosen.values and not other.chosen.values:
         return False
-    if _are_apart(found, other):
-        return False
     both_last = one.kind != "window" and two.kind != "window" and found.located.z * other.located.z > 0
     of_all = both_last and not other.chosen.values
     n = len(found.panel.steps)
@@ -240,15 +238,6 @@ def is_rest_of(found: Moved, other: Moved) -> bool:
     reach = max(NEAR_EDGE, (two.stop - two.start) // NEAR_EDGE)
     own, others = ([edge for edge in (each.start, each.stop) if edge < n] for each in (one, two))
     return any(abs(edge - each) <= reach for edge in others for each in own)
-
-
-def _are_apart(found: Moved, other: Moved) -> bool:
-    """Tells whether two movements are of parts without a common row, of which none shows what the other does."""
-    one, two = found.chosen.values or (), other.chosen.values or ()
-    columns = {column for column, _ in (*one, *two)}
-    apart = bool(one) and bool(two) and len(columns) == 1 and not set(one) & set(two)
-    panel = found.panel
-    return apart and not panel.is_centred and not panel.control[list(found.chosen.members)].any()
 
 
 def is_spike(found: Moved) -> bool:

@@ -34,7 +34,6 @@ from rollout_traces.analysis.in_words import (
 from rollout_traces.analysis.kinks import goes_on
 from rollout_traces.analysis.learning import is_given, is_mix, is_of_sampler
 from rollout_traces.analysis.names import SIGNATURES, Signature
-from rollout_traces.analysis.noise import OF_LEVEL
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import effects
 from rollout_traces.analysis.run_rows import UNKNOWN
@@ -130,7 +129,7 @@ def is_expected(found: Moved) -> bool:
         return True
     if found.panel.names[0].statistic == "correlation" and not _parts_ways(found):
         return True
-    if is_given(found.panel) and (_is_small(found) or (is_spike(found) and not _is_always_the_same(found))):
+    if is_given(found.panel) and is_spike(found) and not _is_always_the_same(found):
         return True
     if is_mix(found.panel) and found.template.kind == "ramp":  # a curriculum goes on by and by
         return True
@@ -149,14 +148,6 @@ def _is_always_the_same(found: Moved) -> bool:
     others = found.panel.levels[found.chosen.at][~found.template.inside(len(found.panel.steps))]
     known = others[np.isfinite(others)]
     return not found.panel.is_share and len(known) > 0 and bool(np.ptp(known) == 0)
-
-
-def _is_small(found: Moved) -> bool:
-    """Tells whether a number changed by hardly any of its level, as the length of prompts that count up."""
-    before, after, _ = levels_of(found)
-    if before is None or after is None or found.panel.is_share:
-        return False
-    return abs(after - before) < 2 * OF_LEVEL * max(abs(before), abs(after))
 
 
 def _severity_of_entry(found: Sequence[Moved], n_series: int) -> Severity:

@@ -53,7 +53,7 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
             continue
         seen = [each for i in _that_jump(panel) if (each := _far_off(panel, i)) and each.log_p <= limit]
         best = min(seen, key=lambda each: each.log_p, default=None)
-        if best is not None and not _is_mix(panel, best.at):
+        if best is not None:
             whose = _levels(panel, _whose(panel, best), best.at, best.log_p)
             if panel.is_centred and not whose.part:  # the same at each step but for rounding
                 continue
@@ -72,15 +72,6 @@ def _is_planned(found: _Recurring) -> bool:
     """Tells whether something comes every so many steps since the run began."""
     steps, period = found.panel.steps, period_of(found.panel.steps[found.at])
     return bool(period) and bool(steps[found.at[0]] - steps[0] <= period)
-
-
-def _is_mix(panel: Panel, at: np.ndarray) -> bool:
-    """Tells whether the steps are those of other rollouts: some part is more than half of them there, or at the others, beside what it is otherwise."""
-    share_S_T = panel.rows / np.maximum(panel.rows[0], 1.0)
-    there = np.isin(np.arange(len(panel.steps)), at)
-    return bool(
-        (np.abs(share_S_T[:, there].mean(axis=1) - share_S_T[:, ~there].mean(axis=1)) > REMAINS).any()
-    )
 
 
 def _that_jump(panel: Panel) -> list[int]:
