@@ -24,7 +24,7 @@ from rollout_traces.store import manifest
 from rollout_traces.store.asking import Asking, RememberedAnswers
 from rollout_traces.store.columns import SideColumns, read_side_columns
 from rollout_traces.store.engine import Engine
-from rollout_traces.store.indexing import COUNTED, WATERMARK, StepWriter, refresh_tables, runs_of_ours
+from rollout_traces.store.indexing import StepWriter, runs_of_ours
 from rollout_traces.store.labels import LabelBook
 from rollout_traces.store.manifest import FEWEST_JOINED, compact, meta, set_meta
 from rollout_traces.store.reading import read_trace
@@ -35,7 +35,7 @@ from rollout_traces.store.rollout_table import (
     check_segment,
     remove_unknown,
 )
-from rollout_traces.store.source import Connections, Source
+from rollout_traces.store.source import PAGE_BYTES, Connections, Source
 
 logger = logging.getLogger("rollout_traces")
 Progress = Callable[[int, int], None]
@@ -46,6 +46,8 @@ MANY = 10_000
 """Traces of one refresh after which its segments are joined at once."""
 MANIFEST = "index.sqlite3"
 SEGMENTS = "segments"
+TABLES, COUNTED = "tables_watermark", "tables_counted"
+"""The last row of scalars that was looked at for tables, and, once one was found, how many there were up to it."""
 
 
 class Index:
@@ -186,30 +188,19 @@ class Index:
             with self.snapshot() as connection:
                 manifest.state(connection, self.segments)
 
-    def rebuild(self, progress: Progress | None = None) -> int:
-        """Empties the index and fills it anew.
+    def rebuild(self, progress: Progress | None = None, why: str = "somebody asked for it") -> int:
+        """Removes the index's files, and with them every copy of what they held, and fills it anew.
 
         Args:
             progress: called after every batch.
+            why: said in the log.
 
         Returns:
             Number of traces added.
         """
         with self._writing:
-            try:
-                self._empty("somebody asked for it")
-            except sqlite3.DatabaseError as error:
-                self._start_over(f"it is damaged ({error})")
-            return self._refresh(progress)
-
-    def start_over(self, why: str) -> None:
-        """Removes the index's files, and with them every copy of what they held; a refresh fills it anew.
-
-        Args:
-            why: said in the log.
-        """
-        with self._writing:
             self._start_over(why)
+            return self._refresh(progress)
 
     def close(self) -> None:
         """Closes the file, and lets go of the table."""
@@ -242,21 +233,15 @@ class Index:
         try:
             with self._connections.one() as connection:
                 version = manifest.version_of(connection)
-            if version != manifest.INDEX_VERSION:
+            if version not in (0, manifest.INDEX_VERSION):
+                self._start_over(f"it has version {version}, expected {manifest.INDEX_VERSION}")
+            elif not version:
                 with self._transaction() as connection:
-                    version = manifest.version_of(connection)
-                    if version is not None and version != manifest.INDEX_VERSION:
-                        logger.warning(
-                            "rollout-traces: the index %s has version %s, expected %s; it is built anew.",
-                            self.path,
-                            version,
-                            manifest.INDEX_VERSION,
-                        )
-                    if version != manifest.INDEX_VERSION:
+                    if not manifest.version_of(connection):  # another process may have made them meanwhile
                         self._make_tables(connection)
+        except sqlite3.OperationalError as error:
+            raise StoreError(f"the index {self.path} cannot be opened ({error}).") from error
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):
-                raise StoreError(f"the index {self.path} cannot be opened ({error}).") from error
             self._start_over(f"it is damaged ({error})")
 
     def _start_over(self, why: str) -> None:
@@ -307,7 +292,7 @@ class Index:
         if added and self._has_tables_of_ours():
             self._empty("rollouts were logged of runs whose tables were read")
             return self._refresh(progress)
-        of_tables = refresh_tables(self.source, self.segments, self.reading, self._transaction)
+        of_tables = self._refresh_tables()
         if added or of_tables:
             self._compact(fewest=2 if added + of_tables >= MANY else FEWEST_JOINED)
         self._copy_runs()
@@ -335,6 +320,31 @@ class Index:
                     manifest.changed(connection)
             yield len(fresh)
 
+    def _refresh_tables(self) -> int:
+        """Adds the rows of new tables, but for those of runs that have traces of our own; gives their number."""
+        last = self.source.last_metrics_id()
+        with self.reading() as connection:
+            after, counted = (int(meta(connection, name, 0)) for name in (TABLES, COUNTED))
+        added = 0
+        if last <= after:
+            return 0
+        for reached, rows in self.source.logged_tables.between(after, last, PAGE_BYTES):
+            with self._transaction() as connection:
+                if int(meta(connection, TABLES, 0)) != after:
+                    return added
+                ours = runs_of_ours(connection, {row.run_id for row in rows})
+                new = [read_trace(row) for row in rows if row.run_id not in ours]
+                if new:
+                    StepWriter(connection, self.segments, self.source).add(new)
+                    manifest.changed(connection)
+                after = reached
+                counted = counted or len(new)
+                added += len(new)
+                set_meta(connection, TABLES, reached)
+                if counted:
+                    set_meta(connection, COUNTED, self.source.count_metrics(reached))
+        return added
+
     def _compact(self, fewest: int = FEWEST_JOINED) -> None:
         """Joins small segments; what a killed process left in the folder goes too."""
         with self._transaction() as connection:
@@ -352,7 +362,7 @@ class Index:
             watermark, seen, last_id = (
                 meta(connection, name, 0) for name in ("watermark", "seen", "last_id")
             )
-            of_tables, counted = (meta(connection, name, 0) for name in (WATERMARK, COUNTED))
+            of_tables, counted = (meta(connection, name, 0) for name in (TABLES, COUNTED))
         others = seen and (self.source.count(watermark) != seen or self.source.id_at(watermark) != last_id)
         return bool(others or (counted and self.source.count_metrics(of_tables) != counted))
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,12 @@ from rollout_traces.store import manifest
 from rollout_traces.store.columns import ROW_BITS, assemble, read_ledger
 from rollout_traces.store.reading import DIGEST, Reading, read_trace
 from rollout_traces.store.rollout_table import write_segment
-from rollout_traces.store.source import PAGE_BYTES, Source
+from rollout_traces.store.source import Source
 
 logger = logging.getLogger("rollout_traces")
 
-WATERMARK, COUNTED = "tables_watermark", "tables_counted"
-"""The last row of scalars that was looked at, and, once a table was found, how many there were up to it."""
 PLACES_AT_ONCE = 100
 """Places whose rows are read again and replaced together."""
-Lent = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
 
 class IndexWriter:
@@ -228,41 +224,6 @@ class StepWriter(IndexWriter):
         stored = reading.stored
         run_no = self.run_no(stored.run_id, stored.run_name, stored.timestamp, stored.step)
         return self.place(run_no, reading.split, reading.step)
-
-
-def refresh_tables(source: Source, segments: Path, reading: Lent, transaction: Lent) -> int:
-    """Adds the rows of new tables, but for those of runs that have traces of our own.
-
-    Args:
-        segments: where segments go.
-        reading: lends a connection of the index.
-        transaction: begins a transaction of the index.
-
-    Returns:
-        Rows added.
-    """
-    last = source.last_metrics_id()
-    with reading() as connection:
-        after, counted = (int(manifest.meta(connection, name, 0)) for name in (WATERMARK, COUNTED))
-    added = 0
-    if last <= after:
-        return 0
-    for reached, rows in source.logged_tables.between(after, last, PAGE_BYTES):
-        with transaction() as connection:
-            if int(manifest.meta(connection, WATERMARK, 0)) != after:
-                return added
-            ours = runs_of_ours(connection, {row.run_id for row in rows})
-            new = [read_trace(row) for row in rows if row.run_id not in ours]
-            if new:
-                StepWriter(connection, segments, source).add(new)
-                manifest.changed(connection)
-            after = reached
-            counted = counted or len(new)
-            added += len(new)
-            manifest.set_meta(connection, WATERMARK, reached)
-            if counted:
-                manifest.set_meta(connection, COUNTED, source.count_metrics(reached))
-    return added
 
 
 def runs_of_ours(connection: sqlite3.Connection, run_ids: set[str]) -> set[str]:

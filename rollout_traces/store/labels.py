@@ -12,8 +12,8 @@ import re
 import stat
 import threading
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
@@ -212,24 +212,16 @@ class LabelLog:
             StoreError: the folder is not this user's, the file is full, or it cannot be written.
         """
         line = entry.line()
-        try:
-            fd = self._locked()
-            try:
-                size = os.fstat(fd).st_size
-                if size + len(line) > MOST_BYTES:
-                    raise StoreError(
-                        f"labels: {self.path} has {size:,} bytes; at most {MOST_BYTES:,} are kept."
-                    )
-                if size and os.pread(fd, 1, size - 1) != b"\n":
-                    line = b"\n" + line
-                if os.write(fd, line) != len(line):
-                    os.ftruncate(fd, size)
-                    raise StoreError(f"labels: {self.path}: the disk is full; nothing was written.")
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise StoreError(f"labels: {self.path} cannot be written ({error.strerror}).") from error
+        with self._locked() as fd:
+            size = os.fstat(fd).st_size
+            if size + len(line) > MOST_BYTES:
+                raise StoreError(f"labels: {self.path} has {size:,} bytes; at most {MOST_BYTES:,} are kept.")
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                line = b"\n" + line
+            if os.write(fd, line) != len(line):
+                os.ftruncate(fd, size)
+                raise StoreError(f"labels: {self.path}: the disk is full; nothing was written.")
+            os.fsync(fd)
 
     def forget(self, rollouts: Collection[str]) -> int:
         """Takes every line about some rollouts out of the file, for good: nothing says that it was there.
@@ -245,35 +237,35 @@ class LabelLog:
         """
         if not self.path.exists():
             return 0
-        try:
-            fd = self._locked()
-            try:
-                lines = self.path.read_bytes().splitlines(keepends=True)
-                kept = [
-                    line for line in lines if (e := read_entry(line)) is None or e.rollout not in rollouts
-                ]
-                if len(kept) < len(lines):
-                    replace_file(self.path, b"".join(kept))
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise StoreError(f"labels: {self.path} cannot be written ({error.strerror}).") from error
+        with self._locked():
+            lines = self.path.read_bytes().splitlines(keepends=True)
+            kept = [line for line in lines if (e := read_entry(line)) is None or e.rollout not in rollouts]
+            if len(kept) < len(lines):
+                replace_file(self.path, b"".join(kept))
         return len(lines) - len(kept)
 
-    def _locked(self) -> int:
-        """The file, open for writing while nobody else writes; it is closed to unlock it."""
-        take_folder(self.path.parent, self.path.parent)
-        while True:
-            fd = open_file(self.path, os.O_RDWR | os.O_APPEND)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX)
-                with suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(fd), self.path.stat()):
-                        return fd
-            except BaseException:
-                os.close(fd)
-                raise
-            os.close(fd)
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        """Lends the file, open for writing while nobody else writes.
+
+        Raises:
+            StoreError: the folder is not this user's, or the file cannot be written.
+        """
+        try:
+            take_folder(self.path.parent, self.path.parent)
+            is_newest = False
+            while not is_newest:
+                fd = open_file(self.path, os.O_RDWR | os.O_APPEND)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX)
+                    with suppress(FileNotFoundError):
+                        is_newest = os.path.samestat(os.fstat(fd), self.path.stat())
+                    if is_newest:
+                        yield fd
+                finally:
+                    os.close(fd)
+        except OSError as error:
+            raise StoreError(f"labels: {self.path} cannot be written ({error.strerror}).") from error
 
     def entries(self) -> list[Entry]:
         """The entries of its whole lines; none where the file cannot be read or believed, which is said once."""
@@ -337,10 +329,7 @@ class Labelled:
             ["\n".join(_of(row, "note")) or None for row in rows],
             [list(dict.fromkeys(entry.author for entry in row)) for row in rows],
         ]
-        return pa.table(
-            [pa.array(values, kind) for values, kind in zip(columns, _TABLE.types, strict=True)],
-            schema=_TABLE,
-        )
+        return pa.table(columns, schema=_TABLE)
 
 
 class LabelBook:

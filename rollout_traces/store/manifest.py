@@ -72,14 +72,12 @@ def create(connection: sqlite3.Connection) -> None:
         if statement.strip():
             connection.execute(statement)
     connection.execute(_WORDS)
-    set_meta(connection, "version", INDEX_VERSION)
+    connection.execute(f"PRAGMA user_version = {INDEX_VERSION}")
 
 
-def version_of(connection: sqlite3.Connection) -> int | None:
-    """The version of a file's tables; None for a file without any."""
-    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
-        return None
-    return int(meta(connection, "version", 0))
+def version_of(connection: sqlite3.Connection) -> int:
+    """The version of a file's tables; 0 for a file without any."""
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def meta(connection: sqlite3.Connection, name: str, default: Any) -> Any:

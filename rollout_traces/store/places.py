@@ -53,19 +53,26 @@ def local_index_path(database: Path) -> Path:
     where SQLite's locks are not safe.
     """
     beside = database.parent / INDEX_FOLDER / database.stem
-    there = [path for path in (beside, beside.parent) if path.exists()]
-    nearest = there[0] if there else database.parent
-    own = not there or why_not_believed(beside.parent, beside.parent, (beside,)) is None
-    usable = own and is_own(nearest) and os.access(nearest, os.W_OK) and not on_network(nearest)
+    usable = _is_kept(beside.parent, beside) and not on_network(database.parent)
     return beside if usable else cached_index_path(str(database.resolve()))
+
+
+def _is_kept(folder: Path, *inside: Path) -> bool:
+    """Tells whether this user can keep files in a folder beside the projects, and nobody else can have.
+
+    Args:
+        folder: it need not be there yet.
+        inside: a folder in it that is written to.
+    """
+    nearest = next(path for path in (*inside, folder, folder.parent) if path.exists())
+    believed = nearest == folder.parent or why_not_believed(folder, folder, inside) is None
+    return believed and is_own(nearest) and os.access(nearest, os.W_OK)
 
 
 def local_labels_path(database: Path) -> Path:
     """The file of a project's labels: beside its database, or in the user's data where it cannot be kept there."""
     folder = database.parent / LABELS_FOLDER
-    there = folder if folder.exists() else database.parent
-    foreign = folder.exists() and why_not_believed(folder, folder) is not None
-    if not foreign and is_own(there) and os.access(there, os.W_OK):
+    if _is_kept(folder):
         return folder / f"{database.stem}{LABELS_SUFFIX}"
     return own_labels_path(str(database.resolve()))
 
@@ -96,8 +103,9 @@ def _named_after(address: str) -> str:
 
 def marks_path(database: Path) -> Path:
     """The file of what readers said of a project's incidents: beside its database, or in the cache."""
-    if is_own(database.parent) and os.access(database.parent, os.W_OK):
-        return database.parent / MARKS_FOLDER / f"{database.stem}.jsonl"
+    folder = database.parent / MARKS_FOLDER
+    if _is_kept(folder):
+        return folder / f"{database.stem}.jsonl"
     return cached_marks_path(cached_index_path(str(database.resolve())))
 
 

@@ -148,9 +148,9 @@ class Store(StoreTables):
 
     def index_anew(self) -> int:
         """Removes the index's files and builds it again, so that nothing of what was deleted stays in it."""
-        self._index.start_over("rollouts were deleted")
+        added = self._index.rebuild(None, "rollouts were deleted")
         self._index.answers.forget()
-        return self.refresh()
+        return added
 
     @property
     def index_path(self) -> Path:

@@ -247,7 +247,7 @@ class TestNeverAuthoritative:
         store = open_store(PROJECT)
         store.close()
         with sqlite3.connect(store.index_path / "index.sqlite3") as connection:
-            connection.execute("UPDATE meta SET value = 999 WHERE name = 'version'")
+            connection.execute("PRAGMA user_version = 999")
             connection.execute("DELETE FROM docs")
         with caplog.at_level(logging.WARNING, "rollout_traces"):
             assert uids(open_store(PROJECT)) == ["b0-0"]
