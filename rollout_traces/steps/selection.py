@@ -169,7 +169,7 @@ def _reasoned(request: SelectionRequest, limit: int, quarter: int) -> dict[int, 
     spend(quarter, groups.halves(whole, quarter))
     spend(quarter // 2 * 2, groups.pairs(others))
     spend(limit // 5, _alarms(request.ledger))
-    spend(limit, _dead_or_discarded(request.ledger, groups.tied))
+    spend(limit, _in_turn([groups.dead(), _discarded(request.ledger)]))
     return reasons
 
 
@@ -187,7 +187,7 @@ class _Groups:
         self._low = float(known.min()) if len(known) else 0.0
         self._range = (float(np.ptp(known)) if len(known) else 0.0) or 1.0
         self.mixed: list[int] = []
-        self.tied: list[int] = []
+        self._tied: list[int] = []
         index = GroupIndex.of(ledger.get("group"))
         failed = reward_failed(ledger)
         tied = tied_groups(index, rewards, failed)
@@ -195,7 +195,7 @@ class _Groups:
         for group, rows in self._rows.items():
             code = index.codes[rows[0]]
             if decided[code] and np.isfinite(self._reward[rows]).any():
-                (self.tied if tied[code] else self.mixed).append(group)
+                (self._tied if tied[code] else self.mixed).append(group)
 
     def split_whole(self) -> tuple[int | None, list[int]]:
         """The group with the widest spread (one traced before, where there is one), and the others."""
@@ -229,9 +229,9 @@ class _Groups:
             yield best[0], "best"
             yield best[-1], "worst"
 
-    def rows(self, group: int) -> list[int]:
-        """The rows of a group, in the order handed over."""
-        return self._rows[group]
+    def dead(self) -> list[tuple[int, str]]:
+        """One row of each group with equal rewards."""
+        return [(self._rows[group][0], "dead group") for group in self._tied]
 
     def _best_first(self, group: int) -> list[int]:
         rows = [row for row in self._rows[group] if np.isfinite(self._reward[row])]
@@ -272,16 +272,10 @@ def _rarest_flags(flags: np.ndarray) -> list[tuple[int, str]]:
     return [(rows[0], f"alarm:{name}") for name, rows in rarest]
 
 
-def _dead_or_discarded(ledger: Ledger, tied: list[int]) -> Iterator[tuple[int, str]]:
-    """One row of each group with equal rewards, and discarded rows, in turn."""
-    by_group = _rows_by_group(ledger.get("group"))
+def _discarded(ledger: Ledger) -> list[tuple[int, str]]:
+    """The rows that the trainer left out."""
     reasons = ledger.get("discard_reason").tolist()
-    yield from _in_turn(
-        [
-            [(by_group[group][0], "dead group") for group in tied],
-            [(row, f"discarded:{reason}") for row, reason in enumerate(reasons) if reason is not None],
-        ]
-    )
+    return [(row, f"discarded:{reason}") for row, reason in enumerate(reasons) if reason is not None]
 
 
 def _rows_by_group(groups: np.ndarray) -> dict[int, list[int]]:

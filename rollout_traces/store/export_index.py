@@ -56,7 +56,7 @@ class ExportIndex(Index):
         if self.export.folder.is_local:
             return
         folder = self.side_folder
-        there = {file.name: file for file in self.export.folder.files(".parquet", SIDE)}
+        there = {file.name: file for file in self.export.folder.files(SIDE)}
         for name, file in there.items():
             copy = folder / name
             if not copy.resolve().is_relative_to(folder.resolve()):

@@ -106,11 +106,10 @@ class Folder:
         """True when it is of this machine."""
         return self._protocol == "file"
 
-    def files(self, suffix: str, below: str = "") -> list[FoundFile]:
-        """The files whose names end in something, by name; those below `_` and `.` folders are left out.
+    def files(self, below: str = "") -> list[FoundFile]:
+        """The parquet files, by name; those below `_` and `.` folders are left out.
 
         Args:
-            suffix: the ending.
             below: look below this folder of it alone.
 
         Raises:
@@ -132,7 +131,7 @@ class Folder:
         for path, info in sorted(found.items(), key=lambda each: _in_order(each[0])):
             name = path[len(top) :].lstrip("/")
             hidden = any(part.startswith(("_", ".")) for part in name.split("/"))
-            if path.endswith(suffix) and not hidden:
+            if path.endswith(".parquet") and not hidden:
                 files.append(FoundFile(path, name, int(info.get("size") or 0), _stamp(info)))
         return files
 
@@ -152,13 +151,12 @@ class Folder:
 
     def read_named(self, name: str) -> bytes | None:
         """A file below the address by its name; None where there is none."""
-        path = f"{self.root}/{name}"
         try:
-            return bytes(self.fs.cat_file(path))
-        except FileNotFoundError:
-            return None
-        except Exception as error:
-            raise self._unreachable(error) from error
+            return self.read(f"{self.root}/{name}")
+        except StoreError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
 
     def _unreachable(self, error: Exception) -> StoreError:
         said = str(error).strip().splitlines()[:1] or [""]
@@ -212,7 +210,7 @@ class ExportSource(Source):
 
     def files(self) -> list[FoundFile]:
         """The files of rollouts, by name."""
-        return self.folder.files(".parquet")
+        return self.folder.files()
 
     def about(self) -> dict[str, Any]:
         """Reads the export's description of itself; empty where it has none."""

@@ -281,7 +281,7 @@ class Index:
         if self._lacks_or_has_too_much():
             self._empty(f"its traces are not those of {self.source.label} any more")
         with self.reading() as connection:
-            after, seen, built = (int(meta(connection, name, 0)) for name in ("watermark", "seen", "built"))
+            after, seen, built = (int(meta(connection, name)) for name in ("watermark", "seen", "built"))
         added = 0
         if self.source.last_rowid() > after:
             n_source = self.source.count()
@@ -306,9 +306,9 @@ class Index:
         while page := self.source.traces(after):
             after = page[-1].rowid
             with self._transaction() as connection:
-                if meta(connection, "built", 0) != built:
+                if meta(connection, "built") != built:
                     return
-                watermark = meta(connection, "watermark", 0)
+                watermark = meta(connection, "watermark")
                 fresh = [stored for stored in page if stored.rowid > watermark]
                 if fresh:
                     StepWriter(connection, self.segments, self.source).add(
@@ -316,7 +316,7 @@ class Index:
                     )
                     set_meta(connection, "watermark", after)
                     set_meta(connection, "last_id", fresh[-1].trace_id)
-                    set_meta(connection, "seen", meta(connection, "seen", 0) + len(fresh))
+                    set_meta(connection, "seen", meta(connection, "seen") + len(fresh))
                     manifest.changed(connection)
             yield len(fresh)
 
@@ -324,13 +324,13 @@ class Index:
         """Adds the rows of new tables, but for those of runs that have traces of our own; gives their number."""
         last = self.source.last_metrics_id()
         with self.reading() as connection:
-            after, counted = (int(meta(connection, name, 0)) for name in (TABLES, COUNTED))
+            after, counted = (int(meta(connection, name)) for name in (TABLES, COUNTED))
         added = 0
         if last <= after:
             return 0
         for reached, rows in self.source.logged_tables.between(after, last, PAGE_BYTES):
             with self._transaction() as connection:
-                if int(meta(connection, TABLES, 0)) != after:
+                if int(meta(connection, TABLES)) != after:
                     return added
                 ours = runs_of_ours(connection, {row.run_id for row in rows})
                 new = [read_trace(row) for row in rows if row.run_id not in ours]
@@ -359,10 +359,8 @@ class Index:
     def _lacks_or_has_too_much(self) -> bool:
         """Tells whether the source has other traces than were read of it: deleted ones' rowids are given out again."""
         with self.snapshot() as connection:
-            watermark, seen, last_id = (
-                meta(connection, name, 0) for name in ("watermark", "seen", "last_id")
-            )
-            of_tables, counted = (meta(connection, name, 0) for name in (TABLES, COUNTED))
+            watermark, seen, last_id = (meta(connection, name) for name in ("watermark", "seen", "last_id"))
+            of_tables, counted = (meta(connection, name) for name in (TABLES, COUNTED))
         others = seen and (self.source.count(watermark) != seen or self.source.id_at(watermark) != last_id)
         return bool(others or (counted and self.source.count_metrics(of_tables) != counted))
 

@@ -80,10 +80,10 @@ def version_of(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def meta(connection: sqlite3.Connection, name: str, default: Any) -> Any:
-    """A remembered value."""
+def meta(connection: sqlite3.Connection, name: str) -> Any:
+    """A remembered value; 0 where there is none."""
     row = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-    return default if row is None else row[0]
+    return 0 if row is None else row[0]
 
 
 def set_meta(connection: sqlite3.Connection, name: str, value: int | str) -> None:
@@ -93,12 +93,12 @@ def set_meta(connection: sqlite3.Connection, name: str, value: int | str) -> Non
 
 def stamp(connection: sqlite3.Connection) -> tuple[int, ...]:
     """Reads numbers that change whenever rows came or went, or the index was built anew."""
-    return tuple(int(meta(connection, name, 0)) for name in ("built", "changes"))
+    return tuple(int(meta(connection, name)) for name in ("built", "changes"))
 
 
 def changed(connection: sqlite3.Connection) -> None:
     """Counts a change, so that every reader looks again."""
-    set_meta(connection, "changes", int(meta(connection, "changes", 0)) + 1)
+    set_meta(connection, "changes", int(meta(connection, "changes")) + 1)
 
 
 def state(connection: sqlite3.Connection, folder: Path) -> State:

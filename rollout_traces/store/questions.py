@@ -167,11 +167,7 @@ def _select(asking: Asking, asked: Asked, what: str, *columns: QueryColumn) -> s
 
 def _count(asking: Asking, asked: Asked) -> int:
     statement = _select(asking, asked, "count(*) AS n")
-    return int(
-        asking.remember(
-            asked.condition, lambda: asking.run(statement, asked.condition.parameters)["n"][0].as_py()
-        )
-    )
+    return int(asking.run(statement, asked.condition.parameters)["n"][0].as_py())
 
 
 def _direction(down: bool) -> str:
