@@ -40,23 +40,28 @@ function openShare(call, asked) {
     ),
     h("label.rt-soft", "Texts to hide in it, one a line:", hidden),
     said,
-    button(
-      "download",
-      async event => {
-        event.target.disabled = true;
-        replace(said, "Writing…");
-        try {
-          const { html, name } = await call("share", { ...asked, hide: hidden.value.split("\n").filter(Boolean) });
-          download(html, name, "text/html");
-          dialog.close();
-        } catch (error) {
-          replace(said, error.message);
-          event.target.disabled = false;
-        }
-      },
-      { testid: "share-download" },
-    ),
+    writing("download", "share-download", said, async () => {
+      const { html, name } = await call("share", { ...asked, hide: hidden.value.split("\n").filter(Boolean) });
+      download(html, name, "text/html");
+      dialog.close();
+    }),
   );
+}
+
+// A button that writes a file; what goes on, or wrong, is said.
+function writing(label, testid, said, write) {
+  const work = async event => {
+    event.target.disabled = true;
+    replace(said, "Writing…");
+    try {
+      await write();
+      replace(said);
+    } catch (error) {
+      replace(said, error.message);
+    }
+    event.target.disabled = false;
+  };
+  return button(label, work, { testid });
 }
 
 // ask(only_counted): the server's {total, most, lines or null, command} of the rows to export. They are written when they
@@ -64,17 +69,7 @@ function openShare(call, asked) {
 export async function exportDialog(ask) {
   const answer = await ask(true);
   const said = h("p.rt-soft", { role: "status" });
-  const write = async event => {
-    event.target.disabled = true;
-    replace(said, "Writing…");
-    try {
-      download((await ask(false)).lines + "\n", "rollouts.jsonl", "application/x-ndjson");
-      replace(said);
-    } catch (error) {
-      replace(said, error.message);
-    }
-    event.target.disabled = false;
-  };
+  const write = async () => download((await ask(false)).lines + "\n", "rollouts.jsonl", "application/x-ndjson");
   openDialog(
     "rt-export",
     "export-dialog",
@@ -84,7 +79,7 @@ export async function exportDialog(ask) {
     copyButton(() => answer.command, "copy the command"),
     answer.total > answer.most
       ? h("p.rt-faint", `More than ${number(answer.most)}: too many for the browser.`)
-      : button("download JSON lines", write, { testid: "download" }),
+      : writing("download JSON lines", "download", said, write),
     said,
   );
 }

@@ -10,7 +10,7 @@
 
 import { quantile } from "../../lib/colour.js";
 import { CREDIT } from "./credit.js";
-import { each } from "./values.js";
+import { each, k3 } from "./values.js";
 
 const track = name => tokens => each(tokens, [name], v => v);
 const upTo = share => values => [0, Math.max(quantile(values, share) || 0, 1e-6)];
@@ -111,12 +111,11 @@ export const OVERLAYS = [
     values: tokens => {
       const weights = tokens.get("loss_weights");
       const mask = tokens.get("loss_mask");
-      let i = -1;
       const out = each(tokens, ["advantages", "logprobs"], (a, l) => Math.abs(a) * (1 - Math.exp(Math.min(l, 0))), {
         sampledOnly: false,
       });
       let sum = 0;
-      for (i = 0; i < out.length; i++) {
+      for (let i = 0; i < out.length; i++) {
         out[i] = mask[i] ? out[i] * (weights ? weights[i] : 1) : NaN;
         if (Number.isFinite(out[i])) sum += out[i];
       }
@@ -132,11 +131,7 @@ export const OVERLAYS = [
     needs: ["ref_logprobs", "logprobs"],
     derived: true,
     meaning: "e^d − d − 1 with d = reference minus policy logprob: the k3 estimate, never negative.",
-    values: tokens =>
-      each(tokens, ["ref_logprobs", policy(tokens)], (r, p) => {
-        const d = Math.min(Math.max(r - p, -20), 20);
-        return Math.exp(d) - d - 1;
-      }),
+    values: tokens => each(tokens, ["ref_logprobs", policy(tokens)], (r, p) => k3(r - p)),
     domain: upTo(0.99),
   },
   {
@@ -156,11 +151,7 @@ export const OVERLAYS = [
     needs: ["values"],
     meaning: "The critic's estimate; the middle is this rollout's median.",
     values: track("values"),
-    domain: values => {
-      const m = quantile(values, 0.5) || 0;
-      const [low, high] = around(m)(values);
-      return [low, high];
-    },
+    domain: values => around(quantile(values, 0.5) || 0)(values),
   },
   {
     key: "token_reward",

@@ -12,6 +12,12 @@ export function each(tokens, names, value, { sampledOnly = true } = {}) {
   return out;
 }
 
+// The k3 estimate of a divergence by a difference of logprobs.
+export function k3(difference) {
+  const d = Math.min(Math.max(difference, -20), 20);
+  return Math.exp(d) - d - 1;
+}
+
 // The mean of the finite values in [start, stop); NaN where there is none.
 export function meanOf(values, start = 0, stop = values.length) {
   let sum = 0;

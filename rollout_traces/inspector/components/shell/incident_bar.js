@@ -87,6 +87,7 @@ function draw(node, call) {
         node.title = error.message;
       },
     );
+  const saying = (what, title) => ghost(what, () => say(what), { title, testid: `bar-${what}` });
   const walk = by => {
     at = (at + by + shown.length) % shown.length;
     draw(node, call);
@@ -106,17 +107,11 @@ function draw(node, call) {
       ),
     ghost("rollouts", () => toRows(one.where, { step: null }), { title: one.where, testid: "bar-rollouts" }),
     one.acknowledged === null
-      ? ghost("acknowledge", () => say("acknowledge"), {
-          title: "Seen: not shown again unless another one of it begins",
-          testid: "bar-acknowledge",
-        })
-      : ghost("recall", () => say("recall"), { title: `acknowledged ${one.acknowledged}`, testid: "bar-recall" }),
+      ? saying("acknowledge", "Seen: not shown again unless another one of it begins")
+      : saying("recall", `acknowledged ${one.acknowledged}`),
     one.muted
-      ? ghost("unmute", () => say("unmute"), { testid: "bar-unmute" })
-      : ghost("mute", () => say("mute"), {
-          title: "Never shown here for this series and part, also when it comes again",
-          testid: "bar-mute",
-        }),
+      ? saying("unmute")
+      : saying("mute", "Never shown here for this series and part, also when it comes again"),
     quiet ? ghost(all ? "hide them" : `${quiet} put aside`, showOthers, { testid: "bar-all" }) : null,
   );
 }

@@ -3,63 +3,39 @@
 import { h, numberCell, table } from "../../lib/dom.js";
 import { number, seconds, signed } from "../../lib/format.js";
 import { inert } from "../../lib/text.js";
-import { meanOf } from "../overlays/values.js";
+import { k3, meanOf } from "../overlays/values.js";
 
-// name, meaning, the tracks it needs, value over the tokens that `inside` picks, how it is shown
+const SAMPLED = "response_mask";
+const total = values => values.reduce((sum, v) => sum + (Number.isFinite(v) ? v : 0), 0);
+const mismatch = (prox, logprobs) => meanOf(prox.map((value, i) => k3(value - logprobs[i])));
+
+// name, meaning, the mask of the tokens that count, the tracks of which the value is made, and how; how it is shown
 const FIGURES = [
-  ["advantage", "mean over the turn's loss tokens", ["advantages"], "loss_mask", tracks => meanOf(tracks[0]), signed],
-  [
-    "reward",
-    "sum of the rewards at the turn's tokens",
-    ["token_rewards"],
-    null,
-    tracks => tracks[0].reduce((sum, v) => sum + (Number.isFinite(v) ? v : 0), 0),
-    number,
-  ],
-  [
-    "logprob",
-    "mean over the turn's sampled tokens, nats, of the engine",
-    ["logprobs"],
-    "response_mask",
-    tracks => meanOf(tracks[0]),
-    number,
-  ],
-  [
-    "entropy",
-    "mean over the turn's sampled tokens, nats",
-    ["entropies"],
-    "response_mask",
-    tracks => meanOf(tracks[0]),
-    number,
-  ],
+  ["advantage", "mean over the turn's loss tokens", "loss_mask", ["advantages"], meanOf, signed],
+  ["reward", "sum of the rewards at the turn's tokens", null, ["token_rewards"], total],
+  ["logprob", "mean over the turn's sampled tokens, nats, of the engine", SAMPLED, ["logprobs"], meanOf],
+  ["entropy", "mean over the turn's sampled tokens, nats", SAMPLED, ["entropies"], meanOf],
   [
     "mismatch k3",
     "mean of e^d − d − 1, d = prox minus rollout logprob, over the turn's sampled tokens",
+    SAMPLED,
     ["prox_logprobs", "logprobs"],
-    "response_mask",
-    tracks =>
-      meanOf(
-        tracks[0].map((prox, i) => {
-          const d = Math.min(Math.max(prox - tracks[1][i], -20), 20);
-          return Math.exp(d) - d - 1;
-        }),
-      ),
-    number,
+    mismatch,
   ],
-  ["value", "mean of the critic's estimates", ["values"], "response_mask", tracks => meanOf(tracks[0]), number],
+  ["value", "mean of the critic's estimates", SAMPLED, ["values"], meanOf],
 ];
 
 // [{name, meaning, values: one a turn, NaN where unknown}]
 export function turnFigures(turns, tokens) {
-  return FIGURES.filter(([, , needs]) => needs.every(name => tokens.has(name))).map(
-    ([name, meaning, needs, mask, value, show]) => ({
+  return FIGURES.filter(([, , , needs]) => needs.every(name => tokens.has(name))).map(
+    ([name, meaning, mask, needs, value, show = number]) => ({
       name,
       meaning,
       show,
       values: turns.map(({ start, stop }) => {
         const picked = [];
         for (let i = start; i < stop; i++) if (!mask || tokens.get(mask)[i]) picked.push(i);
-        return picked.length ? value(needs.map(track => Float64Array.from(picked, i => tokens.get(track)[i]))) : NaN;
+        return picked.length ? value(...needs.map(track => Float64Array.from(picked, i => tokens.get(track)[i]))) : NaN;
       }),
     }),
   );
