@@ -133,7 +133,7 @@ class SiteOf:
 
 def listed_run(view: SplitView, splits: list[SplitSteps]) -> ListedRun:
     """The run as the frame lists it, without what needs a server."""
-    info = view.store.run(view.run)
+    info = view.info
     named = (info.id, info.name, info.name, info.started)
     return ListedRun(*named, info.n_traces, info.n_rollouts, splits, "", [])
 

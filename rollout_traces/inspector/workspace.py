@@ -22,7 +22,7 @@ from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.inspector.few_at_once import FewAtOnce, give_back
 from rollout_traces.model.text import BRIEF, NOTICE
 from rollout_traces.model.units import MINUTE
-from rollout_traces.store import Store, open_store
+from rollout_traces.store import RowPage, RunInfo, StepGroups, StepInfo, Store, open_store
 from rollout_traces.store.asking import RememberedAnswers
 from rollout_traces.store.places import is_address
 from rollout_traces.store.time_limit import QUERY_SECONDS, waiting_for_another
@@ -292,6 +292,32 @@ class SplitView(ProjectView):
 
     run: str
     split: str = "rollout"
+
+    @property
+    def info(self) -> RunInfo:
+        """The run.
+
+        Raises:
+            StoreError: there is none of that name.
+        """
+        return self.store.run(self.run)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The run's configuration as it was logged."""
+        return self.store.config(self.run)
+
+    def steps(self) -> list[StepInfo]:
+        """The steps of the split that have traces or a ledger, in order."""
+        return self.store.steps(self.run, self.split)
+
+    def groups(self, step: int) -> StepGroups:
+        """The groups of a step: their traces, and the rewards of all their rollouts from the ledger."""
+        return self.store.groups(self.run, self.split, step)
+
+    def query(self, **asked: Any) -> RowPage:
+        """The split's rollouts that satisfy a filter, as `Store.query` gives them."""
+        return self.store.query(self.run, self.split, **asked)
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def group_pushes(view: SplitView, step: int, group: int) -> GroupPushes:
     Raises:
         StoreError: the group is not known, or no kept rollout of it has advantages.
     """
-    groups = view.store.groups(view.run, view.split, step).groups
+    groups = view.groups(step).groups
     found = next((each for each in groups if each.group == group), None)
     if found is None:
         raise StoreError("This rollout belongs to no group, so nothing can cancel in it.")

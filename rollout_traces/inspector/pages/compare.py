@@ -127,9 +127,7 @@ def prompt_history(view: SplitView, prompt_key: str) -> PromptHistoryAnswer:
     """The rollouts of a run that answer the same prompt, step by step."""
     if not prompt_key:
         return PromptHistoryAnswer([])
-    page = view.store.query(
-        view.run,
-        view.split,
+    page = view.query(
         where=f"prompt_key = {literal(prompt_key)}",
         rows="all",
         limit=MOST_READ,
@@ -207,7 +205,7 @@ def _mean(rows: list[TraceRow], name: str) -> Number:
 
 def _group(view: SplitView, step: int, wanted: int | None, is_named: bool) -> Group | None:
     """The group asked for, else the one of the step whose kept rollouts differ most."""
-    groups = view.store.groups(view.run, view.split, step).groups
+    groups = view.groups(step).groups
     if wanted is not None:
         found = next((group for group in groups if group.group == wanted), None)
         if found is not None and (len(found.traces) > 1 or is_named):

@@ -140,9 +140,7 @@ def episodes(
 
 def _rows(view: SplitView, step: int) -> tuple[list[TraceRow], int]:
     """The rows of a step that belong to an episode, and how many rows of the step were not looked at."""
-    page = view.store.query(
-        view.run, view.split, rows="all", steps=(step, step), limit=MOST_READ, order_by="group, sample"
-    )
+    page = view.query(rows="all", steps=(step, step), limit=MOST_READ, order_by="group, sample")
     rows = [row for row in page.rows if row["episode"] is not None and not row["superseded"]]
     return rows, page.total - len(page.rows)
 

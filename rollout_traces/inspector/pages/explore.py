@@ -201,7 +201,7 @@ def unknown_columns(view: SplitView) -> frozenset[str]:
     """The columns of `OF_TOKENS` of which no rollout of the run has a value."""
     counts = ", ".join(f'count("{name}")' for name in OF_TOKENS)
     query = f"SELECT {counts} FROM rollouts WHERE run = ? AND split = ?"
-    found = view.store.table().sql(query, [view.store.run(view.run).name, view.split])
+    found = view.store.table().sql(query, [view.info.name, view.split])
     return frozenset(name for at, name in enumerate(OF_TOKENS) if not found.column(at)[0].as_py())
 
 

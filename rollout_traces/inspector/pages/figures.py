@@ -146,7 +146,7 @@ def split_series(view: SplitView, wanted: Sequence[str]) -> RunSeries:
         names,
         shown,
         series={name: SeriesPoints(*thinned(*known[name]), sorted(lost.get(name, ()))) for name in shown},
-        resumed_at=list(view.store.run(view.run).resumed_at),
+        resumed_at=list(view.info.resumed_at),
         timings={name: SeriesPoints(*thinned(*known[name])) for name in timings},
     )
 
@@ -156,7 +156,7 @@ def run_progress(view: SplitView) -> RunProgress:
     """Rollouts seen and tokens sampled by each step of the split, from all its rollouts: the axes beside steps."""
     from rollout_traces.analysis.runs import progress
 
-    found = progress(view.store.table(), view.store.run(view.run).name, view.split)
+    found = progress(view.store.table(), view.info.name, view.split)
     return RunProgress(*thinned(found.steps, found.rollouts), thinned(found.steps, found.tokens)[1])
 
 
@@ -200,7 +200,7 @@ def thinned(
 
 
 def _declared(view: SplitView) -> dict[str, Range]:
-    settings = view.store.config(view.run).get(CONFIG_KEY) or {}
+    settings = view.config.get(CONFIG_KEY) or {}
     named = {"reward": settings.get("reward_range"), **(settings.get("metric_ranges") or {})}
     return {
         name: (float(value["min"]), float(value["max"]))
@@ -326,7 +326,7 @@ class KeptOfStep(KeptRollouts):
 
 def population(view: SplitView, step: int) -> KeptOfStep:
     """Counts how many rollouts of a step were kept, and says how they were chosen."""
-    return KeptOfStep(step=step, **vars(population_of(view.store.groups(view.run, view.split, step))))
+    return KeptOfStep(step=step, **vars(population_of(view.groups(step))))
 
 
 def population_of(groups: StepGroups) -> KeptRollouts:
@@ -338,7 +338,7 @@ def population_of(groups: StepGroups) -> KeptRollouts:
 
 def population_over_steps(view: SplitView) -> KeptRollouts:
     """The same of all steps of a split."""
-    steps = view.store.steps(view.run, view.split)
+    steps = view.steps()
     return KeptRollouts(
         n_traced=sum(info.n_traces for info in steps),
         n_rows=sum(info.n_rollouts or 0 for info in steps) or None,

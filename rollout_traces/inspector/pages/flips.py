@@ -97,7 +97,7 @@ def grid(view: EvaluationView, other: str = "") -> GridAnswer:
 
 
 def _matched(view: EvaluationView, asked: AskedEvaluations) -> tuple[Flips, TwoEvaluations]:
-    run = view.store.run(view.run).name
+    run = view.info.name
     other = view.store.run(asked.other).name if asked.other else run
     first, second, *steps = matched_steps(view.store, run, other, view.split, asked.first, asked.second)
     a, b = (Selection(name, view.split, (at, at)) for name, at in ((run, first), (other, second)))

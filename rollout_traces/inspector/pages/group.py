@@ -151,7 +151,7 @@ class GroupAnswer(Drawn, InParts):
 
 def group(view: SplitView, step: int, group: int | None = None) -> GroupAnswer:
     """All samples of a group, best first, with their actions, the tree of their prefixes and telling phrases."""
-    groups = view.store.groups(view.run, view.split, step).groups
+    groups = view.groups(step).groups
     chosen, number = _chosen(groups, step, group)
     members = _members(view, step, chosen)
     alarms = run_alarms(view)
@@ -188,9 +188,7 @@ def _members(view: SplitView, step: int, chosen: Group) -> list[Member]:
     """Every rollout of the group, best reward first: the kept ones, and the others from the ledger."""
     kept = [_kept(view.store, row) for row in chosen.traces]
     samples = {member.values.get("sample") for member in kept}
-    page = view.store.query(
-        view.run,
-        view.split,
+    page = view.query(
         where=f"group = {chosen.group}",
         rows="all",
         steps=(step, step),

@@ -133,7 +133,7 @@ class ExamplesAnswer(Drawn):
 
 def health(view: SplitView) -> HealthAnswer:
     """Measures, flags, discard and tie reasons of every step that has a ledger; of the kept rollouts where none has."""
-    steps = tuple(view.store.steps(view.run, view.split))
+    steps = tuple(view.steps())
     found = view.remembered(("health", view.run, view.split, hash(steps)), lambda: _health(view))
     counters, stored = _handed_over(view) if view.workspace.is_local else (None, None)
     return replace(found, counters=counters, stored=stored)
@@ -178,7 +178,7 @@ def _health(view: SplitView) -> HealthAnswer:
 
 def _counted(view: SplitView) -> tuple[list[StepInfo], bool]:
     """The steps that have a ledger; where none has, those that have traces, and True."""
-    steps = view.store.steps(view.run, view.split)
+    steps = view.steps()
     counted = [info for info in steps if info.n_rollouts]
     return (counted, False) if counted else ([info for info in steps if info.n_traces], True)
 
@@ -194,10 +194,8 @@ def examples(view: SplitView, step: int, name: str, what: str = "measure") -> Ex
     """Kept rollouts behind a point of Health; `what`: measure, flags, discards or ties."""
     where, order = _question(what, name)
     at = (step, step)
-    page = view.store.query(
-        view.run, view.split, where=where, order_by=order or None, steps=at, limit=EXAMPLES
-    )
-    groups = view.store.groups(view.run, view.split, step)
+    page = view.query(where=where, order_by=order or None, steps=at, limit=EXAMPLES)
+    groups = view.groups(step)
     unknown = groups.n_rollouts is None or (what == "flags" and needs_text(name))
     return ExamplesAnswer(
         where=where,
@@ -249,7 +247,7 @@ def _summaries(
     place = (view.project, view.run, view.split)
     key_of = {info.step: (*place, info.step, info.n_rollouts or info.n_traces, keys) for info in counted}
     missing = [step for step, key in key_of.items() if key not in seen]
-    settings = RunSettings.from_config(view.store.config(view.run)) if missing else RunSettings()
+    settings = RunSettings.from_config(view.config) if missing else RunSettings()
     read = view.store.kept_rows if kept_only else view.store.ledger_rows
     for at in range(0, len(missing), STEPS_AT_ONCE):
         part = missing[at : at + STEPS_AT_ONCE]

@@ -128,13 +128,13 @@ def cards(view: SplitView, rows: Iterable[TraceRow], sorted_by: str | None = Non
 
 def run_incidents(view: SplitView) -> list[Incident]:
     """Lists what the run's report says as a warning or an error, the thresholds that are stored with the run applied."""
-    return incidents_of(run_diagnosed(view), parameters_of_run(view.store.config(view.run)))
+    return incidents_of(run_diagnosed(view), parameters_of_run(view.config))
 
 
 def incident_bar(view: SplitView) -> IncidentsAnswer:
     """The open incidents of a run's split, worst first, and whether they were muted or acknowledged."""
     alarms = run_alarms(view)
-    marks = IncidentMarks(view.store.source.marks_path()).of(view.store.run(view.run).id, view.split)
+    marks = IncidentMarks(view.store.source.marks_path()).of(view.info.id, view.split)
     shown = [
         ShownIncident(
             **vars(each),
@@ -162,7 +162,7 @@ def mark_incident(view: SplitView, incident: str, what: str) -> IncidentsAnswer:
     if incident not in {each.name for each in run_incidents(view)}:
         raise StoreError(f"no incident {incident!r} in {view.split}. It may be over; look at Run.")
     marks = IncidentMarks(view.store.source.marks_path())
-    marks.add(view.store.run(view.run).id, view.split, incident, what, by=who_asks().name)
+    marks.add(view.info.id, view.split, incident, what, by=who_asks().name)
     return incident_bar(view)
 
 
@@ -265,7 +265,7 @@ def run_scope(view: SplitView) -> RunScope:
     """The rollouts of a run's split."""
     from rollout_traces.analysis.selections import RunScope
 
-    return RunScope(view.store.table(), view.store.run(view.run).name, view.split)
+    return RunScope(view.store.table(), view.info.name, view.split)
 
 
 def run_diagnosed(view: SplitView) -> RunReport:

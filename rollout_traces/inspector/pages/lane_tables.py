@@ -157,7 +157,7 @@ def funnel(view: SplitView, step: int) -> FunnelAnswer:
                 at_step, over_run = found[key]
                 if over_run.n:
                     shown.append(ShownStage(key, title, at_step, over_run, of, where=where))
-    return FunnelAnswer(step, len(view.store.steps(view.run, view.split)), shown)
+    return FunnelAnswer(step, len(view.steps()), shown)
 
 
 def _is_known(stage: Stage, known: set[str]) -> bool:
@@ -182,7 +182,7 @@ def _reasons(view: SplitView) -> list[tuple[str, str, str]]:
         table = view.store.table().sql(
             f"SELECT {column}, count(*) AS n FROM rollouts WHERE {where} AND {column} IS NOT NULL"
             " GROUP BY 1 ORDER BY n DESC, 1",
-            [_run(view), view.split],
+            [view.info.name, view.split],
         )
         names = [str(name) for name in table[column].to_pylist() if of == "filtered" or name in FAILED_STOPS]
         found += [
@@ -250,12 +250,8 @@ def _prompts(view: SplitView, step: int) -> list[ShownStage]:
 
 
 def _row(view: SplitView, query: str, before: Sequence[Any] = ()) -> list[Any]:
-    table = view.store.table().sql(query, [*before, _run(view), view.split])
+    table = view.store.table().sql(query, [*before, view.info.name, view.split])
     return [table.column(at)[0].as_py() for at in range(table.num_columns)]
-
-
-def _run(view: SplitView) -> str:
-    return view.store.run(view.run).name
 
 
 COMPONENT = "component/"
@@ -315,7 +311,7 @@ class RewardFunctionsAnswer:
 @remembered
 def reward_functions(view: SplitView) -> RewardFunctionsAnswer:
     """Tells what each reward function of a run cost and gave."""
-    steps = [info.step for info in view.store.steps(view.run, view.split)][-MOST_STEPS:]
+    steps = [info.step for info in view.steps()][-MOST_STEPS:]
     if not steps:
         return RewardFunctionsAnswer([], [], ["No rollouts in this split."])
     there = [

@@ -251,7 +251,7 @@ def _rows_of(view: SplitView, step: int) -> list[dict[str, Any]]:
 
 def _of_minutes(view: SplitView, step: int, minutes: int) -> list[dict[str, Any]]:
     """The rollouts of the steps up to one whose spans reach into its last minutes."""
-    steps = [info.step for info in view.store.steps(view.run, view.split) if info.step <= step]
+    steps = [info.step for info in view.steps() if info.step <= step]
     rows: list[dict[str, Any]] = []
     latest = None
     for at in reversed(steps[-MOST_STEPS:]):

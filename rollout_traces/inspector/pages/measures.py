@@ -176,7 +176,7 @@ def breakdown(view: SplitView, name: str, by: str) -> BreakdownAnswer:
     if measure is None or by not in BY:
         raise StoreError(f"breakdown: no measure {name!r} by {by!r}. Columns: {', '.join(BY)}.")
     ledger = view.store.ledger_rows(view.run, view.split)
-    settings = RunSettings.from_config(view.store.config(view.run))
+    settings = RunSettings.from_config(view.config)
     steps = sorted({int(step) for step in ledger.get("step").tolist()})
 
     def compute(part: Ledger) -> float:

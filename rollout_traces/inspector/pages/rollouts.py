@@ -142,7 +142,7 @@ class MetricsAnswer(RunSeries):
 def samples(view: SplitView, step: int, asked: AskedSamples) -> SamplesAnswer:
     """A step's groups with their rollouts; with `sort` or `scope=all` a list of rollouts, a page at a time."""
     everywhere = asked.scope == "all"
-    groups = view.store.groups(view.run, view.split, step)
+    groups = view.groups(step)
     alarms = run_alarms(view)
     kept = population_over_steps(view) if everywhere else population_of(groups)
     note = None
@@ -199,7 +199,7 @@ def rollout(
     attempt = record.metadata.get("attempt")
     if attempt is not None:
         of_step = int(record.metadata["step"])
-        payload["superseded"] = store.run(view.run).is_superseded(str(attempt), of_step)
+        payload["superseded"] = view.info.is_superseded(str(attempt), of_step)
     payload["labels"] = asdict(labels(view, trace_id))
     payload["ranges"] = reward_ranges(view, record.metadata)
     payload["flags"] = run_alarms(view).marked(payload["flags"], record.metadata)
@@ -257,9 +257,7 @@ def find_sample(view: SplitView, step: int | None, group: int | None, sample: in
         raise StoreError("step: none named. Pick one with the step pager.")
     wanted = (("group", group), ("sample", sample))
     where = " and ".join(f"{name} = {value}" for name, value in wanted if value is not None)
-    page = view.store.query(
-        view.run, view.split, where=where, steps=(step, step), limit=1, columns=["sample"]
-    )
+    page = view.query(where=where, steps=(step, step), limit=1, columns=["sample"])
     if not page.rows or page.rows[0].id is None:
         raise StoreError(
             f"step {step}, group {group}, sample {sample} of {view.split} was not kept as a trace. "

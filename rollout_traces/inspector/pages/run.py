@@ -144,7 +144,7 @@ def run_curves(view: SplitView) -> RunCurves:
     """The metrics that matter of a run: the part of the Run page that takes no looking for changes."""
     run = run_scope(view)
     steps, n_rows = n_steps_and_rows(run)
-    infos = view.store.steps(view.run, view.split)
+    infos = view.steps()
     return RunCurves(
         run=run.run,
         split=run.split,

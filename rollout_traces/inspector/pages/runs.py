@@ -132,7 +132,7 @@ def between_runs(view: ProjectView, a: str, b: str) -> list[Setting]:
 def since_run_before(view: SplitView) -> SettingsSince | None:
     """The run that was started before this one, and the settings that changed since; None for the first run."""
     runs = sorted(view.store.runs(), key=lambda run: run.started)
-    here = next((at for at, run in enumerate(runs) if run.id == view.store.run(view.run).id), 0)
+    here = next((at for at, run in enumerate(runs) if run.id == view.info.id), 0)
     if here == 0:
         return None
     before = runs[here - 1]

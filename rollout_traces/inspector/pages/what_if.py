@@ -67,13 +67,13 @@ class WhatIfAnswer(InParts):
 def what_if(view: SplitView, step: int) -> WhatIfAnswer:
     """A step's loss tokens in cells, from which clipping rules are tried."""
     store = view.store
-    info = next((each for each in store.steps(view.run, view.split) if each.step == step), None)
+    info = next((each for each in view.steps() if each.step == step), None)
     if info is None:
         raise StoreError(f"step {step} of {view.split} is not there. Pick one with the step pager.")
     cells, why = (None, NO_SUMMARY) if info.digest_id is None else _cells(store, info.digest_id)
-    settings = store.config(view.run).get(CONFIG_KEY)
+    settings = view.config.get(CONFIG_KEY)
     settings = settings if isinstance(settings, Mapping) else {}
-    groups = store.groups(view.run, view.split, step).groups
+    groups = view.groups(step).groups
     return WhatIfAnswer(
         step=step,
         cells=cells,
