@@ -82,6 +82,11 @@ export function select(options, value, choose, props = {}) {
   );
 }
 
+// The same below a label.
+export function choice(label, value, options, choose, testid) {
+  return h("label.rt-side-field", h("span.rt-label", label), select(options, value, choose, { testid }));
+}
+
 export function copyButton(getText, label = "copy") {
   const node = ghost(
     label,

@@ -56,18 +56,11 @@ export function attemptsNote(resumedAt, run = null) {
   );
 }
 
+const NOTHING = { names: [], shown: [], series: {}, timings: {}, progress: null, resumedAt: [], isKnown: false };
+
 export class Charts {
   constructor(root) {
-    this.root = root;
-    this.names = [];
-    this.shown = [];
-    this.series = {};
-    this.timings = {};
-    this.resumedAt = [];
-    this.progress = null;
-    this.choosing = false;
-    this.isKnown = false;
-    this.query = "";
+    Object.assign(this, { ...NOTHING, root, choosing: false, query: "" });
     new ResizeObserver(() => this.draw()).observe(root);
   }
 
@@ -81,12 +74,12 @@ export class Charts {
 
   // Nothing is known: no run was read.
   clear() {
-    Object.assign(this, { names: [], shown: [], series: {}, timings: {}, resumedAt: [], isKnown: false });
+    Object.assign(this, NOTHING);
     this.draw();
   }
 
   fail(error) {
-    this.setData({ names: [], shown: [], series: {} });
+    this.setData(NOTHING);
     this.list.append(notice("error", "The metrics could not be read", error.message));
   }
 

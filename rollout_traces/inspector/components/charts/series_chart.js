@@ -37,19 +37,14 @@ export function seriesChart(series, options) {
   const x = v => pad.left + (last > first ? (v - first) / (last - first) : 0.5) * (width - pad.left - pad.right);
   const y = v => pad.top + (1 - axis.y(v)) * (height - pad.top - pad.bottom);
   if (!bare) root.append(...frame({ axis, x, y, first, last, width, height, pad, show, xName: options.xName }));
-  for (const begun of options.begun || []) {
-    const place = at(drawn, begun);
-    if (place !== null)
-      root.append(
-        svg(
-          "line.rt-begun",
-          { x1: x(place), x2: x(place), y1: pad.top, y2: height - pad.bottom },
-          svg("title", `something is wrong since step ${number(begun)}`),
-        ),
-      );
-  }
-  const now = at(drawn, step);
-  if (now !== null) root.append(svg("line.rt-now", { x1: x(now), x2: x(now), y1: pad.top, y2: height - pad.bottom }));
+  const upright = (selector, at, ...inside) => {
+    const place = placeOf(drawn, at);
+    if (place === null) return;
+    root.append(svg(selector, { x1: x(place), x2: x(place), y1: pad.top, y2: height - pad.bottom }, inside));
+  };
+  for (const begun of options.begun || [])
+    upright("line.rt-begun", begun, svg("title", `something is wrong since step ${number(begun)}`));
+  upright("line.rt-now", step);
   for (const each of drawn) {
     const own = typeof weight === "function" ? weight(each.steps.length) : weight;
     const [kept, before] = parted(each);
@@ -150,7 +145,7 @@ function frame({ axis, x, y, first, last, width, height, pad, show, xName }) {
 }
 
 // Where a step lies: in the first series that has it.
-function at(drawn, step) {
+function placeOf(drawn, step) {
   if (step === null || step === undefined) return null;
   for (const each of drawn) {
     const i = each.steps.indexOf(step);

@@ -214,7 +214,7 @@ function deltaTable(answer) {
   return h(
     "section.rt-deltas#deltas",
     { tabindex: "0", "aria-label": "What differs" },
-    table(null, [h("th", `${rows.length} differ`), h("th", "A"), h("th", "B"), h("th", "B − A")], rows.map(line)),
+    table(null, [`${rows.length} differ`, "A", "B", "B − A"], rows, line),
     same.length > 0 &&
       h("p.rt-faint", `equal: ${same.map(row => row.name.replace("component/", "").replaceAll("_", " ")).join(", ")}`),
   );

@@ -194,9 +194,9 @@ function tree(opened) {
     table(
       { testid: "branches" },
       [
-        heads.map(name => h("th", inert(name))),
-        h("th", `the way through ${axis.unit === "seconds" ? `time, ${seconds(axis.end)}` : "tokens"}`),
-        h("th", "flags"),
+        heads.map(inert),
+        `the way through ${axis.unit === "seconds" ? `time, ${seconds(axis.end)}` : "tokens"}`,
+        "flags",
       ],
       data.tree.rows,
       row => branchRow(row, opened, axis, extras),

@@ -50,7 +50,7 @@ function drawn({ sql, columns, rows, n_rows }, step) {
       "The query's answer",
       table(
         null,
-        columns.map(name => h("th", inert(name))),
+        columns.map(inert),
         rows.map(row => h("tr", { class: isHere(row) ? "rt-here" : null }, row.map(cell))),
       ),
     ),

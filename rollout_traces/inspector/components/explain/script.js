@@ -1,6 +1,6 @@
 // What differs between two sets of rollouts. A stands in the address as run, split, step or steps, and filter; B as `against`.
 
-import { ghost, h, notice, replace, select } from "../../lib/dom.js";
+import { choice, ghost, h, notice, replace } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { toRollout, toRows } from "../../lib/going.js";
 import { catalog, mounted, runOf, setPopulation, splitOf } from "../../lib/pages.js";
@@ -104,9 +104,6 @@ const field = (label, value, placeholder, choose, testid, wide = false) =>
       onchange: event => choose(event.target.value.trim()),
     }),
   );
-const choice = (label, value, options, choose, testid) =>
-  h("label.rt-side-field", h("span.rt-label", label), select(options, value, choose, { testid }));
-
 function drawSides(now) {
   const slot = part(".rt-explain-sides");
   const b = parseAgainst(now.against);
@@ -140,7 +137,7 @@ function drawSides(now) {
     h(
       "div.rt-side#side-b",
       h("b", "B"),
-      choice("against", kind, kinds, chosen => choose(chosen, now, others, splits), "b-kind"),
+      choice("against", kind, kinds, chosen => choose(chosen, others, splits), "b-kind"),
       "run" in b && choice("run", b.run, runs, run => put({ run }), "b-run"),
       "split" in b &&
         choice(
@@ -161,7 +158,7 @@ function drawSides(now) {
   );
 }
 
-function choose(kind, now, others, splits) {
+function choose(kind, others, splits) {
   const patch = {
     before: {},
     rest: { rest: "1" },

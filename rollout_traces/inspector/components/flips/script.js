@@ -1,6 +1,6 @@
 // Flips: which prompts two evaluations, or two runs, solved differently, and every prompt at every evaluation.
 
-import { block, button, ghost, h, notice, replace, scrolling, select, table } from "../../lib/dom.js";
+import { block, button, choice, ghost, h, notice, replace, scrolling, select, table } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
 import { promptLink, toExplain, toRollout } from "../../lib/going.js";
 import { catalog, mounted, runOf, setPopulation } from "../../lib/pages.js";
@@ -15,7 +15,7 @@ const NOTHING_SHOWN = ["kept", "never"];
 let call;
 let root;
 let shownFor = "";
-let hidden = new Set(NOTHING_SHOWN);
+const hidden = new Set(NOTHING_SHOWN);
 const newest = latest();
 const newestGrid = latest();
 const slot = () => root.querySelector(".rt-flips");
@@ -76,16 +76,13 @@ function load(now) {
 }
 
 function pickers(answer, now) {
-  const pick = (label, value, steps, choose, testid) => {
-    const options = steps.map(step => [step, `step ${number(step)}`]);
-    return h("label.rt-side-field", h("span.rt-label", label), select(options, value, choose, { testid }));
-  };
+  const named = steps => steps.map(step => [step, `step ${number(step)}`]);
   const set = (first, second) => state.set({ evals: `${first}:${second}` });
   return h(
     "div.rt-flip-pickers",
     h("b", "A"),
     h("span.rt-soft", inert(now.run)),
-    answer ? pick("evaluation", answer.first, answer.steps, step => set(step, answer.second), "flips-first") : null,
+    answer && choice("evaluation", answer.first, named(answer.steps), step => set(step, answer.second), "flips-first"),
     h("b", "B"),
     select(
       catalog.runs.map(run => [run.name, run.name === now.run ? "the same run" : run.label]),
@@ -93,7 +90,8 @@ function pickers(answer, now) {
       run => state.set({ other: run === now.run ? null : run, evals: null }),
       { "aria-label": "Run of B", testid: "flips-other" },
     ),
-    answer && pick("evaluation", answer.second, answer.steps_other, step => set(answer.first, step), "flips-second"),
+    answer &&
+      choice("evaluation", answer.second, named(answer.steps_other), step => set(answer.first, step), "flips-second"),
     answer &&
       button(
         "explain",
@@ -134,13 +132,11 @@ function summary(answer, asked) {
             "aria-pressed": String(!hidden.has(name)),
             testid: `count-${name}`,
             title: "Shows or hides them",
-            onclick: () => {
-              hidden.has(name) ? hidden.delete(name) : hidden.add(name);
+            onclick: event => {
+              if (!hidden.delete(name)) hidden.add(name);
+              event.currentTarget.setAttribute("aria-pressed", String(!hidden.has(name)));
               root.querySelector("[data-testid='flips-changed']")?.replaceWith(changed(answer));
-              for (const chip of root.querySelectorAll(".rt-flip-counts button"))
-                chip.setAttribute("aria-pressed", String(!hidden.has(chip.dataset.outcome)));
             },
-            dataset: { outcome: name },
           },
           `${number(answer.counts[name])} ${title}`,
         ),
@@ -210,7 +206,7 @@ function grid(answer) {
       table(
         { class: "rt-flip-grid" },
         [
-          h("th", "prompt"),
+          "prompt",
           answer.evaluations.map(each =>
             h(
               "th",

@@ -129,7 +129,7 @@ function members(letters) {
       { tabindex: "0", "aria-label": "Samples" },
       table(
         { testid: "members" },
-        [heads.map(name => h("th", inert(name))), h("th", "its turns"), h("th", { colspan: width }, "what it did")],
+        [heads.map(inert), "its turns", h("th", { colspan: width }, "what it did")],
         data.members,
         member => memberRow(member, letters, rowOf.get(member), width, longest),
       ),

@@ -1,6 +1,6 @@
 // How rollouts went through a step: lanes of time, the funnel, the reward functions.
 
-import { button, h, notice, replace, segmented } from "../../lib/dom.js";
+import { block, button, h, notice, replace, segmented } from "../../lib/dom.js";
 import { number, plural, seconds } from "../../lib/format.js";
 import { toRollout, toRows } from "../../lib/going.js";
 import { mounted, populationOfStep, setPopulation, splitOf } from "../../lib/pages.js";
@@ -98,23 +98,17 @@ function draw(answer) {
     answer.said.map(text => h("p.rt-lanes-said#lanes-said", inert(text))),
     answer.unobserved.map(text => h("p.rt-soft#lanes-unobserved", inert(text))),
   ];
-  const block = inside => replace(part(".rt-lanes-time"), h("section.rt-lanes-block", inside));
-  if (!answer.spans.lane.length) return block([h("h2", "Lanes of time"), notes]);
+  const show = (note, ...inside) =>
+    replace(part(".rt-lanes-time"), block("section.rt-lanes-block", "Lanes of time", note, ...inside));
+  if (!answer.spans.lane.length) return show(null, notes);
   drawn = new LanesCanvas(answer, { open: rollout => toRollout(rollout), dense: answer.by === "rollout" });
   const steps = answer.steps.length > 1 ? `, steps ${number(answer.steps[0])} to ${number(answer.steps.at(-1))}` : "";
-  block([
-    h(
-      "h2",
-      "Lanes of time",
-      h(
-        "span.rt-faint",
-        ` ${plural(answer.spans.lane.length, "span")} of ${number(answer.n_timed)} of ${plural(answer.n_rows, "rollout")} in ${seconds(answer.ms / 1000)}${steps}, from ${new Date(answer.began * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC; drag to look closer, a click opens the rollout`,
-      ),
-    ),
+  show(
+    `${plural(answer.spans.lane.length, "span")} of ${number(answer.n_timed)} of ${plural(answer.n_rows, "rollout")} in ${seconds(answer.ms / 1000)}${steps}, from ${new Date(answer.began * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC; drag to look closer, a click opens the rollout`,
     answer.tail ? tail(answer.tail) : null,
     drawn.root,
     notes,
-  ]);
+  );
   drawn.draw();
   return undefined;
 }

@@ -42,7 +42,7 @@ export function funnelTable(answer) {
       table(
         null,
         [
-          h("th", ""),
+          "",
           h("th", { colspan: 4 }, `step ${number(answer.step)}`),
           h("th", { colspan: 4 }, `the run, ${plural(answer.n_steps, "step")}`),
         ],

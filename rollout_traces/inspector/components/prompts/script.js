@@ -109,8 +109,8 @@ function drawList(now) {
       table(
         { class: "rt-prompts-table", testid: "prompts-table" },
         [
-          h("th", "prompt"),
-          sourced ? h("th", "source") : null,
+          "prompt",
+          sourced ? "source" : null,
           COLUMNS.map(head),
           h("th.rt-num", "first solved"),
           h("th.rt-num", "steps"),

@@ -151,8 +151,10 @@ function drawPictures() {
   const { style, wide } = besides(pictures.clientWidth + 36, 320, 4);
   const told = part(".rt-run-told").clientWidth;
   if (data.verdict) redrawn(part(".rt-run-timeline"), () => replace(part(".rt-run-timeline"), strip(told - 30, step)));
-  for (const slot of root.querySelectorAll(".rt-diagnosis-chart"))
-    redrawn(slot, () => replace(slot, diagnosisCard(data.diagnoses[slot.dataset.at], step, slot.clientWidth)));
+  for (const slot of root.querySelectorAll(".rt-diagnosis-chart")) {
+    const { chart, step: first } = data.diagnoses[slot.dataset.at];
+    redrawn(slot, () => replace(slot, card(chart, step, slot.clientWidth, [first])));
+  }
   redrawn(pictures, () =>
     replace(
       pictures,
@@ -360,8 +362,6 @@ function begun() {
   const wrong = (data.diagnoses || []).filter(each => each.severity !== "info" && each.step !== null);
   return [...new Set(wrong.slice(0, MARKED).map(each => each.step))];
 }
-
-const diagnosisCard = (each, step, chartWidth) => card(each.chart, step, chartWidth, [each.step]);
 
 function card(metric, step, chartWidth, marked = begun()) {
   const now = state.get();

@@ -199,11 +199,8 @@ const setting = value => (value === null || value === undefined ? h("span.rt-fai
 export function differences(rows, runs) {
   return scrolling(
     "Settings that differ",
-    table(
-      { class: "rt-differences", testid: "differences" },
-      [h("th", "setting"), runs.map(run => h("th", inert(run)))],
-      rows,
-      row => h.each("tr", h("th", inert(row.key)), row.values, value => h("td", setting(value))),
+    table({ class: "rt-differences", testid: "differences" }, ["setting", runs.map(inert)], rows, row =>
+      h.each("tr", h("th", inert(row.key)), row.values, value => h("td", setting(value))),
     ),
   );
 }

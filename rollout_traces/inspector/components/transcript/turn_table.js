@@ -63,12 +63,12 @@ export function turnTable(rollout, tokens, goTo) {
     table(
       null,
       [
-        h("th", "turn"),
+        "turn",
         h("th.rt-num", "tokens"),
         h("th.rt-num", "sampled"),
         h("th.rt-num", { title: "tokens that contribute to the loss" }, "in the loss"),
         figures.map(figure => h("th.rt-num", { title: figure.meaning }, figure.name)),
-        h("th", "calls"),
+        "calls",
       ],
       rollout.turns,
       (turn, index) =>

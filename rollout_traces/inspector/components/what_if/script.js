@@ -233,7 +233,7 @@ function table(title, rows, columns = ["masked", "update"]) {
     tableOf(
       null,
       [
-        h("th", ""),
+        "",
         rows.some(row => row.tokens) ? h("th.rt-num", "loss tokens") : null,
         columns.map(name => h("th", { colspan: 2 }, heads[name])),
       ],
