@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache, wraps
 from inspect import Parameter, signature
@@ -22,6 +23,7 @@ from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.inspector.few_at_once import FewAtOnce, give_back
 from rollout_traces.model.text import BRIEF, NOTICE
 from rollout_traces.model.units import MINUTE
+from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.store import RowPage, RunInfo, StepGroups, StepInfo, Store, open_store
 from rollout_traces.store.asking import RememberedAnswers
 from rollout_traces.store.places import is_address
@@ -306,6 +308,13 @@ class SplitView(ProjectView):
     def config(self) -> dict[str, Any]:
         """The run's configuration as it was logged."""
         return self.store.config(self.run)
+
+    @property
+    def settings(self) -> RunSettings:
+        """The settings that the run declares; the defaults where they cannot be understood."""
+        with suppress(ConfigError):
+            return RunSettings.from_config(self.config)
+        return RunSettings()
 
     def steps(self) -> list[StepInfo]:
         """The steps of the split that have traces or a ledger, in order."""

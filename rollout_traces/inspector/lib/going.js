@@ -13,6 +13,12 @@ export function placed({ step = null, group = null, sample = null, id = null }) 
     : { step, group, sample, id: null };
 }
 
+// Whether it is the rollout that the address names.
+export function isNamed({ id, step, group, sample }, now) {
+  if (now.id !== undefined) return id === now.id;
+  return String(step) === now.step && String(group) === now.group && String(sample) === now.sample;
+}
+
 export function toRollout(rollout, more = {}) {
   state.set({ page: "rollouts", ...ALL, ...placed(rollout), ...more });
 }

@@ -15,7 +15,6 @@ from rollout_traces.analysis.relations import Relations
 from rollout_traces.inspector.payload import SEVERITIES
 from rollout_traces.inspector.workspace import SplitView, remembered
 from rollout_traces.model.text import words
-from rollout_traces.settings.run_settings import CONFIG_KEY
 from rollout_traces.store import StepGroups, TraceRow
 
 MOST_READ = 10_000
@@ -162,9 +161,10 @@ def run_progress(view: SplitView) -> RunProgress:
 
 def axis_range(view: SplitView, name: str) -> Range:
     """The range of `reward` or `component/<name>`: declared by the run, else observed in it; 0 to 1 when nothing is known."""
-    declared = view.remembered(("ranges", view.run), lambda: _declared(view)).get(name)
+    settings = view.settings
+    declared = settings.metric_ranges.get(name) or (settings.reward_range if name == "reward" else None)
     if declared is not None:
-        return declared
+        return (declared.min, declared.max)
     metric = name.replace("component/", "reward/", 1)
     known = scalars(view)
     ends = [
@@ -197,16 +197,6 @@ def thinned(
     n = len(steps)
     kept = sorted({*range(0, n, max(1, math.ceil(n / most))), n - 1}) if n else []
     return [int(steps[at]) for at in kept], [finite(float(values[at])) for at in kept]
-
-
-def _declared(view: SplitView) -> dict[str, Range]:
-    settings = view.config.get(CONFIG_KEY) or {}
-    named = {"reward": settings.get("reward_range"), **(settings.get("metric_ranges") or {})}
-    return {
-        name: (float(value["min"]), float(value["max"]))
-        for name, value in named.items()
-        if isinstance(value, Mapping) and "min" in value and "max" in value
-    }
 
 
 def _usual(names: Sequence[str], split: str) -> list[str]:
@@ -268,7 +258,11 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, Decimal) else value
 
 
-NUMBERS = ("group", "sample", "reward", "advantage", "n_tokens", "n_sampled", "staleness_max")
+AS_STORED = words(
+    """
+    snippet discard_reason stop_reason selected_by group sample reward advantage n_tokens n_sampled staleness_max
+    """
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,22 +349,18 @@ def sample_card(row: TraceRow, worn: Worn | None = None, sorted_by: str | None =
     """
     known = row.values
     value = None if sorted_by is None else row.get(sorted_by)
-    numbers: dict[str, Any] = {name: known.get(name) for name in NUMBERS}
+    stored: dict[str, Any] = {name: known.get(name) for name in AS_STORED}
     return Card(
         id=row.id,
         step=row.step,
         words=known.get("reply") or known.get("prompt") or "",
         prompt=known.get("prompt") or "",
-        snippet=known.get("snippet"),
         labels=list(known.get("labels") or ()),
-        discard_reason=known.get("discard_reason"),
         late=bool(known.get("late")),
         superseded=bool(known.get("superseded")),
-        stop_reason=known.get("stop_reason"),
-        selected_by=known.get("selected_by"),
         sorted_by=value if isinstance(value, (int, float, str)) else None,
         **({"flags": list(known.get("flags") or ())} if worn is None else worn_listed(worn)),
-        **numbers,
+        **stored,
     )
 
 

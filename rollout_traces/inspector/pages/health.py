@@ -247,13 +247,12 @@ def _summaries(
     place = (view.project, view.run, view.split)
     key_of = {info.step: (*place, info.step, info.n_rollouts or info.n_traces, keys) for info in counted}
     missing = [step for step, key in key_of.items() if key not in seen]
-    settings = RunSettings.from_config(view.config) if missing else RunSettings()
     read = view.store.kept_rows if kept_only else view.store.ledger_rows
     for at in range(0, len(missing), STEPS_AT_ONCE):
         part = missing[at : at + STEPS_AT_ONCE]
         rows_of = dict(by_step(read(view.run, view.split, steps=(part[0], part[-1]))))
         for step in part:
-            seen[key_of[step]] = summarise(rows_of.get(step, Ledger({})), view.split, keys, settings)
+            seen[key_of[step]] = summarise(rows_of.get(step, Ledger({})), view.split, keys, view.settings)
     return {step: seen[key] for step, key in key_of.items()}
 
 

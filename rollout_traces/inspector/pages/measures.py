@@ -15,7 +15,6 @@ from rollout_traces.flags import needs_text
 from rollout_traces.inspector.pages.figures import Number, finite
 from rollout_traces.inspector.workspace import SplitView
 from rollout_traces.ledger.columns import NULL_INT, Ledger
-from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.store.step_metrics import ledger_metrics
 
 
@@ -176,13 +175,12 @@ def breakdown(view: SplitView, name: str, by: str) -> BreakdownAnswer:
     if measure is None or by not in BY:
         raise StoreError(f"breakdown: no measure {name!r} by {by!r}. Columns: {', '.join(BY)}.")
     ledger = view.store.ledger_rows(view.run, view.split)
-    settings = RunSettings.from_config(view.config)
     steps = sorted({int(step) for step in ledger.get("step").tolist()})
 
     def compute(part: Ledger) -> float:
         if name == FLAGGED:
             return flagged_share(part)
-        found = ledger_metrics(part, view.split, measure.keys, settings)
+        found = ledger_metrics(part, view.split, measure.keys, view.settings)
         return next((found[key] for key in measure.keys if key in found), math.nan)
 
     return BreakdownAnswer(by, steps, series_by(ledger, by, steps, compute))

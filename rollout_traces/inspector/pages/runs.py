@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rollout_traces.analysis.runs import ConfigDifference, config_differences
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import (
     RunProgress,
@@ -97,17 +98,6 @@ def _settings(view: SplitView, runs: Sequence[str]) -> list[SettingOfRuns]:
 
 LONGEST = 200
 """Characters of a value that are shown."""
-OWN = ("_", "imported")
-"""Beginnings of the settings that Trackio writes of itself, and no one chose."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A setting that differs, its value in each run; None where a run has none."""
-
-    key: str
-    a: str | None
-    b: str | None
 
 
 @dataclass(frozen=True)
@@ -115,18 +105,13 @@ class SettingsSince:
     """The settings that changed since the run before."""
 
     run: str
-    changes: list[Setting]
+    changes: list[ConfigDifference]
 
 
-def between_runs(view: ProjectView, a: str, b: str) -> list[Setting]:
-    """The settings in which runs A and B differ."""
-    from rollout_traces.analysis.runs import config_differences
-
-    return [
-        Setting(each.key, _shown(each.a), _shown(each.b))
-        for each in config_differences(view.store.config(a), view.store.config(b))
-        if not each.key.startswith(OWN)
-    ]
+def between_runs(view: ProjectView, a: str, b: str) -> list[ConfigDifference]:
+    """The settings in which runs A and B differ, as they are shown."""
+    found = config_differences(view.store.config(a), view.store.config(b))
+    return [replace(each, a=_shown(each.a), b=_shown(each.b)) for each in found]
 
 
 def since_run_before(view: SplitView) -> SettingsSince | None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import Card, Range, axis_range, sample_card
 from rollout_traces.inspector.workspace import InParts, SplitView
 from rollout_traces.ledger.loss_histogram import DIMENSIONS, unpack
-from rollout_traces.settings.run_settings import CONFIG_KEY
+from rollout_traces.settings.run_settings import Range as DeclaredRange
 from rollout_traces.store import Store
 from rollout_traces.trace.conversion import read_details
 
@@ -59,7 +57,7 @@ class WhatIfAnswer(InParts):
     step: int
     cells: Cells | None
     why: str
-    declared: dict[str, float | dict[str, float] | None]
+    declared: dict[str, float | DeclaredRange | None]
     range: Range
     samples: list[Card]
 
@@ -71,25 +69,16 @@ def what_if(view: SplitView, step: int) -> WhatIfAnswer:
     if info is None:
         raise StoreError(f"step {step} of {view.split} is not there. Pick one with the step pager.")
     cells, why = (None, NO_SUMMARY) if info.digest_id is None else _cells(store, info.digest_id)
-    settings = view.config.get(CONFIG_KEY)
-    settings = settings if isinstance(settings, Mapping) else {}
+    settings = view.settings
     groups = view.groups(step).groups
     return WhatIfAnswer(
         step=step,
         cells=cells,
         why=why,
-        declared={name: _number_or_range(settings.get(name)) for name in DECLARED},
+        declared={name: getattr(settings, name) for name in DECLARED},
         range=axis_range(view, "reward"),
         samples=[sample_card(row) for group in groups for row in group.traces],
     )
-
-
-def _number_or_range(value: Any) -> float | dict[str, float] | None:
-    """A bound as the run's config holds it; None for anything else."""
-    if isinstance(value, Mapping) and {"min", "max"} <= set(value):
-        low, high = _number_or_range(value["min"]), _number_or_range(value["max"])
-        return {"min": low, "max": high} if isinstance(low, float) and isinstance(high, float) else None
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _cells(store: Store, summary_id: str) -> tuple[Cells | None, str]:

@@ -10,7 +10,7 @@ import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { flagChips } from "../samples/script.js";
 import { atStep, stepKeys } from "../step_pager/script.js";
-import { LOOK_KEYS, lookOf } from "../transcript/keys.js";
+import { LOOK_KEYS, lookOf, lookPatch } from "../transcript/keys.js";
 import { TranscriptView } from "../transcript/script.js";
 import { spans, strip } from "./way.js";
 
@@ -291,12 +291,7 @@ function show(rollout, row, below) {
     {
       scroller,
       image: number => call("image", { project: state.get().project, id: rollout.id, number }),
-      onChange: patch =>
-        state.set({
-          overlay: patch.overlay ?? ("overlay" in patch ? null : state.get().overlay),
-          view: "view" in patch && patch.view !== "read" ? patch.view : null,
-          plain: "rendered" in patch && !patch.rendered ? 1 : null,
-        }),
+      onChange: ({ token, ...patch }) => state.set(lookPatch(patch)),
     },
     lookOf(state.get()),
   );

@@ -3,7 +3,7 @@
 import { ghost, h, notice, replace, segmented, select } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { usualLine } from "../../lib/flags.js";
-import { placed } from "../../lib/going.js";
+import { isNamed, placed } from "../../lib/going.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { catalog, kept, mounted, runOf, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest, soon } from "../../lib/remote.js";
@@ -270,11 +270,7 @@ function cards() {
 
 // The card of what the address names.
 function cardOf(now) {
-  return cards().find(each =>
-    now.id !== undefined
-      ? each.id === now.id
-      : String(each.group) === now.group && String(each.sample) === now.sample && String(each.step) === now.step,
-  );
+  return cards().find(each => isNamed(each, now));
 }
 
 // Opens the first rollout that matches, where the one that is open does not. True where it did.

@@ -3,7 +3,7 @@
 
 import { ghost, h, notice, replace, select, table as tableOf } from "../../lib/dom.js";
 import { number, percent, plural } from "../../lib/format.js";
-import { placed } from "../../lib/going.js";
+import { isNamed, placed } from "../../lib/going.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { mounted, populationOfStep, setPopulation } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
@@ -252,15 +252,7 @@ function table(title, rows, columns = ["masked", "update"]) {
 
 function sample() {
   const now = state.get();
-  return (
-    data.samples.find(card =>
-      now.id !== undefined
-        ? card.id === now.id
-        : String(card.group) === now.group && String(card.sample) === now.sample,
-    ) ||
-    data.samples.find(card => card.advantage) ||
-    data.samples[0]
-  );
+  return data.samples.find(card => isNamed(card, now)) || data.samples.find(card => card.advantage) || data.samples[0];
 }
 
 function stepSample(by) {
