@@ -312,9 +312,13 @@ class SplitView(ProjectView):
     @property
     def settings(self) -> RunSettings:
         """The settings that the run declares; the defaults where they cannot be understood."""
-        with suppress(ConfigError):
-            return RunSettings.from_config(self.config)
-        return RunSettings()
+
+        def read() -> RunSettings:
+            with suppress(ConfigError):
+                return RunSettings.from_config(self.config)
+            return RunSettings()
+
+        return self.remembered(("settings", self.run), read)
 
     def steps(self) -> list[StepInfo]:
         """The steps of the split that have traces or a ledger, in order."""
