@@ -1,4 +1,4 @@
-"""The command line: one module a command, with a function of its name; only the one that is called is loaded."""
+"""The command line: one module a command, with a function of its name, whose docstring is its help; only the one that is called is loaded."""
 
 from __future__ import annotations
 
