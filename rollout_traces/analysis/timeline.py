@@ -189,7 +189,7 @@ def events(
     before: str = "",
     changed: Sequence[ConfigDifference] = (),
 ) -> list[Event]:
-    """The timeline of a run, steps ascending.
+    """The timeline of a run, steps ascending; without what may be chance.
 
     Args:
         relations: where to read.
@@ -205,7 +205,8 @@ def events(
     steps = relations.sql(query, scope.params).column("step").to_numpy()
     if not len(steps):
         return []
-    moved = [each for head in report.diagnoses for each in (head, *head.consequences)]
+    sure = (head for head in report.diagnoses if head.is_sure)
+    moved = [each for head in sure for each in (head, *head.consequences)]
     found = [
         *(_config(int(steps[0]), before, each) for each in changed),
         *map(_movement, moved),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from rollout_traces.analysis import events
+from rollout_traces.analysis import diagnose, events
 from tests.analysis.builders import steps, table
 
 
@@ -78,3 +80,14 @@ class TestByChance:
 
 def test_a_run_without_rollouts_has_no_events():
     assert events(table(steps(3)), "other") == []
+
+
+def test_what_may_be_chance_is_no_event():
+    relations = table(steps(40, reward=lambda s, g, i: noisy(s, g, i) - 2 * (s >= 20)))
+    report = diagnose(relations, "run")
+    chance = replace(report, diagnoses=tuple(replace(each, is_sure=False) for each in report.diagnoses))
+    moved, left = (
+        [each for each in events(relations, "run", report=one) if each.kind == "change"]
+        for one in (report, chance)
+    )
+    assert moved and not left
