@@ -202,7 +202,7 @@ def since_it_bent(drift: Moved, others: Sequence[Moved]) -> Moved:
     back = [each for each in others if turns(each)]
     w = beside_all([rows_of_basis(each) for each in others if each not in back], 1)
     kinks = np.arange(0, n, n // MOST_KINKS + 1)
-    explained = w.explained(0, np.maximum(np.arange(n) - kinks[:, None], 0.0))
+    explained = w.explained(np.maximum(np.arange(n) - kinks[:, None], 0.0))
     start, most = int(kinks[explained.argmax()]), float(explained.max())
     if back and beside_all([*map(rows_of_basis, others)], 2).loss[0] < w.loss[0] - most:
         return drift  # a turn among them tells more

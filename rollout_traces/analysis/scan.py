@@ -64,13 +64,13 @@ class Whitened:
         """float [S]: the sum of squares that the basis leaves."""
         return (self.residual**2).sum(axis=1)
 
-    def explained(self, at: int, curves: np.ndarray) -> np.ndarray:
-        """float [C]: the sum of squares of a series that each of some curves, float [C, T], explains."""
-        weight, memory = (np.broadcast_to(each[at], curves.shape) for each in (self.weight, self.memory))
-        h = _whiten(curves, weight, memory)
-        own = h - (h @ self.basis[at].T) @ self.basis[at]
+    def explained(self, curves: np.ndarray) -> np.ndarray:
+        """float [C]: the sum of squares of a series, S = 1, that each of some curves, float [C, T], explains."""
+        weight, memory = (np.broadcast_to(each, curves.shape) for each in (self.weight, self.memory))
+        h, basis = _whiten(curves, weight, memory), self.basis[0]
+        own = h - (h @ basis.T) @ basis
         norm, least = (own**2).sum(axis=1), np.sqrt(np.finfo(float).eps) * (h**2).sum(axis=1)
-        return np.where(norm > least, (own @ self.residual[at]) ** 2 / np.where(norm > least, norm, 1.0), 0.0)
+        return np.where(norm > least, (own @ self.residual[0]) ** 2 / np.where(norm > least, norm, 1.0), 0.0)
 
     @cached_property
     def sums(self) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from rollout_traces.analysis.relations import (
@@ -12,7 +11,6 @@ from rollout_traces.analysis.relations import (
     RolloutColumns,
     current,
     describe,
-    quoted,
     written,
 )
 from rollout_traces.model.text import quoted as in_quotes
@@ -121,14 +119,8 @@ def fixed_by(selection: Selection, columns: RolloutColumns) -> frozenset[str]:
     return frozenset(named & columns.names)
 
 
-SEGMENTS = ("source", "engine")
-"""Columns by which a change is looked for in parts of a step."""
 OUTCOMES = frozenset(("reward_status", "stop_reason", "discard_reason", "answer"))
 """Text columns that say how a rollout came out, which is no part of the rollouts to look into."""
-MOST_FURTHER = 3
-"""Further columns by which the rollouts are parted ..."""
-MOST_PARTS = 12
-"""... each of at most so many values."""
 
 
 @dataclass(eq=False)
@@ -141,8 +133,6 @@ class RunScope:
         split: the split.
         columns: what `rollouts` has.
         within: first and last step, both included; all by default.
-        where: a further SQL condition with its parameters.
-        segments: the segment columns that there are.
     """
 
     relations: Relations
@@ -150,25 +140,21 @@ class RunScope:
     split: str
     columns: RolloutColumns = field(default=None)  # type: ignore[assignment]
     within: tuple[int, int] | None = None
-    where: tuple[str, tuple[Any, ...]] = ("", ())
-    segments: tuple[str, ...] = SEGMENTS
 
     def __post_init__(self) -> None:
         if self.columns is None:
             self.columns = describe(self.relations)
-        self.segments = tuple(name for name in self.segments if self.columns.has(name))
 
     @property
     def scope(self) -> str:
         """The SQL condition of this run's current rows; takes `params`."""
         steps = "step is not null" if self.within is None else "step between ? and ?"
-        further = f" and ({self.where[0]})" if self.where[0] else ""
-        return f"run = ? and split = ? and {current(self.columns)} and {steps}{further}"
+        return f"run = ? and split = ? and {current(self.columns)} and {steps}"
 
     @property
     def params(self) -> list[Any]:
         """The parameters of `scope`."""
-        return [self.run, self.split, *(self.within or ()), *self.where[1]]
+        return [self.run, self.split, *(self.within or ())]
 
     def by_step(self, what: str, condition: str = "true") -> str:
         """A SELECT of something at each step of the run, its values written into it.
@@ -183,15 +169,3 @@ class RunScope:
     def with_values(self, query: str) -> str:
         """A query that takes `params`, with their values written into it."""
         return written(query, self.params)
-
-    @cached_property
-    def further(self) -> tuple[str, ...]:
-        """The text columns of 2 to `MOST_PARTS` values beside the segments, `MOST_FURTHER` at most."""
-        names = [name for name in self.columns.texts if name not in self.segments and name not in OUTCOMES]
-        if not names:
-            return ()
-        counts = ", ".join(f"approx_count_distinct({quoted(name)}) as d{i}" for i, name in enumerate(names))
-        query = f"select {counts} from rollouts where {self.scope}"
-        row = self.relations.sql(query, self.params).to_pylist()[0]
-        few = [name for i, name in enumerate(names) if 2 <= row[f"d{i}"] <= MOST_PARTS]
-        return tuple(few[:MOST_FURTHER])

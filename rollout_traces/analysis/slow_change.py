@@ -216,12 +216,12 @@ def may_be_slow(found: Moved, template: Template) -> bool:
     w = whitened(noise.clipped, noise, basis)
     curves, own_T = learned_curves(n), template.over(n)[None]
     of_curve, of_own = float(np.log(len(curves))), _cost(template.kind, n)
-    squares = [(float(w.explained(0, curves).max()), float(w.explained(0, own_T)[0]), 0.0)]
+    squares = [(float(w.explained(curves).max()), float(w.explained(own_T)[0]), 0.0)]
     if (w.basis[0] ** 2).sum() <= DRIFT_DEGREE:
         smooth = np.concatenate([polynomials(n, DRIFT_DEGREE), basis[0, 1:]])
         wide = whitened(noise.clipped, noise, smooth[None])
         bent = float(w.loss[0] - wide.loss[0])
-        both = bent + float(wide.explained(0, curves).max()), bent + float(wide.explained(0, own_T)[0])
+        both = bent + float(wide.explained(curves).max()), bent + float(wide.explained(own_T)[0])
         squares.append((*both, DRIFT_DEGREE * float(np.log(n)) / 2))
     tails, most = freedom_of(panel)[found.chosen.at], max(max(each[:2]) for each in squares)
     slow = max(-gain(most - curve, tails) - of_curve - cost for curve, _, cost in squares)

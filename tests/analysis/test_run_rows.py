@@ -91,9 +91,8 @@ class TestPlaces:
         rows = read_rows(RunScope(table(four(reward=[0.0, 1.0, 2.0, 3.0])), "other", "rollout"))
         assert len(rows.at) == len(rows.steps) == 0 and rows.measures == []
 
-    def test_a_filter_narrows_them(self):
+    def test_a_range_of_steps_narrows_them(self):
         assert read(four(reward=[0.0, 1.0, 2.0, 3.0]), within=(1, 1)).at.tolist() == [0, 0]
-        assert len(read(four(reward=[0.0, 1.0, 2.0, 3.0]), where=("reward > ?", (0.5,))).at) == 3
 
 
 class TestNumbers:
