@@ -14,7 +14,7 @@ from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement
 from rollout_traces.analysis.entries import LARGEST, SURE, named
 from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
 from rollout_traces.analysis.learning import is_given, may_be_learned
-from rollout_traces.analysis.panel import Panel
+from rollout_traces.analysis.panel import Panel, rows_of
 from rollout_traces.analysis.parts import REMAINS
 from rollout_traces.analysis.run_rows import ENOUGH_ROWS, ROUNDING, UNKNOWN
 from rollout_traces.analysis.screen import FEWEST_EVALUATIONS, log_chance
@@ -91,7 +91,8 @@ def _apart(panel: Panel, n_series: int) -> Iterator[_Apart]:
             best = max((each for each in seen if each), key=lambda each: abs(each.z), default=None)
             if best is None or best.log_p > np.log(SURE / n_series):
                 break
-            yield best
+            if not _is_of_prompts(panel, best):
+                yield best
             left = [i for i in left if panel.parts[i] != best.part]
 
 
@@ -130,6 +131,23 @@ def _beside(
         int(both.sum()),
         float(n_own.sum() / (n_own + n_rest).sum()),
     )
+
+
+def _is_of_prompts(panel: Panel, found: _Apart) -> bool:
+    """Tells whether a part lies apart for what it is asked: where prompts come again, the rollouts of one prompt differ by less than half as much."""
+    rows = panel.source
+    if rows is None or panel.measure is None or not len(rows.prompt):
+        return False
+    values, n_steps = panel.measure.read(), len(rows.steps)
+    known = np.flatnonzero(np.isfinite(values) & (rows.prompt >= 0))
+    values, prompt = values[known], rows.prompt[known]
+    n_visits = np.bincount(np.unique(prompt * n_steps + rows.at[known]) // n_steps)
+    again = n_visits[prompt] > 1
+    net = (values - (np.bincount(prompt, values) / np.maximum(np.bincount(prompt), 1))[prompt])[again]
+    own = rows_of(rows, found.part)[known[again]]
+    if 2 * len(own) < len(known) or not own.any() or own.all():
+        return False
+    return bool(abs(net[own].mean() - net[~own].mean()) < REMAINS * abs(found.own - found.elsewhere))
 
 
 def _is_apart(panel: Panel, one: float, other: float, spread: float) -> bool:

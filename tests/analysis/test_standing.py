@@ -57,6 +57,24 @@ class TestStanding:
         rows = [row | {"prompt_key": f"p{row['group']}"} for row in steps(30, source=source, reward=reward)]
         assert not told(table(rows))
 
+    def test_an_engine_that_is_always_asked_the_same_prompts_is_not_off_where_they_are_longer(self):
+        """Seen once: three warnings of an evaluation that sends each prompt to the same engine each time."""
+        rows = [
+            row | {"prompt_key": f"p{row['group']}"}
+            for row in steps(
+                12,
+                groups=24,
+                size=1,
+                engine=lambda s, g, i: f"vllm-{g % 4}",
+                n_prompt=lambda s, g, i: 60 if g % 4 == 1 else 20 + g,
+                reward=lambda s, g, i: int(happens(0.1 if g % 4 == 1 else 0.9, s, g, i)),
+            )
+        ]
+        assert not told(table(rows))
+        assert {each.shape for each in told(table([row | {"prompt_key": None} for row in rows]))} == {
+            "standing"
+        }
+
     def test_what_an_engine_was_given_is_no_property_of_it(self):
         def host(s: int, g: int, i: int) -> str:
             return f"node-{(s + g) % 4 // 2}"
