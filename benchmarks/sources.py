@@ -94,7 +94,7 @@ def main() -> None:
             f"worker, {(own + worker) / report.rows * 1e3:.2f} ms a row"
         )
         print(f"  largest process: {peak / 1024:.0f} MB")
-        from rollout_traces.store import open_store
+        from rollout_traces import open_store
 
         [run] = open_store(project="bench").runs()
         print(f"  in the project: {run.n_rollouts:,} rollouts in the ledgers, {run.n_traces:,} traces")

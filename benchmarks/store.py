@@ -135,7 +135,7 @@ def make_trace(step: int, index: int, words: list[str], text_size: int, track_si
 
 def measure(quiet: bool) -> dict[str, Any]:
     """All figures of the project in the current Trackio folder."""
-    from rollout_traces.store import open_store
+    from rollout_traces import open_store
 
     n_traces = int(in_fresh_process("s.source.count()", refresh=False)["answer"])
     figures: dict[str, Any] = {"traces": n_traces}

@@ -34,7 +34,7 @@ def measure(folder: Path, n_rows: int) -> dict[str, Any]:
         folder: Trackio's folder.
         n_rows: rollouts.
     """
-    from rollout_traces.store import open_store
+    from rollout_traces import open_store
 
     n_steps = -(-n_rows // STEP_ROWS)
     if not (folder / f"{PROJECT}.db").exists():

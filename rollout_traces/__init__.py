@@ -7,25 +7,11 @@ second and never imports torch.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import rollout_traces.metrics as metrics
-    import rollout_traces.stats.tracker as stats_tracker
-    from rollout_traces.capture.hand_over import RolloutHandle
-    from rollout_traces.decode import TranscriptDecoder
-    from rollout_traces.flags import Flag, population_flag, row_flag
-    from rollout_traces.logger.rollout_logger import RolloutLogger
-    from rollout_traces.model.batch import RolloutBatch
-    from rollout_traces.model.spans import Spans
-    from rollout_traces.model.transcript import TokenTrack, ToolCall, Transcript, Turn
-    from rollout_traces.settings.logger_options import LoggerOptions
-    from rollout_traces.sources.importing import import_rollouts
-    from rollout_traces.stats.stats_logger import StatsLogger, StatsLoggerConfig, TrackioConfig
-    from rollout_traces.steps.preflight import CheckReport, check
-    from rollout_traces.store import Store, open_store
+from rollout_traces.model.names import VERSION
 
-__version__ = "0.2.0"
+__version__ = VERSION
 
 _HOMES = {
     "CheckReport": "rollout_traces.steps.preflight",
@@ -52,31 +38,7 @@ _HOMES = {
 }
 _MODULES = {"metrics": "rollout_traces.metrics", "stats_tracker": "rollout_traces.stats.tracker"}
 
-__all__ = [
-    "CheckReport",
-    "Flag",
-    "LoggerOptions",
-    "RolloutBatch",
-    "RolloutHandle",
-    "RolloutLogger",
-    "Spans",
-    "StatsLogger",
-    "StatsLoggerConfig",
-    "Store",
-    "TokenTrack",
-    "ToolCall",
-    "TrackioConfig",
-    "Transcript",
-    "TranscriptDecoder",
-    "Turn",
-    "check",
-    "import_rollouts",
-    "metrics",
-    "open_store",
-    "population_flag",
-    "row_flag",
-    "stats_tracker",
-]
+__all__ = [*_HOMES, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -93,6 +94,16 @@ class TestPublicNames:
 
         for name in rt.__all__:
             assert getattr(rt, name).__doc__, f"rollout_traces.{name} has no docstring"
+
+    def test_type_checkers_know_the_same_names(self):
+        import rollout_traces as rt
+
+        tree = ast.parse((ROOT / "rollout_traces" / "__init__.pyi").read_text())
+        known = {
+            alias.asname for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+        }
+        known |= {ast.unparse(node.targets[0]) for node in tree.body if isinstance(node, ast.Assign)}
+        assert known - {None} == set(rt.__all__)
 
     def test_importing_the_package_imports_neither_torch_nor_gradio_nor_trackio(self):
         code = "import sys, rollout_traces; print([m for m in ('torch', 'gradio', 'trackio') if m in sys.modules])"

@@ -82,8 +82,6 @@ READS_MORE = {
         "store.store",
         "sources.formats.own_export",
     ): "a batch is handed back as an import of its rows hands it over",
-    ("inspector.payload", "decode.grammars"): "thinking that was not closed is said as in ours",
-    ("export.training_samples", "decode.messages"): "content in parts is text as a decoder takes it",
     ("inspector.pages.health", "worker.recovery"): "Health says what waits in this node's spools",
     ("inspector.shared_file", "steps.redact"): "a shared file hides as a run's hook does",
 }

@@ -12,8 +12,9 @@ from rollout_traces.analysis.diagnosis import Diagnosis, Severity
 from rollout_traces.analysis.faults import LOST_ADVICE, lost_text
 from rollout_traces.analysis.in_words import part_text, series_text, since
 from rollout_traces.flags import REGISTRY
-from rollout_traces.flags.registry import ALERT_ABOVE, Alert
+from rollout_traces.flags.registry import ALERT_ABOVE
 from rollout_traces.model.text import quoted
+from rollout_traces.model.transcript import Alert
 
 if TYPE_CHECKING:
     from rollout_traces.analysis.run_report import RunReport

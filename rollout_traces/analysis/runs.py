@@ -14,8 +14,8 @@ import numpy as np
 
 from rollout_traces.analysis.diagnosis import Diagnosis, setting_entry
 from rollout_traces.analysis.relations import Relations, as_arrays, current, describe
+from rollout_traces.model.names import EARLIER_KEY
 from rollout_traces.model.text import quoted
-from rollout_traces.settings.run_settings import EARLIER_KEY
 
 LONGEST_SETTING = 120
 """Characters of a value in a sentence."""

@@ -148,10 +148,10 @@ def _reader_left(end: BaseException) -> bool:
 
 
 def _print_version(asked: bool) -> None:
-    from rollout_traces import __version__
+    from rollout_traces.model.names import VERSION
 
     if asked:
-        typer.echo(f"rollout-traces {__version__}")
+        typer.echo(f"rollout-traces {VERSION}")
         raise typer.Exit
 
 

@@ -25,7 +25,7 @@ from rollout_traces.cli.options import login, progress_bar, remember, remembered
 from rollout_traces.cli.printing import sentence
 from rollout_traces.errors import ConfigError, StoreError, extra
 from rollout_traces.inspector.access import LARGEST_PORT, is_loopback
-from rollout_traces.settings.run_settings import file_stem
+from rollout_traces.model.names import file_stem
 
 if TYPE_CHECKING:
     from rollout_traces.inspector.guard import ServerOptions

@@ -14,8 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 from rollout_traces.cluster.connection import EVERY, LiveTail, NodeAddress, NodeConnection
-from rollout_traces.cluster.rendezvous import NodeMeeting, node_name
+from rollout_traces.cluster.rendezvous import NodeMeeting
 from rollout_traces.errors import Warnings
+from rollout_traces.model.names import node_name
 from rollout_traces.model.spans import OF_TIME
 from rollout_traces.spool.folder import SpoolReader
 from rollout_traces.spool.record import ROLLOUTS, Record, RecordError, decode, encode, n_bytes_of

@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import logging
 import os
-import socket
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -20,11 +19,10 @@ from typing import Any
 import orjson
 
 from rollout_traces.cluster.connection import NodeAddress, NodeConnectionError, address_in_job
+from rollout_traces.model.names import node_name
 
 log = logging.getLogger("rollout_traces")
 
-NODE = "ROLLOUT_TRACES_NODE"
-"""Environment variable with the name of this node, where several nodes have one host name."""
 ADDRESS = "ROLLOUT_TRACES_NODE_ADDRESS"
 """Environment variable with rank 0's address for other nodes, where it cannot be read from the job's store."""
 PATIENCE = 30.0
@@ -65,11 +63,6 @@ class Announcement:
     manifest: Mapping[str, Any] | None = None
     takes_nodes: bool = False
     attempt: str | None = None
-
-
-def node_name() -> str:
-    """The name of this node in the job: the host's name, unless `ROLLOUT_TRACES_NODE` gives another."""
-    return os.environ.get(NODE) or socket.gethostname()
 
 
 def current_ranks() -> Ranks | None:

@@ -15,7 +15,6 @@ import numpy as np
 from rollout_traces.decode.detokenizer import char_positions
 from rollout_traces.decode.grammars import (
     NO_SCHEMAS,
-    THINKING_UNCLOSED,
     Grammar,
     ParsedBody,
     parse_assistant,
@@ -24,7 +23,7 @@ from rollout_traces.decode.grammars import (
 from rollout_traces.decode.markers import TemplateMarkers
 from rollout_traces.decode.spans import Span
 from rollout_traces.model.text import encodable
-from rollout_traces.model.transcript import ToolCall
+from rollout_traces.model.transcript import THINKING_UNCLOSED, ToolCall
 
 _JSON = json.JSONDecoder()
 _BARE_RESULT = re.compile(

@@ -16,18 +16,19 @@ import numpy as np
 import orjson
 
 from rollout_traces.decode.content import Body, pair_results
-from rollout_traces.decode.grammars import (
-    THINKING_UNCLOSED,
-    UNPARSED,
-    Grammar,
-    grammars_for,
-    parameters_by_tool,
-    parse_assistant,
-)
+from rollout_traces.decode.grammars import Grammar, grammars_for, parameters_by_tool, parse_assistant
 from rollout_traces.decode.markers import ROLE_ALIASES
 from rollout_traces.model.packed_batch import PackedBatch
-from rollout_traces.model.text import encodable
-from rollout_traces.model.transcript import Role, TokenTrack, ToolCall, Transcript, Turn
+from rollout_traces.model.text import encodable, text_of
+from rollout_traces.model.transcript import (
+    THINKING_UNCLOSED,
+    UNPARSED,
+    Role,
+    TokenTrack,
+    ToolCall,
+    Transcript,
+    Turn,
+)
 
 NO_TOKENIZER = "the row's tokens are known; without a tokenizer they cannot be shown"
 
@@ -293,28 +294,6 @@ def _read(value: Any) -> _Message | None:
         None if value.get("name") is None else str(value["name"]),
         value.get("is_error") is True,
     )
-
-
-def text_of(content: Any) -> str:
-    """A message's content as text: nothing for None, typed parts joined, other parts named.
-
-    Args:
-        content: a string, None, or a list of OpenAI-style parts.
-    """
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return encodable(content)
-    if not isinstance(content, (list, tuple)):
-        return str(content)
-    pieces = []
-    for part in content:
-        if isinstance(part, Mapping):
-            text = part.get("text")
-            pieces.append(text if isinstance(text, str) else f"[{part.get('type', 'part')}]")
-        else:
-            pieces.append(str(part))
-    return "".join(pieces)
 
 
 def _merge(turn: Turn, message: _Message) -> Turn:

@@ -13,9 +13,14 @@ from typing import TYPE_CHECKING
 from rich.filesize import decimal
 
 from rollout_traces.doctor import CheckFinding, Examination, check, fail, note, ok, warn
-from rollout_traces.model.private_files import NETWORK_TYPES, is_network_mount, mount_type
+from rollout_traces.model.private_files import (
+    GROUP,
+    NETWORK_TYPES,
+    allowed_mode,
+    is_network_mount,
+    mount_type,
+)
 from rollout_traces.model.units import GIGABYTE
-from rollout_traces.sink.folder import GROUP, allowed_mode
 
 if TYPE_CHECKING:
     from rollout_traces.store.step_metrics import What

@@ -127,13 +127,13 @@ def _write_about(store: Store, folder: Path, runs: Sequence[str] | None) -> None
     """Writes all that is no column: the runs, their configurations, attempts and logged scalars."""
     import pyarrow as pa
 
-    from rollout_traces import __version__
+    from rollout_traces.model.names import VERSION
 
     chosen = [store.run(run) for run in runs] if runs is not None else store.runs()
     ids = {info.id for info in chosen}
     about = {
         "schema": SCHEMA_VERSION,
-        "written_by": f"rollout-traces {__version__}",
+        "written_by": f"rollout-traces {VERSION}",
         "project": store.project,
         "runs": [
             {"id": r.id, "name": r.name, "started": r.started, "last_step": r.last_step}

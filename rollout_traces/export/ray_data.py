@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_traces.errors import ConfigError, extra
 from rollout_traces.export.rows import decoded
-from rollout_traces.settings.run_settings import check_name, file_stem
+from rollout_traces.model.names import check_name, file_stem
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -229,15 +229,15 @@ def describe(
         rows: records in the file.
         matched: rows of the query, before a limit.
     """
-    from rollout_traces import __version__
     from rollout_traces.ledger import columns as ledger
     from rollout_traces.model import transcript
+    from rollout_traces.model.names import VERSION
     from rollout_traces.trace import conversion as trace
 
     runs = store.runs() if query.run is None else [store.run(query.run)]
     return ExportManifest(
         schema=SCHEMA_VERSION,
-        written_by=f"rollout-traces {__version__}",
+        written_by=f"rollout-traces {VERSION}",
         written_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         file=path.name,
         format=file_format,

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rollout_traces.decode.messages import text_of
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.export.rows import ExportQuery, found
 from rollout_traces.model.plain_values import from_json
-from rollout_traces.model.text import IDENTITY_BYTES, short_hash
+from rollout_traces.model.text import IDENTITY_BYTES, short_hash, text_of
 from rollout_traces.trace.conversion import TraceRecord, read_transcript, with_thinking_apart
 
 if TYPE_CHECKING:

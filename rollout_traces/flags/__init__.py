@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     )
     from rollout_traces.flags.registry import (
         REGISTRY,
-        Alert,
-        Flag,
         FlagSpec,
         check_parameters,
         make_flag,
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
         population_flag,
         row_flag,
     )
+    from rollout_traces.model.transcript import Alert, Flag
 
 _HOMES = ("mask", "text", "policy", "rendering", "group", "registry", "detect")
 """The families, which register their flags, and what speaks of all of them."""

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from rollout_traces.flags.registry import REGISTRY, Detector, Flag, FlagSpec, present_inputs
+from rollout_traces.flags.registry import REGISTRY, Detector, FlagSpec, present_inputs
 from rollout_traces.ledger.build import normalise_stop_reason
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.ledger.groups import episode_numbers
 from rollout_traces.ledger.tokens import MaskedTokens
 from rollout_traces.model.packed_batch import ASSUMED_MASK, PackedBatch
-from rollout_traces.model.transcript import Transcript, Turn
+from rollout_traces.model.transcript import Flag, Transcript, Turn
 from rollout_traces.settings.run_settings import RunSettings
 
 RowFlags = Iterator[tuple[int, Flag]]

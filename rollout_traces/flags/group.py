@@ -7,13 +7,14 @@ from typing import Annotated
 import numpy as np
 
 from rollout_traces.flags.detect import Population, RowFlags
-from rollout_traces.flags.registry import Flag, make_flag, population_flag
+from rollout_traces.flags.registry import make_flag, population_flag
 from rollout_traces.ledger.groups import known_rewards
 from rollout_traces.metrics.diversity import FIRST_TOKENS, PAIRWISE_ROLLOUTS
 from rollout_traces.metrics.groups import noise_amplified, tie_causes
 from rollout_traces.metrics.prefixes import trajectories
 from rollout_traces.metrics.view import StepView
 from rollout_traces.model.packed_batch import PackedBatch, hash_ids
+from rollout_traces.model.transcript import Flag
 
 _NAMED = 4
 """Equal completions that a sentence names."""

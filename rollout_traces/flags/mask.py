@@ -9,8 +9,8 @@ from typing import Annotated
 import numpy as np
 
 from rollout_traces.flags.detect import Population, RowFlags, Runs, TracedRow
-from rollout_traces.flags.registry import Flag, also_on_rows, counted, make_flag, population_flag, row_flag
-from rollout_traces.model.transcript import Transcript, Turn
+from rollout_traces.flags.registry import also_on_rows, counted, make_flag, population_flag, row_flag
+from rollout_traces.model.transcript import Flag, Transcript, Turn
 
 _SCORED_PROMPT = 0.5
 """Share of the prompt's tokens with a logprob above which logprobs do not tell what was sampled."""

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import numpy as np
 
 from rollout_traces.flags.detect import Population, RowFlags, Runs, TracedRow
-from rollout_traces.flags.registry import Flag, also_on_rows, counted, make_flag, population_flag
+from rollout_traces.flags.registry import also_on_rows, counted, make_flag, population_flag
 from rollout_traces.ledger.groups import reward_failed
 from rollout_traces.ledger.tokens import LOG_RATIO_LIMIT, log_ratio
 from rollout_traces.metrics.prefixes import broken_prefixes, trajectories
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.text import quoted
-from rollout_traces.model.transcript import FLOAT_TRACKS
+from rollout_traces.model.transcript import FLOAT_TRACKS, Flag
 
 _MEAN, _FEWEST = 1.05, 16
 """Thresholds of `logprob_mismatch`, which two detectors find."""

@@ -1,4 +1,4 @@
-"""A flag of a rollout, an alert of a step, and the registry of flags: one entry a flag, one or two detectors an entry.
+"""The registry of flags: one entry a flag, one or two detectors an entry.
 
 A detector is a function of the flag's name; adding one is a new function in a family's file (or a
 file of the user's own) and its test. Its keyword-only arguments are the flag's thresholds:
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
 
 import numpy as np
@@ -21,49 +21,8 @@ import numpy as np
 from rollout_traces.errors import ConfigError
 from rollout_traces.model.batch import SPLITS
 from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.transcript import Flag, Severity
 from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS
-
-Severity = Literal["error", "warn", "info"]
-
-
-@dataclass(frozen=True)
-class Flag:
-    """A named, explained observation about one rollout.
-
-    Attributes:
-        name: snake case.
-        severity: `error` (a bug in training), `warn` (worth a look) or `info`.
-        message: one sentence that says what was seen, with its number.
-        turn: index of the turn it speaks of, or None for the whole rollout.
-        start: first token it speaks of, in the rollout's token positions, or None.
-        stop: one past the last token it speaks of, or None.
-    """
-
-    name: str
-    severity: Severity
-    message: str
-    turn: int | None = None
-    start: int | None = None
-    stop: int | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Gives plain values, for a trace's metadata."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Alert:
-    """An alert that the sink raises in Trackio.
-
-    Attributes:
-        title: a few words, the flag's name among them.
-        text: one sentence with the share and its threshold.
-        level: the flag's severity; Trackio's levels have the same names.
-    """
-
-    title: str
-    text: str
-    level: Severity
 
 
 def counted(n: int, noun: str) -> str:

@@ -10,14 +10,13 @@ from typing import Annotated
 
 import numpy as np
 
-from rollout_traces.decode.grammars import THINKING_UNCLOSED, UNPARSED
 from rollout_traces.decode.grammars.parse import FAMILIES
 from rollout_traces.flags.detect import Population, RowFlags, TracedRow
-from rollout_traces.flags.registry import Flag, also_on_rows, counted, make_flag, population_flag, row_flag
+from rollout_traces.flags.registry import also_on_rows, counted, make_flag, population_flag, row_flag
 from rollout_traces.ledger.text_facts import tool_failed
 from rollout_traces.metrics.loops import FILLED, LONGEST_PERIOD, WINDOW, Loop, longest_loops, repetitions
 from rollout_traces.model.text import MOST, REPLACEMENT, quoted, words
-from rollout_traces.model.transcript import Transcript, Turn
+from rollout_traces.model.transcript import THINKING_UNCLOSED, UNPARSED, Flag, Transcript, Turn
 
 _ENDS_ALIKE = 3
 """Longer sampled runs that have to end on one token for it to be taken for the end marker."""

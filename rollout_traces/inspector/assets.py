@@ -19,8 +19,8 @@ from functools import cache
 from html import escape
 from pathlib import Path
 
-from rollout_traces import __version__
 from rollout_traces.errors import RolloutTracesError
+from rollout_traces.model.names import VERSION
 from rollout_traces.model.text import one_line, short_hash
 
 _HERE = Path(__file__).parent
@@ -111,7 +111,7 @@ def written_head(policy: str, title: str) -> str:
 
 def made_by() -> str:
     """Says what wrote a file, and when."""
-    return f"rollout-traces {__version__}, {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC"
+    return f"rollout-traces {VERSION}, {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC"
 
 
 @cache

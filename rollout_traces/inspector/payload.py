@@ -14,11 +14,10 @@ import numpy as np
 import orjson
 
 from rollout_traces.alarms.worn import nested
-from rollout_traces.decode.grammars import THINKING_UNCLOSED
 from rollout_traces.flags import REGISTRY
 from rollout_traces.model.spans import as_seconds, checked
 from rollout_traces.model.text import encodable
-from rollout_traces.model.transcript import TokenTrack, Transcript, Turn
+from rollout_traces.model.transcript import THINKING_UNCLOSED, TokenTrack, Transcript, Turn
 from rollout_traces.trace.conversion import TraceRecord, newer_schema, read_details, read_transcript, spoken
 from rollout_traces.trace.images import IMAGES_KEY
 

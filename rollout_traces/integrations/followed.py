@@ -23,7 +23,6 @@ from typing import Any
 
 import orjson
 
-from rollout_traces.cluster.rendezvous import node_name
 from rollout_traces.errors import StoreError, Warnings
 from rollout_traces.integrations.base import contained
 from rollout_traces.integrations.run_report import LIVE_PLACE
@@ -31,6 +30,7 @@ from rollout_traces.logger.live import NOT_LIVE, LiveRollout, LiveWriter
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model import private_files
 from rollout_traces.model.live_lines import MAX_TEXT, LivePlace
+from rollout_traces.model.names import node_name
 from rollout_traces.model.spans import Span, Spans
 
 LAST_TOKENS = 32

@@ -17,10 +17,11 @@ from urllib.parse import urlsplit
 from rollout_traces.capture.hand_over import JOINABLE
 from rollout_traces.errors import BatchError, ConfigError, RolloutTracesError, Warnings, text_of
 from rollout_traces.model.batch import SPLITS, RolloutBatch, keys_left_out
+from rollout_traces.model.names import check_project, check_run
 from rollout_traces.model.plain_values import INT64_MAX, INT64_MIN
 from rollout_traces.model.text import MOST, harmless
 from rollout_traces.settings.logger_options import LoggerOptions, page_address
-from rollout_traces.settings.run_settings import RunSettings, check_project, check_run
+from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.sink.webhook import ENVIRONMENT, check_webhook
 from rollout_traces.steps.run_state import StepOptions
 from rollout_traces.steps.selection import policy_named

@@ -20,7 +20,7 @@ from rollout_traces.capture.device_copy import any_on_gpu
 from rollout_traces.capture.hand_over import Joins, RolloutHandle, warn_of_failure
 from rollout_traces.capture.host_copy import Captured
 from rollout_traces.capture.part import GroupNumbers
-from rollout_traces.cluster.rendezvous import current_ranks, first_group_of, next_key, node_name
+from rollout_traces.cluster.rendezvous import current_ranks, first_group_of, next_key
 from rollout_traces.decode.decoder import DecodeSettings
 from rollout_traces.decode.vocabulary import check_tokenizer
 from rollout_traces.errors import BatchError, Warnings
@@ -38,6 +38,7 @@ from rollout_traces.logger.live import NOT_LIVE, LiveRollout, LiveWriter
 from rollout_traces.logger.pipeline import LoggerPipeline, PipelineOptions
 from rollout_traces.logger.rank_client import RankClient, client_of_rank, share
 from rollout_traces.model.live_lines import MAX_TEXT, LivePlace
+from rollout_traces.model.names import node_name
 from rollout_traces.model.plain_values import finite_or_named, plain
 from rollout_traces.model.text import fresh_name
 from rollout_traces.model.units import MINUTE

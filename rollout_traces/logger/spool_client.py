@@ -13,9 +13,9 @@ from rollout_traces.capture.hand_over import HandOver
 from rollout_traces.errors import Warnings
 from rollout_traces.logger.attempts import Attempts
 from rollout_traces.model.live_lines import LIVE_FOLDER, LivePlace, live_folder
+from rollout_traces.model.names import file_stem
 from rollout_traces.model.text import fresh_name
 from rollout_traces.settings.logger_options import LoggerOptions
-from rollout_traces.settings.run_settings import file_stem
 from rollout_traces.spool.folder import MemorySpool, SpoolReader, SpoolWriter
 from rollout_traces.spool.patient_writer import PatientWriter
 from rollout_traces.spool.record import Record

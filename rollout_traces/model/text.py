@@ -6,7 +6,7 @@ import hashlib
 import re
 import secrets
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -215,3 +215,25 @@ def lines(found: Iterable[str]) -> str:
     """Sentences as a list."""
     items = "".join(f"<li>{escaped(each)}</li>" for each in found)
     return f"<ul>{items}</ul>" if items else ""
+
+
+def text_of(content: Any) -> str:
+    """A message's content as text: nothing for None, typed parts joined, other parts named.
+
+    Args:
+        content: a string, None, or a list of OpenAI-style parts.
+    """
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return encodable(content)
+    if not isinstance(content, (list, tuple)):
+        return str(content)
+    pieces = []
+    for part in content:
+        if isinstance(part, Mapping):
+            text = part.get("text")
+            pieces.append(text if isinstance(text, str) else f"[{part.get('type', 'part')}]")
+        else:
+            pieces.append(str(part))
+    return "".join(pieces)

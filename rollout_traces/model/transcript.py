@@ -1,4 +1,4 @@
-"""A decoded rollout: turns that partition its tokens, and the per-token truth beside them.
+"""A decoded rollout: turns that partition its tokens, and the per-token truth beside them; flags and alerts, which speak of it.
 
 Plain frozen data over numpy. Nothing here imports torch, a tokenizer or Trackio, so the write side
 and the read side share it.
@@ -7,7 +7,7 @@ and the read side share it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import groupby
 from typing import Any, Literal
@@ -21,6 +21,10 @@ Source = Literal["messages", "template", "mask"]
 
 SCHEMA_VERSION = 1
 """Version of the fields of `Transcript`, `Turn`, `ToolCall` and `TokenTrack`."""
+UNPARSED = "tool_call_unparsed"
+"""The word every warning about a call that could not be parsed begins with."""
+THINKING_UNCLOSED = "thinking_unclosed"
+"""The word the warning about thinking that was opened and not closed begins with."""
 
 INT_TRACKS = ("turn_ids", "versions")
 """Per-token integer tracks; -1 means that the token was not sampled."""
@@ -255,3 +259,46 @@ def _message(turn: Turn) -> dict[str, Any]:
         if turn.failed:
             message["is_error"] = True
     return message
+
+
+Severity = Literal["error", "warn", "info"]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A named, explained observation about one rollout.
+
+    Attributes:
+        name: snake case.
+        severity: `error` (a bug in training), `warn` (worth a look) or `info`.
+        message: one sentence that says what was seen, with its number.
+        turn: index of the turn it speaks of, or None for the whole rollout.
+        start: first token it speaks of, in the rollout's token positions, or None.
+        stop: one past the last token it speaks of, or None.
+    """
+
+    name: str
+    severity: Severity
+    message: str
+    turn: int | None = None
+    start: int | None = None
+    stop: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Gives plain values, for a trace's metadata."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Alert:
+    """An alert that the sink raises in Trackio.
+
+    Attributes:
+        title: a few words, the flag's name among them.
+        text: one sentence with the share and its threshold.
+        level: the flag's severity; Trackio's levels have the same names.
+    """
+
+    title: str
+    text: str
+    level: Severity

@@ -8,11 +8,9 @@ folder that others may not enter closes all of it.
 from __future__ import annotations
 
 import base64
-import grp
 import logging
 import os
 import sqlite3
-import stat
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -24,13 +22,10 @@ import orjson
 
 from rollout_traces.errors import StoreError
 from rollout_traces.ledger.columns import pack, unpack
-from rollout_traces.model.private_files import FOLDER_MODE, make_folder
+from rollout_traces.model.private_files import FOLDER_MODE, GROUP, GROUP_MODE, make_folder, shared_group
 from rollout_traces.sink.stored import TIMEOUT
 from rollout_traces.trace.conversion import LEDGER_KEY
 
-GROUP = "ROLLOUT_TRACES_GROUP"
-"""The environment variable that names a group whose members may read Trackio's folder."""
-GROUP_MODE = 0o2750
 log = logging.getLogger("rollout_traces")
 
 
@@ -57,23 +52,6 @@ def make_trackio_folder(folder: Path) -> None:
             log.warning(
                 "%s=%s: %s; %s is for this user alone.", GROUP, os.environ[GROUP], error.strerror, folder
             )
-
-
-def shared_group() -> int | None:
-    """The id of the group that may read, by `ROLLOUT_TRACES_GROUP`; None for none."""
-    name = os.environ.get(GROUP, "")
-    if not name:
-        return None
-    try:
-        return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
-    except (KeyError, ValueError):
-        log.warning("%s=%s: there is no such group; files are for this user alone.", GROUP, name)
-        return None
-
-
-def allowed_mode() -> int:
-    """The bits of a file's mode that may be set: those of the owner, with a group also its own for reading."""
-    return stat.S_IRWXU if shared_group() is None else GROUP_MODE | stat.S_ISUID | stat.S_ISVTX
 
 
 LOOK_EVERY = 10.0

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import orjson
 
-from rollout_traces.flags.registry import Alert
+from rollout_traces.model.names import EARLIER_KEY
 from rollout_traces.model.plain_values import NOT_FINITE, plain
+from rollout_traces.model.transcript import Alert
 from rollout_traces.model.units import MB, MINUTE
-from rollout_traces.settings.run_settings import EARLIER_KEY
 from rollout_traces.sink.folder import DiskUse, make_trackio_folder
 from rollout_traces.sink.stored import Stored, query_of, scalar_signature
 from rollout_traces.sink.webhook import AlertWebhook

@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 import orjson
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.flags.registry import Alert
 from rollout_traces.model.text import encodable
+from rollout_traces.model.transcript import Alert
 
 log = logging.getLogger("rollout_traces")
 

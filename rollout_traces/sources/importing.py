@@ -17,6 +17,7 @@ from rollout_traces.logger.arguments import check_split
 from rollout_traces.logger.attempts import attempts_of, now
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.private_files import FolderLock
 from rollout_traces.model.units import HOUR, MINUTE
 from rollout_traces.sources.base import TRAIN, Fields
 from rollout_traces.sources.formats.chat_jsonl import rows_of
@@ -26,7 +27,6 @@ from rollout_traces.sources.run_import import FileImport, ImportedRun, ReEncoder
 from rollout_traces.sources.scan import FoundRun, scan
 from rollout_traces.sources.state import FileState, ImportState, only_import_of
 from rollout_traces.sources.trackio_traces import PREFIX, project_path, rows_of_project
-from rollout_traces.spool.locks import FolderLock
 
 Progress = Callable[[int, int], None]
 """Called with how much is done and how much there is: bytes of files, or rollouts."""

@@ -26,12 +26,11 @@ import orjson
 
 from rollout_traces.errors import ConfigError, FileRefused, StoreError
 from rollout_traces.model.bounded_reading import read
-from rollout_traces.model.private_files import FOLDER_MODE
+from rollout_traces.model.private_files import FOLDER_MODE, FolderLock
 from rollout_traces.model.text import MOST
 from rollout_traces.sources.base import PATIENCE, SQLITE, read_only
 from rollout_traces.sources.formats.inspect_eval import unpacked
 from rollout_traces.sources.lines import MAX_LINE, TooLong, head_of, is_no_lines, objects, opened
-from rollout_traces.spool.locks import FolderLock
 
 FOLDER = "rollout-imports"
 WRITE_S = 0.5

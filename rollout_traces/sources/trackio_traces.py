@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.decode.grammars import THINKING_UNCLOSED
 from rollout_traces.decode.messages import transcript_of_messages
 from rollout_traces.errors import ConfigError
 from rollout_traces.ledger.text_facts import tool_failed
+from rollout_traces.model.names import file_stem
 from rollout_traces.model.text import words
-from rollout_traces.settings.run_settings import file_stem
+from rollout_traces.model.transcript import THINKING_UNCLOSED
 from rollout_traces.sources.base import EVAL, TRAIN, read_only
 from rollout_traces.sources.chat import Record, messages_of
 from rollout_traces.sources.formats.trl_parquet import TableReader

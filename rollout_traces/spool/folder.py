@@ -19,10 +19,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.model.private_files import FILE_MODE, make_folder
+from rollout_traces.model.private_files import FILE_MODE, FolderLock, is_locked, make_folder
 from rollout_traces.model.text import fresh_name
 from rollout_traces.model.units import MB
-from rollout_traces.spool.locks import FolderLock, is_locked
 from rollout_traces.spool.record import PREFIX_BYTES, Record, RecordError, Said, decode, said_by
 from rollout_traces.spool.segments import FRAME_HEAD, SEGMENT, SMALL, Frame, SegmentWriter, SpoolSegments
 

@@ -37,9 +37,15 @@ import orjson
 
 from rollout_traces.errors import StoreError, extra
 from rollout_traces.model import private_files
-from rollout_traces.model.private_files import close_files, is_network_mount, make_folder
+from rollout_traces.model.private_files import (
+    FolderLock,
+    Waiters,
+    close_files,
+    is_locked,
+    is_network_mount,
+    make_folder,
+)
 from rollout_traces.spool.folder import SpoolReader
-from rollout_traces.spool.locks import FolderLock, Waiters, is_locked
 
 log = logging.getLogger("rollout_traces")
 

@@ -23,8 +23,6 @@ from rollout_traces.alarms.online import Trail, as_plain, judge
 from rollout_traces.errors import Warnings
 from rollout_traces.flags import (
     REGISTRY,
-    Alert,
-    Flag,
     FlagErrors,
     Population,
     TracedRow,
@@ -40,7 +38,7 @@ from rollout_traces.ledger.columns import COLUMNS, NULL_INT, Ledger, any_known
 from rollout_traces.ledger.loss_histogram import loss_histogram, pack
 from rollout_traces.metrics import step_histograms, tool_use
 from rollout_traces.model.packed_batch import PackedBatch
-from rollout_traces.model.transcript import Transcript
+from rollout_traces.model.transcript import Alert, Flag, Transcript
 from rollout_traces.settings.logger_options import page_address
 from rollout_traces.sink.stored import StoredRow
 from rollout_traces.steps.discarded import RunningTotals, filtered_details

@@ -14,8 +14,8 @@ import numpy as np
 
 from rollout_traces.alarms.figures import TRAIL
 from rollout_traces.errors import Warnings
-from rollout_traces.flags import Alert
 from rollout_traces.model.packed_batch import PackedBatch, StepKey
+from rollout_traces.model.transcript import Alert
 from rollout_traces.model.units import GIGABYTE
 from rollout_traces.sink.stored import Stored
 from rollout_traces.steps.judge import Judge, Judgement

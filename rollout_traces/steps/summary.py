@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.flags import Flag, describe_off, flag_metrics, off_flags
+from rollout_traces.flags import describe_off, flag_metrics, off_flags
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.ledger.groups import known_rewards
 from rollout_traces.metrics import StepView, ToolUse, identity_checks
 from rollout_traces.metrics.compute import metrics_of, missing_of, step_view
 from rollout_traces.metrics.registry import describe_told_apart
+from rollout_traces.model.transcript import Flag
 from rollout_traces.steps.open_step import ClosedStep
 from rollout_traces.steps.run_state import StepOptions
 from rollout_traces.trace.conversion import TraceRecord, step_summary_trace

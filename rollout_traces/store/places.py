@@ -6,8 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
+from rollout_traces.model.names import check_name, file_stem
 from rollout_traces.model.private_files import MOUNTS, NETWORK_TYPES, mount_type, why_not_believed
-from rollout_traces.settings.run_settings import check_name, file_stem
 
 DATABASE_SUFFIX = ".db"
 INDEX_FOLDER = "rollout-index"

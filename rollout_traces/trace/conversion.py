@@ -15,13 +15,11 @@ from typing import Any
 import orjson
 
 from rollout_traces.decode.grammars import TYPED_FAMILIES, parse_assistant
-from rollout_traces.decode.messages import text_of
-from rollout_traces.flags.registry import Flag
 from rollout_traces.ledger import columns as ledgers
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.model.plain_values import cut, plain
-from rollout_traces.model.text import encodable, words
-from rollout_traces.model.transcript import Transcript, Turn
+from rollout_traces.model.text import encodable, text_of, words
+from rollout_traces.model.transcript import Flag, Transcript, Turn
 from rollout_traces.trace.images import TraceImage
 from rollout_traces.trace.packing import pack_transcript, unpack_transcript
 

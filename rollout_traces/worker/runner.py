@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollout_traces.errors import Warnings
-from rollout_traces.spool.locks import is_locked
+from rollout_traces.model.private_files import is_locked
 from rollout_traces.spool.run_folder import RunFolder
 from rollout_traces.worker.main import NamedTargets
 

@@ -18,7 +18,7 @@ import numpy as np
 from rollout_traces.alarms.alerts import alerts_of
 from rollout_traces.alarms.figures import scalar_figures
 from rollout_traces.alarms.online import Trail, judge
-from rollout_traces.flags import Alert
+from rollout_traces.model.transcript import Alert
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 STEPS = 60, 100

@@ -24,9 +24,10 @@ from rollout_traces.alarms.worn import rises, usual_flags, worn
 from rollout_traces.analysis import diagnose
 from rollout_traces.analysis.selections import RunScope
 from rollout_traces.decode import TranscriptDecoder
-from rollout_traces.flags import REGISTRY, Alert
+from rollout_traces.flags import REGISTRY
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger
+from rollout_traces.model.transcript import Alert
 from tests.analysis.builders import table
 from tests.decode.real_tokenizers import load_tokenizer
 from tests.flags.planted import Fault

@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 from rollout_traces.decode import TranscriptDecoder
-from rollout_traces.flags import Alert
 from rollout_traces.ledger.columns import Ledger
+from rollout_traces.model.transcript import Alert
 from tests.alarms.healthy_runs import alerts_while_running, flagged_ledger
 from tests.flags.planted import GROUP, ROW, Fault, Planted, faults_for
 from tests.flags.steps import Step, healthy_step, made_up_conversations

@@ -18,7 +18,7 @@ from rollout_traces.analysis.runs import (
     settings_of_attempts,
     settings_sentences,
 )
-from rollout_traces.settings.run_settings import EARLIER_KEY
+from rollout_traces.model.names import EARLIER_KEY
 from tests.analysis.builders import table
 
 

@@ -11,18 +11,17 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from rollout_traces.cluster.connection import NodeAddress, NodeConnectionError
 from rollout_traces.cluster.rendezvous import (
     ADDRESS,
-    NODE,
     Announcement,
     NodeMeeting,
     Ranks,
     current_ranks,
     host_and_port,
     next_key,
-    node_name,
     own_store,
     publish_announcement,
     wait_for_announcement,
 )
+from rollout_traces.model.names import NODE, node_name
 
 
 @pytest.fixture

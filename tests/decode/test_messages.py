@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rollout_traces.decode.messages import align, text_of
+from rollout_traces.decode.messages import align
+from rollout_traces.model.text import text_of
 from tests.decode.builders import E, S, chatml, of_template, row, said
 
 

@@ -12,19 +12,11 @@ import numpy as np
 
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.decode import TranscriptDecoder
-from rollout_traces.flags import (
-    Flag,
-    FlagErrors,
-    Population,
-    TracedRow,
-    combine,
-    flag_population,
-    flag_row,
-)
+from rollout_traces.flags import FlagErrors, Population, TracedRow, combine, flag_population, flag_row
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.packed_batch import PackedBatch
-from rollout_traces.model.transcript import Transcript
+from rollout_traces.model.transcript import Flag, Transcript
 from rollout_traces.settings.run_settings import RunSettings
 from tests import generator, service_desk
 from tests.generator import Conversation

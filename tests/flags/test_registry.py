@@ -11,7 +11,6 @@ from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import ConfigError
 from rollout_traces.flags import (
     REGISTRY,
-    Flag,
     FlagErrors,
     Population,
     TracedRow,
@@ -24,6 +23,7 @@ from rollout_traces.flags import (
     row_flag,
 )
 from rollout_traces.model.batch import RolloutBatch
+from rollout_traces.model.transcript import Flag
 from tests.flags.steps import STEP, population_of
 
 

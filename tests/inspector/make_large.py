@@ -11,9 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from rollout_traces.flags.registry import Flag
 from rollout_traces.ledger.columns import Ledger
-from rollout_traces.model.transcript import Transcript
+from rollout_traces.model.transcript import Flag, Transcript
 from rollout_traces.trace.conversion import TraceRecord, rollout_trace, step_summary_trace
 from tests.builders import make_transcript
 

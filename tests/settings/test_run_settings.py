@@ -6,14 +6,8 @@ import pytest
 
 import rollout_traces as rt
 from rollout_traces.errors import ConfigError
-from rollout_traces.settings.run_settings import (
-    CONFIG_KEY,
-    Range,
-    RunSettings,
-    check_project,
-    check_run,
-    file_stem,
-)
+from rollout_traces.model.names import check_project, check_run, file_stem
+from rollout_traces.settings.run_settings import CONFIG_KEY, Range, RunSettings
 
 
 def test_ranges_are_pairs_or_mappings():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rollout_traces.flags import Alert
+from rollout_traces.model.transcript import Alert
 from rollout_traces.sink.trackio_sink import BINS, TrackioSink, binned
 from rollout_traces.trace.conversion import STEPS, TRAJECTORIES, TraceRecord
 from tests.test_write_path import scalars, stored

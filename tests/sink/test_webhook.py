@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.flags.registry import Alert
+from rollout_traces.model.transcript import Alert
 from rollout_traces.sink import webhook
 from rollout_traces.sink.webhook import MAX_WAITING, AlertWebhook, check_webhook, payload
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from rollout_traces.capture.host_copy import capture
-from rollout_traces.flags.registry import Flag
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.packed_batch import PackedBatch, StepKey, concatenate
+from rollout_traces.model.transcript import Flag
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.sink.stored import StoredRow
 from rollout_traces.steps.judge import LOSS_HISTOGRAM, UNSEEN, CopiedRows, Judge, Judgement, choose_rows

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout_traces.flags.registry import Flag
 from rollout_traces.ledger.columns import Ledger
+from rollout_traces.model.transcript import Flag
 from rollout_traces.trace.conversion import TraceRecord, rollout_trace, step_summary_trace
 from tests.builders import make_transcript
 

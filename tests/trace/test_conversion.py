@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import orjson
 
-from rollout_traces.flags import Flag
 from rollout_traces.model.plain_values import MAX_TEXT, plain
+from rollout_traces.model.transcript import Flag
 from rollout_traces.trace.conversion import (
     METADATA,
     read_details,

@@ -9,8 +9,6 @@ from rollout_traces.decode.grammars.channels import CHANNELS
 from rollout_traces.decode.grammars.gemma import GEMMA
 from rollout_traces.decode.grammars.glm import GLM
 from rollout_traces.decode.grammars.grammar import (
-    THINKING_UNCLOSED,
-    UNPARSED,
     Grammar,
     Malformed,
     ParsedBody,
@@ -35,9 +33,7 @@ from rollout_traces.decode.grammars.xml_functions import XML_FUNCTIONS
 
 __all__ = [
     "NO_SCHEMAS",
-    "THINKING_UNCLOSED",
     "TYPED_FAMILIES",
-    "UNPARSED",
     "Grammar",
     "Malformed",
     "ParsedBody",

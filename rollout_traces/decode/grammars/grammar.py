@@ -12,11 +12,6 @@ from rollout_traces.model.units import KB
 
 SpanKind = Literal["content", "thinking", "call", "marker"]
 
-UNPARSED = "tool_call_unparsed"
-"""The word every warning about a call that could not be parsed begins with."""
-THINKING_UNCLOSED = "thinking_unclosed"
-"""The word the warning about thinking that was opened and not closed begins with."""
-
 
 class TextSpan(NamedTuple):
     """A character range of one kind. The spans of a body partition it.

@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Any
 
 from rollout_traces.decode.grammars.grammar import (
-    UNPARSED,
     BetweenMarkers,
     Grammar,
     Malformed,
@@ -19,6 +18,7 @@ from rollout_traces.decode.grammars.grammar import (
     Scan,
     TextSpan,
 )
+from rollout_traces.model.transcript import UNPARSED
 
 _LINE_BREAKS = "\r\n"
 _MENTION = 256

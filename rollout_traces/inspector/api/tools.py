@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rollout_traces import __version__
 from rollout_traces.errors import RolloutTracesError, StoreError, extra
 from rollout_traces.inspector.access import ANYBODY, Visitor, asking
 from rollout_traces.inspector.api import answers
@@ -34,6 +33,7 @@ from rollout_traces.inspector.workspace import (
     as_json,
     parameters,
 )
+from rollout_traces.model.names import VERSION
 from rollout_traces.model.text import NOTICE
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def build_tools(
         from mcp.server import MCPServer
         from mcp.types import ToolAnnotations
 
-    server = MCPServer("rollout-traces", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
+    server = MCPServer("rollout-traces", version=VERSION, instructions=INSTRUCTIONS, log_level="WARNING")
     visitor = Visitor(author or ANYBODY)
 
     def add(name: str, function: Function, destructive: bool | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from rollout_traces.spool.locks import Waiters
+from rollout_traces.model.private_files import Waiters
 
 
 class TestWaiters:
