@@ -74,6 +74,8 @@ LASTING = -11.0
 (60 each of 60 steps with correlations of 0.5, 0.8, 0.9 and 0.95) ..."""
 LASTING_NOT = -8.0
 """... where what is left of the series beside the movement looks as if no noise of it lasted ..."""
+LASTING_LOGGED = -12.5
+"""... of a logged number, of which a run has dozens ..."""
 LASTING_BESIDE = -5.0
 """... and of a part beside the rest of its groups or steps, in which what lasts for all is not."""
 
@@ -361,7 +363,7 @@ def _lasting(found: Moved, sure: float, remembers: float) -> float:
     if found.panel.control[found.chosen.at] == 1:
         return LASTING_BESIDE
     if found.panel.source is None:
-        return min(sure, LASTING)
+        return min(sure, LASTING_LOGGED)
     return LASTING if remembers > 1 / 2 else LASTING_NOT
 
 
