@@ -33,7 +33,7 @@ from rollout_traces.analysis.curves import FEWEST_BESIDE, Series, SeriesName
 from rollout_traces.analysis.detect import movements
 from rollout_traces.analysis.detected_movement import RESIDUE, Moved
 from rollout_traces.analysis.diagnosis import Diagnosis
-from rollout_traces.analysis.entries import LEAP, diagnosis_of
+from rollout_traces.analysis.entries import LEAP, diagnosis_of, is_worth_a_word
 from rollout_traces.analysis.noise import DEVIATION, SMALLEST_ERROR, crude, fits_of, noise_of
 from rollout_traces.analysis.panel import Panel, logged_panels
 from rollout_traces.analysis.run_rows import FEWEST_HITS
@@ -147,7 +147,9 @@ def judge(trail: Trail, figures: Figures) -> Judged:
         moved = {i: each for i in turn if (each := _movement(trail, i, limit)) is not None}
     elif len(ready):
         moved = _moved(trail, ready)
-    said = entries([found for i, found in moved.items() if not _is_back(trail, i, found)])
+    said = entries(
+        [each for i, each in moved.items() if is_worth_a_word(each) and not _is_back(trail, i, each)]
+    )
     known = [(entry, diagnosis_of(entry, len(ready), float(figures.n_rows))) for entry in said]
     # what is not sure yet may be with the next steps
     waits = {name for entry, each in known if each.severity == "info" for name in _names_of(entry)}

@@ -68,6 +68,7 @@ class Movement:
     carriers: tuple[Carrier, ...] = ()
     drift: bool = False
     is_set: bool = False
+    figures_of: Part = ()
 
 
 @dataclass(frozen=True)

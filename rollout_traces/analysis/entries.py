@@ -34,6 +34,7 @@ from rollout_traces.analysis.in_words import (
 from rollout_traces.analysis.kinks import goes_on
 from rollout_traces.analysis.learning import is_given, is_mix, is_of_sampler
 from rollout_traces.analysis.names import SIGNATURES, Signature
+from rollout_traces.analysis.noise import TINY
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import effects
 from rollout_traces.analysis.run_rows import UNKNOWN
@@ -43,7 +44,7 @@ from rollout_traces.analysis.schedules import has_no_noise
 SURE = 1e-6
 """Chance, over all series of the run, up to which an entry is an error; above it is a warning."""
 SLIGHT = RESIDUE / 2
-"""Part of its level by which a logged number changes at least where that is an error."""
+"""Part of its level by which a logged number changes at least where that is an error, at one step alone a warning; of half of it that lasts is a warning."""
 FEW_ROWS, FEW_GROUPS = 30, 10
 """A part of fewer rows or groups at the steps of a movement gives a warning at most: how sure a mean of them is, is hardly known."""
 LARGEST = 5.0
@@ -54,20 +55,22 @@ ABSENT = 0.002
 
 def severity_of(found: Moved, n_series: int) -> Severity:
     """Info for slow change, for how a run starts and for what may be chance; an error where chance is out of the question, but for the mix of prompts, which somebody may have set."""
-    if not found.is_sure or is_expected(found) or _is_of_a_curve(found) or _stands_still(found):
+    changed = _relative_change(found)
+    is_trifle = changed < (SLIGHT if _is_one_number(found) else SLIGHT / 2)
+    if not found.is_sure or is_trifle or is_expected(found) or _is_of_a_curve(found) or _stands_still(found):
         return "info"
     beyond_chance = found.log_p + np.log(max(n_series, 1)) < np.log(SURE)
     may_be_meant = is_mix(found.panel) or _is_of_few(found) or _is_one_number(found) or _is_shared(found)
-    may_be_learned = goes_on(found) or _is_slight(found)
+    may_be_learned = goes_on(found) or changed < SLIGHT
     return "error" if beyond_chance and not (may_be_meant or may_be_learned) else "warn"
 
 
-def _is_slight(found: Moved) -> bool:
-    """Tells whether a logged number changed by less than a quarter of its level."""
+def _relative_change(found: Moved) -> float:
+    """By how much of the smaller of its levels a logged number changed; infinite of rollouts, and where it is not known."""
     before, after, _ = levels_of(found)
     if found.panel.source is not None or before is None or after is None:
-        return False
-    return abs(after - before) < SLIGHT * min(abs(before), abs(after))
+        return np.inf
+    return abs(after - before) / max(min(abs(before), abs(after)), TINY)
 
 
 def _stands_still(found: Moved) -> bool:
@@ -91,20 +94,21 @@ def _is_of_a_curve(found: Moved) -> bool:
     """Tells whether a movement of a logged number beside its slow change hardly shows in the number itself, which bends there."""
     panel, at, template = found.panel, found.chosen.at, found.template
     lasts = template.kind != "window" or template.stop - template.start > SPIKE
-    before, after, _ = levels_of(found)
     if panel.source is not None or found.is_set or template.start == 0 or not lasts:
         return False
-    if before is None or after is None:
+    levels, start = panel.levels[at], template.start
+    edge = levels[max(start - NEAR_EDGE, 0) : start], levels[start : start + NEAR_EDGE]
+    sides = np.asarray([levels_of(found)[:2], [float(np.mean(each)) for each in edge]], float)
+    known = sides[np.isfinite(sides).all(axis=1)]
+    if not len(known):
         return False
-    by_factors = (
-        not np.array_equal(panel.values[at], panel.levels[at], equal_nan=True) and min(before, after) > 0
-    )
-    seen = float(np.log(after / before)) if by_factors else after - before
+    by_factors = not np.array_equal(panel.values[at], levels, equal_nan=True) and known.min() > 0
+    seen = np.diff(np.log(known) if by_factors else known)
     one = np.asarray([at])
     size, _ = effects(
         whitened(panel.values[one], found.noise.at(one), found.basis[one]), template.over(len(panel.steps))
     )
-    return bool(seen * size[0] < RESIDUE * size[0] ** 2)
+    return bool((seen * size[0] < RESIDUE * size[0] ** 2).all())
 
 
 def _is_one_number(found: Moved) -> bool:
@@ -127,8 +131,6 @@ def is_expected(found: Moved) -> bool:
     """Tells whether a movement is slow change, how a run starts, a mix of prompts that changes by and by, or a few steps that were given otherwise, as a loader does by chance."""
     if found.panel.names[0].value == UNKNOWN and found.located.z < 0:  # what becomes known
         return True
-    if found.panel.names[0].statistic == "correlation" and not _parts_ways(found):
-        return True
     if is_given(found.panel) and is_spike(found) and not _is_always_the_same(found):
         return True
     if is_mix(found.panel) and found.template.kind == "ramp":  # a curriculum goes on by and by
@@ -137,10 +139,11 @@ def is_expected(found: Moved) -> bool:
     return found.drift or (starts(found) and not is_learning(found) and found.located.onset[0] <= first)
 
 
-def _parts_ways(found: Moved) -> bool:
-    """Tells whether a correlation became less by half of what it can be."""
+def is_worth_a_word(found: Moved) -> bool:
+    """Tells whether a movement is none of a correlation, or one by which that became less by half of what it can be."""
     before, after, _ = levels_of(found)
-    return before is not None and after is not None and before - after >= RESIDUE
+    is_correlation = found.panel.names[0].statistic == "correlation"
+    return not is_correlation or (before is not None and after is not None and before - after >= RESIDUE)
 
 
 def _is_always_the_same(found: Moved) -> bool:
@@ -219,6 +222,7 @@ def movement_of(found: Moved, carriers: Sequence[Carrier] = ()) -> Movement:
         tuple(carriers),
         found.drift,
         found.is_set,
+        found.panel.parts[found.chosen.at] or () if found.chosen.values is None else (),
     )
 
 
@@ -331,7 +335,7 @@ def diagnosis_of(
     sizes = _sizes(all_found)
     signature, at = named(moved[:1] if is_set else moved, sizes, entry.part, is_learning(entry.head))
     when = head if is_set else _first(moved)
-    lead = replace(moved[at], step=when.step, last=when.last)
+    lead = replace(moved[at], step=when.step, last=when.last, onset=when.onset)
     others = [*moved[:at], *moved[at + 1 :]]
     is_sure = any(found.is_sure for found in entry.found)
     return Diagnosis(
@@ -411,6 +415,7 @@ def sentence_of(
             text += f", {form(m.elsewhere)} elsewhere"
     elif part is None:
         text += ", for which rollouts cannot be told"
+        text += f" (the figures are those of {part_text(m.figures_of)})" if m.figures_of else ""
     text += f", {since(m.step, m.last)}"
     first, latest = m.onset
     if m.last is None and latest - first > SPIKE:

@@ -31,7 +31,8 @@ def group_rows(rows: RunRows) -> RunRows | None:
     if np.ptp(size):
         groups.measures.append(_of("group/size_mean", size.astype(float)))
     _prompts(rows, groups, n_units)
-    by_name = {str(measure.name): measure for measure in rows.measures}
+    means = [measure for measure in rows.measures if measure.name.statistic == "mean"]
+    by_name = {measure.name.column: measure for measure in means if measure.name.value is None}
     reward = by_name.get("reward")
     if reward is None:
         return groups
@@ -43,8 +44,9 @@ def group_rows(rows: RunRows) -> RunRows | None:
     groups.measures.append(_of("group/reward_std_mean", np.where(several, spread, np.nan)))
     if (length := by_name.get(LENGTH)) is not None:
         _covariance(rows, groups, apart, length.read(), n_units)
-    if (success := by_name.get("success")) is not None:
-        _correlation(rows, groups, values, success.read(), n_units)
+    for name in ("success", "advantage"):
+        if name in by_name:
+            _correlation(rows, groups, values, by_name[name], n_units)
     return groups
 
 
@@ -97,17 +99,20 @@ def _covariance(rows: RunRows, groups: RunRows, apart: np.ndarray, length: np.nd
 
 
 def _correlation(
-    rows: RunRows, groups: RunRows, reward: np.ndarray, success: np.ndarray, n_units: int
+    rows: RunRows, groups: RunRows, reward: np.ndarray, measure: RowMeasure, n_units: int
 ) -> None:
-    """Adds the correlation of reward and success inside each group in which both differ, unless one says what the other does."""
-    known = np.isfinite(reward) & np.isfinite(success)
-    one, two = (_apart(rows, np.where(known, each, np.nan), n_units)[0] for each in (reward, success))
+    """Adds the correlation of reward and another measure inside each group in which both differ, unless one says what the other does."""
+    other = measure.read()
+    known = np.isfinite(reward) & np.isfinite(other)
+    one, two = (_apart(rows, np.where(known, each, np.nan), n_units)[0] for each in (reward, other))
     product, *squares = (np.bincount(rows.unit, each, n_units) for each in (one * two, one**2, two**2))
     differ = np.minimum(*squares) > 0
     values = np.full(n_units, np.nan)
     values[differ] = product[differ] / np.sqrt(squares[0][differ] * squares[1][differ])
     if differ.any() and np.nanmin(values) < 1 - ROUNDING:
-        groups.measures.append(RowMeasure(SeriesName("success", None, "correlation"), _constant(values)))
+        groups.measures.append(
+            RowMeasure(SeriesName(measure.name.column, None, "correlation"), _constant(values))
+        )
 
 
 def _apart(rows: RunRows, values: np.ndarray, n_units: int) -> tuple[np.ndarray, np.ndarray]:

@@ -345,7 +345,7 @@ class Parting:
             squares = float((apart**2).sum())
             own = max(squares - float((of_prompt**2 / np.maximum(visits, 1)).sum()), 0.0) / again
             shared = max(squares / max(known.sum(), 1) - own, 0.0)
-            reliable = shared / np.maximum(shared * others + own, np.finfo(float).tiny)
+            reliable = shared / np.maximum(shared * np.maximum(others, 1) + own, np.finfo(float).tiny)
             expected = np.where(known & (others > 0), reliable * (of_prompt[prompt] - apart), 0.0)
         return expected
 

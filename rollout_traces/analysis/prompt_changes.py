@@ -10,7 +10,9 @@ import numpy as np
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.kept_texts import EVERY_KEPT, KeptTexts, read_texts
 from rollout_traces.analysis.relations import current
+from rollout_traces.analysis.run_rows import ROUNDING
 from rollout_traces.analysis.selections import RunScope, Selection
+from rollout_traces.analysis.slow_change import PLAIN_CHANCE
 
 FEWEST = 3
 """Prompts that change, below which nothing is said."""
@@ -29,15 +31,14 @@ WHAT = {
 
 
 def prompt_entries(run: RunScope) -> list[Diagnosis]:
-    """Entries of what changed for prompts, of a run's rollouts kept at random; none where no text is known."""
+    """Entries of what changed for prompts: by key of all rollouts, by text of those kept at random."""
     if not run.columns.has("prompt_key"):
         return []
     replaced = list(_evaluations_replaced(run))
     texts = read_texts(run.relations, run.columns, Selection(run.run, run.split))
-    if texts is None:
-        return replaced
-    found = replaced + [entry for name in WHAT if (entry := changed(texts, name)) is not None]
-    found += list(_evaluated_in_training(run, texts))
+    found = replaced + list(_evaluated_in_training(run, texts))
+    if texts is not None:
+        found += [entry for name in WHAT if (entry := changed(texts, name)) is not None]
     return found
 
 
@@ -76,20 +77,15 @@ def changed(texts: KeptTexts, name: str) -> Diagnosis | None:
     return Diagnosis("warn", sentence, advice, 0, (), None, "level", onset, step, name=f"{name} changed")
 
 
-def _evaluated_in_training(run: RunScope, texts: KeptTexts) -> Iterator[Diagnosis]:
-    """Evaluation prompts that training asks, by their text; by key where a text of both says that keys mean the same."""
+def _evaluated_in_training(run: RunScope, texts: KeptTexts | None) -> Iterator[Diagnosis]:
+    """Evaluation prompts that training asks: by their text, or, of all rollouts, by their key."""
     for split in _evaluation_splits(run):
-        which = Selection(run.run, split)  # a prompt's text is the same however its rollouts were chosen
-        held_out = read_texts(run.relations, run.columns, which, condition=EVERY_KEPT)
-        if held_out is None:
+        known = [_by_key(run, split), None if texts is None else _by_text(run, split, texts)]
+        seen = max((each for each in known if each), default=None)
+        if seen is None:
             continue
-        known = {_plain(text) for text in held_out.texts["prompt"].tolist() if text}
-        mine = np.asarray([bool(text) and _plain(text) in known for text in texts.texts["prompt"].tolist()])
-        if not mine.any():
-            continue
-        n = len({_plain(text) for text in texts.texts["prompt"][mine].tolist()})
-        first = int(texts.step[mine].min())
-        sentence = f"{n} {split} prompt{'s are' if n > 1 else ' is'} in training since step {first}, of {len(known)} that are known."
+        n, of, first, earliest = seen
+        sentence = f"{n} {split} prompt{'s are' if n > 1 else ' is'} in training since step {first}, of {of} that are known."
         advice = "Remove them from training, or read the evaluation's scores without them."
         yield Diagnosis(
             "warn",
@@ -99,10 +95,38 @@ def _evaluated_in_training(run: RunScope, texts: KeptTexts) -> Iterator[Diagnosi
             (),
             (),
             "level",
-            (int(texts.step.min()), first),
+            (earliest, first),
             first,
             name="evaluation prompts in training",
         )
+
+
+def _by_text(run: RunScope, split: str, texts: KeptTexts) -> tuple[int, int, int, int] | None:
+    """How many prompts of an evaluation training asks, by their text; of how many, since when, and when it could first have."""
+    which = Selection(run.run, split)  # a prompt's text is the same however its rollouts were chosen
+    held_out = read_texts(run.relations, run.columns, which, condition=EVERY_KEPT)
+    if held_out is None:
+        return None
+    known = {_plain(text) for text in held_out.texts["prompt"].tolist() if text}
+    mine = np.asarray([bool(text) and _plain(text) in known for text in texts.texts["prompt"].tolist()])
+    n = len({_plain(text) for text in texts.texts["prompt"][mine].tolist()})
+    return (n, len(known), int(texts.step[mine].min()), int(texts.step.min())) if n else None
+
+
+def _by_key(run: RunScope, split: str) -> tuple[int, int, int, int] | None:
+    """The same by key, where training asks none of them until a step by which it would have by chance: keys that count the rows of two files meet from the start."""
+    query = f"""
+        with asked as (select distinct prompt_key from rollouts where run = ? and split = ? and prompt_key is not null),
+        first_asked as (select prompt_key, min(step) as step from rollouts where {run.scope} and prompt_key is not null group by 1)
+        select (select count(*) from asked) as n_known, count(*) as n, min(step) as first,
+            (select min(step) from first_asked) as earliest, (select max(step) from first_asked) as latest
+        from first_asked semi join asked using (prompt_key)"""
+    [row] = run.relations.sql(query, [run.run, split, *run.params]).to_pylist()
+    if row["n"] < FEWEST:
+        return None
+    before = (row["first"] - row["earliest"]) / max(row["latest"] - row["earliest"], 1)
+    by_chance = row["n"] * np.log1p(-min(before, 1 - ROUNDING))
+    return (row["n"], row["n_known"], row["first"], row["first"]) if by_chance < PLAIN_CHANCE else None
 
 
 def _evaluations_replaced(run: RunScope) -> Iterator[Diagnosis]:

@@ -21,6 +21,7 @@ from rollout_traces.analysis.parts import PLAINLY, REMAINS
 from rollout_traces.analysis.run_rows import BY_OUTCOME
 from rollout_traces.analysis.schedules import is_logged, setting_changes
 from rollout_traces.analysis.screen import TAIL
+from rollout_traces.analysis.slow_change import PLAIN_CHANCE
 
 MOST_TIMES = 1 / 3
 """Part of the steps, at most; of more nobody knows which are the usual ones."""
@@ -63,9 +64,20 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
 
 
 def _is_usual(found: Sequence[_Recurring]) -> bool:
-    """Tells whether logged numbers alone come and go, from the start or without a plan, as the time of steps that write a checkpoint."""
-    steps = found[0].panel.steps[found[0].at]
-    return all(is_logged(each.panel) for each in found) and (_is_planned(found[0]) or not period_of(steps))
+    """Tells whether logged numbers alone come and go, from the start or without a plan, as the time of steps that write a checkpoint, and not only from a later step on."""
+    is_regular = bool(period_of(found[0].panel.steps[found[0].at])) and not _is_planned(found[0])
+    return all(is_logged(each.panel) for each in found) and not (is_regular or _has_begun(found[0]))
+
+
+def _has_begun(found: _Recurring) -> bool:
+    """Tells whether so many steps would hardly all lie behind the first of them by chance, with others in between at which the measure is as before."""
+    levels, first, last = found.panel.levels[found.panel.parts.index(found.part)], found.at[0], found.at[-1]
+    t = np.arange(len(levels))
+    before, between = levels[t < first], levels[(t > first) & (t < last) & ~np.isin(t, found.at)]
+    if len(found.at) * np.log1p(-first / len(t)) > PLAIN_CHANCE or not np.isfinite(between).any():
+        return False
+    went = abs(np.nanmedian(between) - np.nanmedian(before))
+    return bool(went < REMAINS * abs(found.there - np.nanmedian(before)))
 
 
 def _is_planned(found: _Recurring) -> bool:

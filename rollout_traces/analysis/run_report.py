@@ -20,7 +20,7 @@ from rollout_traces.analysis.curves import (
 from rollout_traces.analysis.detect import movements, spikes_of_rows
 from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved, is_spike
 from rollout_traces.analysis.diagnosis import Diagnosis
-from rollout_traces.analysis.entries import diagnosis_of
+from rollout_traces.analysis.entries import diagnosis_of, is_worth_a_word
 from rollout_traces.analysis.evaluations import with_flips
 from rollout_traces.analysis.evidence import level_queries
 from rollout_traces.analysis.faults import fault_entries, no_signal_entries, number_entries
@@ -302,6 +302,7 @@ def _made(rows: RunRows, panels: Sequence[Panel], contained: Contained) -> tuple
         found += contained(str(panel.names[0]), spikes_of_rows, panel, noise, limit) or []
         if (log_p <= loose).any() or slow[[part == () for part in panel.parts]].any():
             found += contained(str(panel.names[0]), movements, panel, noise, loose, limit) or []
+    found = [each for each in found if is_worth_a_word(each)]
     resized, warm_up = _resized(rows), warm_up_of(panels)
     found = [replace(each, drift=each.drift or _is_of_warm_up(each, warm_up)) for each in found]
     return entries(

@@ -40,7 +40,7 @@ def setting_changes(panel: Panel) -> list[Located] | None:
     levels_T = panel.levels[0]
     if panel.measure is not None or not np.isfinite(levels_T).all():
         return None
-    if is_logged(panel) and counts(levels_T):
+    if is_logged(panel) and (counts(levels_T) or is_rounding(levels_T)):
         return []
     if is_logged(panel) and is_setting(levels_T[None])[0] and is_occasional(levels_T):
         return None
@@ -91,6 +91,16 @@ def has_no_noise(values_T: np.ndarray) -> bool:
 def is_logged(panel: Panel) -> bool:
     """Tells whether a series is a number that the trainer logged."""
     return panel.names[0].statistic == "logged"
+
+
+def is_rounding(values_T: np.ndarray) -> bool:
+    """Tells whether a number is what rounding leaves of 0, as the mean of advantages that are centred: up to float32's where it has both signs.
+
+    Args:
+        values_T: float [T], without gaps.
+    """
+    least = float(np.finfo(np.float32).eps)
+    return bool(np.abs(values_T).max() < (least if values_T.min() < 0 < values_T.max() else least**2))
 
 
 def counts(values_T: np.ndarray) -> bool:

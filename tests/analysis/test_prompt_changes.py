@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rollout_traces.analysis import diagnose
@@ -101,6 +102,22 @@ class TestEvaluationPromptsInTraining:
         relations = run_of(held, lambda i: f"Held out {i}")
         (sentence,) = [each for each in said(relations) if "in training" in each]
         assert sentence == "6 eval-rollout prompts are in training since step 21, of 8 that are known."
+
+    def test_they_are_found_by_their_key_among_all_rollouts_where_they_come_later(self):
+        """Seen once: 64 evaluation prompts in training since step 60, said as one since step 102, whose text was kept."""
+
+        def run_with(keys: Callable[[int, int], str]) -> TableRelations:
+            rows = [{"step": s, "prompt_key": keys(s, g)} for s in range(40) for g in range(6)]
+            held = [
+                {"step": s, "split": "eval-rollout", "prompt_key": f"held-{g}"}
+                for s in (0, 20)
+                for g in range(30)
+            ]
+            return table([*rows, *held])
+
+        later = said(run_with(lambda s, g: f"held-{(s + g) % 30}" if s >= 25 and g == 0 else f"p-{s}-{g}"))
+        assert later == ["15 eval-rollout prompts are in training since step 25, of 30 that are known."]
+        assert said(run_with(lambda s, g: f"held-{(s + g) % 30}")) == []
 
     def test_others_are_not(self):
         assert said(run_of(lambda step, prompt: {}, lambda i: f"Held out {i}")) == []

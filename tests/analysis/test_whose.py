@@ -95,3 +95,27 @@ def test_a_part_whose_level_stays_is_info_however_the_others_moved(monkeypatch):
     found = next(each for each in moved if each.chosen.values and each.panel.names[0] == SeriesName("reward"))
     still = replace(found, panel=replace(found.panel, levels=np.zeros_like(found.panel.levels)))
     assert (severity_of(found, 1), severity_of(still, 1)) == ("error", "info")
+
+
+def test_advantages_that_are_joined_to_other_rollouts_are_an_error_since_then():
+    """Seen once: “Nothing stands out” of advantages that no longer went with the rewards of their rollouts."""
+    rng = np.random.default_rng(8)
+    reward = rng.integers(0, 2, (60, 8, 6)).astype(float)
+    advantage = reward - reward.mean(axis=2, keepdims=True)
+    advantage[30:] = rng.permuted(advantage[30:], axis=2)
+    rows = steps(
+        60,
+        groups=8,
+        size=6,
+        reward=lambda s, g, i: reward[s, g, i],
+        advantage=lambda s, g, i: advantage[s, g, i],
+    )
+    [entry] = told(table(rows))
+    assert (entry.severity, entry.name, entry.step) == ("error", "advantages no longer go with rewards", 30)
+
+
+def test_the_figures_of_an_unknown_part_say_whose_they_are():
+    """Seen once: “the reward rises from 0 to 0.05, for which rollouts cannot be told”, of those that were cut off."""
+    found = in_world("long code", 640264, 3)
+    [entry] = [each for each in found if each.part is None]
+    assert "for which rollouts cannot be told (the figures are those of " in entry.sentence
