@@ -17,7 +17,7 @@ from rollout_traces.analysis.compete import (
     starts,
 )
 from rollout_traces.analysis.curves import Part
-from rollout_traces.analysis.detected_movement import NEAR, NEAR_EDGE, RESIDUE, Moved, is_spike
+from rollout_traces.analysis.detected_movement import NEAR, NEAR_EDGE, RESIDUE, STILL, Moved, is_spike
 from rollout_traces.analysis.diagnosis import OTHER, Carrier, Diagnosis, Movement, Severity, Shape
 from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS
 from rollout_traces.analysis.in_words import (
@@ -103,12 +103,14 @@ def _is_of_a_curve(found: Moved) -> bool:
     if not len(known):
         return False
     by_factors = not np.array_equal(panel.values[at], levels, equal_nan=True) and known.min() > 0
-    seen = np.diff(np.log(known) if by_factors else known)
+    seen = np.diff(np.log(known) if by_factors else known)[:, 0]
     one = np.asarray([at])
     size, _ = effects(
         whitened(panel.values[one], found.noise.at(one), found.basis[one]), template.over(len(panel.steps))
     )
-    return bool((seen * size[0] < RESIDUE * size[0] ** 2).all())
+    shows = seen * size[0] >= RESIDUE * size[0] ** 2
+    error = float(np.sqrt(2 * np.nanmedian(found.noise.variance[at]) / NEAR_EDGE))
+    return not (shows[0] or (shows[1:] & (np.abs(seen[1:]) > STILL * error)).any())
 
 
 def _is_one_number(found: Moved) -> bool:

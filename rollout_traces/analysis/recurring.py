@@ -12,7 +12,7 @@ from rollout_traces.analysis.compete import without_children
 from rollout_traces.analysis.curves import FEWEST_TIMES, Part, of_neighbours
 from rollout_traces.analysis.detect import FEWEST_GROUPS, FEWEST_ROWS
 from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement, Severity
-from rollout_traces.analysis.entries import LARGEST, SURE, named
+from rollout_traces.analysis.entries import LARGEST, LEAP, SURE, named
 from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
 from rollout_traces.analysis.learning import is_given
 from rollout_traces.analysis.noise import DEVIATION, TINY
@@ -66,18 +66,22 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
 def _is_usual(found: Sequence[_Recurring]) -> bool:
     """Tells whether logged numbers alone come and go, from the start or without a plan, as the time of steps that write a checkpoint, and not only from a later step on."""
     is_regular = bool(period_of(found[0].panel.steps[found[0].at])) and not _is_planned(found[0])
-    return all(is_logged(each.panel) for each in found) and not (is_regular or _has_begun(found[0]))
+    has_begun = any(map(_has_begun, found))
+    return all(is_logged(each.panel) for each in found) and not (is_regular or has_begun)
 
 
 def _has_begun(found: _Recurring) -> bool:
-    """Tells whether so many steps would hardly all lie behind the first of them by chance, with others in between at which the measure is as before."""
+    """Tells whether so many steps would hardly all lie behind the first of them by chance, with others in between at which the measure is as before, a small part of it."""
     levels, first, last = found.panel.levels[found.panel.parts.index(found.part)], found.at[0], found.at[-1]
     t = np.arange(len(levels))
     before, between = levels[t < first], levels[(t > first) & (t < last) & ~np.isin(t, found.at)]
     if len(found.at) * np.log1p(-first / len(t)) > PLAIN_CHANCE or not np.isfinite(between).any():
         return False
-    went = abs(np.nanmedian(between) - np.nanmedian(before))
-    return bool(went < REMAINS * abs(found.there - np.nanmedian(before)))
+    went, is_far = (
+        abs(np.nanmedian(between) - np.nanmedian(before)),
+        abs(found.there) > LEAP * abs(found.usual),
+    )
+    return bool(is_far and went < REMAINS * abs(found.there - np.nanmedian(before)))
 
 
 def _is_planned(found: _Recurring) -> bool:
