@@ -54,7 +54,7 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
             continue
         seen = [each for i in _that_jump(panel) if (each := _far_off(panel, i)) and each.log_p <= limit]
         best = min(seen, key=lambda each: each.log_p, default=None)
-        if best is not None:
+        if best is not None and not _is_mix(panel, best.at):
             whose = _levels(panel, _whose(panel, best), best.at, best.log_p)
             if panel.is_centred and not whose.part:  # the same at each step but for rounding
                 continue
@@ -71,16 +71,14 @@ def _is_usual(found: Sequence[_Recurring]) -> bool:
 
 
 def _has_begun(found: _Recurring) -> bool:
-    """Tells whether so many steps would hardly all lie behind the first of them by chance, with others in between at which the measure is as before, a small part of it."""
+    """Tells whether so many steps would hardly all lie behind the first of them by chance, with others in between at which the measure, above 0, is as before, a small part of it."""
     levels, first, last = found.panel.levels[found.panel.parts.index(found.part)], found.at[0], found.at[-1]
     t = np.arange(len(levels))
     before, between = levels[t < first], levels[(t > first) & (t < last) & ~np.isin(t, found.at)]
     if len(found.at) * np.log1p(-first / len(t)) > PLAIN_CHANCE or not np.isfinite(between).any():
         return False
-    went, is_far = (
-        abs(np.nanmedian(between) - np.nanmedian(before)),
-        abs(found.there) > LEAP * abs(found.usual),
-    )
+    went = abs(np.nanmedian(between) - np.nanmedian(before))
+    is_far = np.nanmin(levels) > 0 and found.there > LEAP * found.usual
     return bool(is_far and went < REMAINS * abs(found.there - np.nanmedian(before)))
 
 
@@ -88,6 +86,15 @@ def _is_planned(found: _Recurring) -> bool:
     """Tells whether something comes every so many steps since the run began."""
     steps, period = found.panel.steps, period_of(found.panel.steps[found.at])
     return bool(period) and bool(steps[found.at[0]] - steps[0] <= period)
+
+
+def _is_mix(panel: Panel, at: np.ndarray) -> bool:
+    """Tells whether the steps are those of other rollouts: some part is more than half of them there, or at the others, beside what it is otherwise."""
+    share_S_T = panel.rows / np.maximum(panel.rows[0], 1.0)
+    there = np.isin(np.arange(len(panel.steps)), at)
+    return bool(
+        (np.abs(share_S_T[:, there].mean(axis=1) - share_S_T[:, ~there].mean(axis=1)) > REMAINS).any()
+    )
 
 
 def _that_jump(panel: Panel) -> list[int]:

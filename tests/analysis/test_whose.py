@@ -119,3 +119,10 @@ def test_the_figures_of_an_unknown_part_say_whose_they_are():
     found = in_world("long code", 640264, 3)
     [entry] = [each for each in found if each.part is None]
     assert "for which rollouts cannot be told (the figures are those of " in entry.sentence
+
+
+def test_what_a_source_that_comes_every_third_step_is_given_is_said_of_the_step_at_which_it_changed():
+    """Seen once: “system … is 100 % at 19 of 60 steps, 0 % at the others”, in place of the step at which it was another."""
+    found = in_world("alternating", 20135, 2)
+    assert not [each for each in found if each.shape == "recurring"]
+    assert any(each.series[0].column == "system" and each.step in (49, 50) for each in found)
