@@ -50,6 +50,7 @@ class Movement:
         carriers: rows that carry a spike.
         drift: whether it is slow change over a large part of the run.
         is_set: whether somebody set it.
+        figures_of: the part whose levels these are, where the part cannot be told; () where they are its own.
     """
 
     name: SeriesName
