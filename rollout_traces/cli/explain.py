@@ -145,7 +145,7 @@ def print_report(report: RunReport, settings: Sequence[str] = ()) -> None:
 
 def _print_diagnoses(diagnoses: Sequence[Diagnosis], nothing: str) -> None:
     if all(d.severity == "info" for d in diagnoses):
-        typer.echo(f"{nothing} What follows may be learning, settings or chance." if diagnoses else nothing)
+        typer.echo("No warning; what follows may be learning, settings or chance." if diagnoses else nothing)
     shown = unfolded(diagnoses)
     for d in shown:
         typer.echo(typer.style(f"{d.severity:>5} ", fg=SEVERITIES[d.severity]) + sentence(d.sentence))

@@ -93,7 +93,7 @@ class TestExplain:
 
     def test_a_healthy_run_is_silent_and_says_what_is_unobserved(self, command):
         output = command("explain", "healthy").output
-        assert "Nothing stands out." in output and "Unobserved" in output
+        assert "No warning; " in output and "Unobserved" in output
 
     def test_what_is_not_there_is_said(self, command):
         assert "no such run or split" in command("explain", "off", "--against", "nothing").output

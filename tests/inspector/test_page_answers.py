@@ -231,7 +231,7 @@ class TestPages:
         pictured = shown.get("finding").filter(has=shown.page.locator(".rt-two-bars")).first
         expect(pictured).to_contain_text(
             re.compile(
-                r"effect [+−][\d.]+, 95 % from [+−][\d.]+ to [+−][\d.]+; p .*; n [\d,]+ against [\d,]+"
+                r"effect [+−][\d.]+, 95% from [+−][\d.]+ to [+−][\d.]+; p .*; n [\d,]+ against [\d,]+"
             )
         )
         expect(pictured.locator("rect.rt-of-a").first).to_be_attached()

@@ -282,7 +282,7 @@ class TestPage:
         shown.open(**place, step=CARRIED_AT)
         shown.get("carried").wait_for()
         assert "Who carried it" in shown.get("carried").inner_text()
-        assert "3 of 64 rollouts make 60 % of the update" in shown.get("carried").inner_text()
+        assert "3 of 64 rollouts make 60% of the update" in shown.get("carried").inner_text()
         shown.get("carried").get_by_test_id("explain-open").first.click()
         shown.get("rollout-header").wait_for()
         opened = page.evaluate("document.querySelector('.rt-active [data-testid=transcript]').textContent")
@@ -294,7 +294,7 @@ class TestPage:
     def test_a_healthy_run_says_so(self, shown: Visit):
         shown.open(project="story", run="healthy", split="rollout")
         shown.get("run-verdict").wait_for()
-        assert "Nothing stands out" in shown.get("run-verdict").inner_text()
+        assert "No warning; " in shown.get("run-verdict").inner_text()
         assert (
             shown.page.locator("[data-testid='diagnoses'] :is(.rt-sev-error, .rt-sev-warn):visible").count()
             == 0

@@ -100,6 +100,18 @@ class TestPagesAndProjects:
         title.evaluate("node => { node.textContent = 'long_name_'.repeat(8); }")
         assert title.evaluate("node => node.scrollWidth <= node.clientWidth")
 
+    def test_a_project_that_is_opened_waits_for_none_of_the_others(self, visit):
+        """Seen once: the list went on to look at every row of its projects while one of them was being read."""
+        held = visit.hold("project", "agents")
+        visit.open()
+        visit.get("project-card").filter(has_text="demo").click()
+        expect(visit.get("run-verdict")).to_be_visible()
+        asked = []
+        visit.page.on("request", lambda request: asked.append(request.post_data or ""))
+        held.let_go()
+        visit.page.wait_for_timeout(500)
+        assert not [each for each in asked if '"fn_name":"project"' in each]
+
     def test_the_answer_for_a_project_that_was_left_is_not_taken(self, visit):
         visit.open(tab="rollouts", project="demo", run="run-a", step=4)
         expect(visit.get("turn").first).to_be_visible()

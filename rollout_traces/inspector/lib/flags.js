@@ -1,5 +1,7 @@
 // Flags as one reads them: the worst first, one entry a name however often it was seen.
 
+import { percent } from "./format.js";
+
 export const SEVERITIES = ["error", "warn", "info"];
 
 export function bySeverity(a, b) {
@@ -36,7 +38,7 @@ export const USUAL = "common in this run";
 // Flags that are a property of the run, in one line; null where there is none.
 export function usualLine(usual) {
   if (!usual?.length) return null;
-  return `${USUAL} from its first steps, so not coloured on rows: ${usual.map(each => `${each.name.replaceAll("_", " ")} ${Math.round(each.share * 100)}\u00a0%`).join(", ")}`;
+  return `${USUAL} from its first steps, so not coloured on rows: ${usual.map(each => `${each.name.replaceAll("_", " ")} ${percent(each.share)}`).join(", ")}`;
 }
 
 // Of n tokens 0, or 1 to 3 where a flag that has a place marks them: info, warn, error. What is usual in the run marks none. Null without marks.

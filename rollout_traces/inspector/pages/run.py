@@ -314,4 +314,5 @@ def verdict(report: RunReport) -> Verdict:
             return Verdict(severity, text, min(steps))
     if not report.is_looked_at:
         return Verdict("unknown", "Too early to say")
-    return Verdict("", "Nothing stands out")
+    n = len(report.diagnoses)
+    return Verdict("", f"No warning; {n} {'thing' if n == 1 else 'things'} to know" if n else "Nothing stands out")

@@ -66,6 +66,6 @@ test("what is usual for a run is said in one line", () => {
       { name: "mixed_versions", share: 0.134 },
       { name: "stale", share: 1 },
     ]),
-    /^common in this run .*: mixed versions 13\u00a0%, stale 100\u00a0%$/,
+    /^common in this run .*: mixed versions 13%, stale 100%$/,
   );
 });

@@ -18,7 +18,10 @@ test("a column is said in words, and a name that somebody gave as it was given",
 });
 
 test("a number and its percent sign stay on one line", () => {
-  assert.equal(sentence("rose from 0 % to 94 %\u202e"), "rose from 0\u00a0% to 94\u00a0%⟨RLO⟩");
+  assert.equal(
+    sentence("rose from -0.5 (>-0.1 %) to 94 %, in 3-4 of “-1 at 5 %”\u202e"),
+    "rose from −0.5 (>−0.1%) to 94%, in 3-4 of “-1 at 5 %”⟨RLO⟩",
+  );
 });
 
 test("tag characters spell out what they hide", () => {

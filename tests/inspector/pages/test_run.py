@@ -23,7 +23,8 @@ def report(*diagnoses: tuple[str, int], n_steps: int = 40) -> RunReport:
         (report(("warn", 10)), ("warn", "1 thing to look at", 10)),
         (report(("error", 1), n_steps=2), ("error", "1 thing wrong", 1)),
         (report(n_steps=2), ("unknown", "Too early to say", None)),
-        (report(("info", 3)), ("", "Nothing stands out", None)),
+        (report(("info", 3)), ("", "No warning; 1 thing to know", None)),
+        (report(), ("", "Nothing stands out", None)),
     ],
 )
 def test_the_worst_is_counted_and_dated(seen, said):

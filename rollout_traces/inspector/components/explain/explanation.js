@@ -37,10 +37,10 @@ function head(answer) {
       " against ",
       h("b", inert(answer.b)),
       answer.rows[1]
-        ? `: ${plural(answer.rows[0], "rollout")} in ${plural(answer.groups[0], "group")} against ${number(answer.rows[1])} in ${number(answer.groups[1])}; ${number(answer.n_tested)} columns and values compared, false discovery held at 1 %.`
+        ? `: ${plural(answer.rows[0], "rollout")} in ${plural(answer.groups[0], "group")} against ${number(answer.rows[1])} in ${number(answer.groups[1])}; ${number(answer.n_tested)} columns and values compared, false discovery held at 1%.`
         : `: ${plural(answer.rows[0], "rollout")} in ${plural(answer.groups[0], "group")} against none.`,
     ),
-    ...[...answer.remarks, ...answer.problems].map(remark => h("p.rt-soft#explain-remark", inert(remark))),
+    ...[...answer.remarks, ...answer.problems].map(remark => h("p.rt-soft#explain-remark", sentence(remark))),
   ];
 }
 
@@ -62,11 +62,11 @@ function beside(answer, doing) {
     answer.decompositions.map((each, at) => parts(each, at, doing)),
     answer.carried.length > 0 &&
       h.each("section#carried", h("h3", "Who carried it"), answer.carried, (each, at) =>
-        counted("carried", at, doing, inert(each.sentence), " ", examples(each.ids, doing)),
+        counted("carried", at, doing, sentence(each.sentence), " ", examples(each.ids, doing)),
       ),
     phrases("Written more often in A", answer.phrases, doing),
     phrases("Winners of A’s groups write more often", answer.winners, doing),
-    answer.one_sided.map(sentence => h("p.rt-faint", inert(`On one side alone: ${sentence}.`))),
+    answer.one_sided.map(each => h("p.rt-faint", sentence(`On one side alone: ${each}.`))),
   ]
     .flat(2)
     .filter(Boolean);
@@ -81,7 +81,7 @@ function finding(each, at, doing) {
     h("p", sentence(each.sentence)),
     h(
       "p.rt-faint",
-      `effect ${signed(effect.effect)}, 95 % from ${signed(effect.low)} to ${signed(effect.high)}; p ${effect.p < 1e-4 ? effect.p.toExponential(0) : number(effect.p)}${effect.paired ? "; paired" : ""}; ${each.logged ? "steps" : "n"} ${number(each.n_a)} against ${number(each.n_b)}`,
+      `effect ${signed(effect.effect)}, 95% from ${signed(effect.low)} to ${signed(effect.high)}; p ${effect.p < 1e-4 ? effect.p.toExponential(0) : number(effect.p)}${effect.paired ? "; paired" : ""}; ${each.logged ? "steps" : "n"} ${number(each.n_a)} against ${number(each.n_b)}`,
     ),
     each.value === null ? (detail?.picture ? bars(detail.picture) : null) : shares(each),
     h(
@@ -95,7 +95,7 @@ function finding(each, at, doing) {
       queries(slot, () => doing.figures("findings", at)),
     ),
     slot,
-    each.consequences.length ? h("p.rt-faint", inert(`With it: ${each.consequences.join("; ")}`)) : null,
+    each.consequences.length ? h("p.rt-faint", sentence(`With it: ${each.consequences.join("; ")}`)) : null,
   );
 }
 

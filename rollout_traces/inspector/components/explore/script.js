@@ -251,41 +251,43 @@ function drawTable(now) {
     return;
   }
   body = h("tbody", data.rows.map(rowNode));
-  const head = h.each("tr", data.columns, name =>
-    name === "snippet"
-      ? h("th", { title: "The text around what was found" }, "found")
-      : h(
-          "th",
-          {
-            class: kindOf(name) === "number" ? "rt-num" : "",
-            title: known.find(column => column.name === name)?.meaning || name,
-            "aria-sort": now.sort === name ? "ascending" : now.sort === `-${name}` ? "descending" : null,
-          },
-          h(
-            "button.rt-hist-button",
-            {
-              title: `How ${name} is spread`,
-              "aria-label": `How ${name} is spread`,
-              "aria-pressed": String(now.hist === name),
-              onclick: () => {
-                choosing = false;
-                state.set({ hist: now.hist === name ? null : name });
-              },
-            },
-            svg(
-              "svg",
-              { viewBox: "0 0 10 9", width: 10, height: 9, "aria-hidden": "true" },
-              [4, 9, 6].map((height, at) => svg("rect", { x: 3.5 * at, y: 9 - height, width: 3, height })),
-            ),
-          ),
-          h(
-            "button",
-            { onclick: () => order(now, name) },
-            name,
-            h("span.rt-sort", now.sort === name ? "↑" : now.sort === `-${name}` ? "↓" : ""),
-          ),
-        ),
-  );
+  const head = h.each("tr", data.columns, name => {
+    if (name === "snippet") return h("th", { title: "The text around what was found" }, "found");
+    const isNumber = kindOf(name) === "number";
+    const spread = h(
+      "button.rt-hist-button",
+      {
+        title: `How ${name} is spread`,
+        "aria-label": `How ${name} is spread`,
+        "aria-pressed": String(now.hist === name),
+        onclick: () => {
+          choosing = false;
+          state.set({ hist: now.hist === name ? null : name });
+        },
+      },
+      svg(
+        "svg",
+        { viewBox: "0 0 10 9", width: 10, height: 9, "aria-hidden": "true" },
+        [4, 9, 6].map((height, at) => svg("rect", { x: 3.5 * at, y: 9 - height, width: 3, height })),
+      ),
+    );
+    return h(
+      "th",
+      {
+        class: isNumber ? "rt-num" : "",
+        title: known.find(column => column.name === name)?.meaning || name,
+        "aria-sort": now.sort === name ? "ascending" : now.sort === `-${name}` ? "descending" : null,
+      },
+      isNumber && spread,
+      h(
+        "button",
+        { onclick: () => order(now, name) },
+        name,
+        h("span.rt-sort", now.sort === name ? "↑" : now.sort === `-${name}` ? "↓" : ""),
+      ),
+      !isNumber && spread,
+    );
+  });
   sentinel = h("div.rt-sentinel");
   replace(slot, h("table", h("thead", head), body), sentinel);
   observer?.disconnect();

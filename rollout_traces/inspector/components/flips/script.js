@@ -6,7 +6,7 @@ import { promptLink, toExplain, toRollout } from "../../lib/going.js";
 import { catalog, mounted, runOf, setPopulation } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
-import { inert } from "../../lib/text.js";
+import { inert, sentence } from "../../lib/text.js";
 import { queries } from "../explain/queries.js";
 
 const OUTCOMES = { lost: "lost", won: "won", unsure: "not sure", kept: "solved in both", never: "solved in neither" };
@@ -115,7 +115,7 @@ function summary(answer, asked) {
     h(
       "p",
       h("b", `${score(answer.score_a, answer.error_a)} to ${score(answer.score_b, answer.error_b)}`),
-      ` · ${signed(Math.round(answer.difference * 1000) / 10)} points on the shared prompts, 95 % from ${signed(Math.round(answer.low * 1000) / 10)} to ${signed(Math.round(answer.high * 1000) / 10)}`,
+      ` · ${signed(Math.round(answer.difference * 1000) / 10)} points on the shared prompts, 95% from ${signed(Math.round(answer.low * 1000) / 10)} to ${signed(Math.round(answer.high * 1000) / 10)}`,
       answer.p === null ? "" : `; exact McNemar p ${number(answer.p)}`,
       " ",
       queries(counted, () => call("flip_figures", asked)),
@@ -141,7 +141,7 @@ function summary(answer, asked) {
           `${number(answer.counts[name])} ${title}`,
         ),
     ),
-    answer.remarks.map(remark => h("p.rt-soft", inert(remark))),
+    answer.remarks.map(remark => h("p.rt-soft", sentence(remark))),
   );
 }
 

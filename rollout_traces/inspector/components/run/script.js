@@ -189,7 +189,7 @@ function verdict() {
       `${plural(data.n_steps, "step")}, ${plural(data.n_rows, "rollout")}${data.unobserved.length ? `, ${data.unobserved.length} unobserved below` : ""}`,
     ),
     shareButton(call, shared),
-    data.remarks.map(remark => h("span", remark)),
+    data.remarks.map(remark => h("span", sentence(remark))),
     (data.problems || []).map(problem => h("span#run-problem", inert(`left out, because it raised: ${problem}`))),
     data.usual.length ? h("span#usual-flags", inert(usualLine(data.usual))) : null,
   );
