@@ -25,7 +25,8 @@ def png(width: int = 8, height: int = 8, colour: tuple[int, int, int] = (200, 60
 def huge_png() -> bytes:
     """A PNG of a few bytes that says it has 4 billion pixels."""
     small = png()
-    return small[:16] + struct.pack(">II", 65535, 65535) + small[24:]
+    head = small[12:16] + struct.pack(">II", 65535, 65535) + small[24:29]
+    return small[:12] + head + struct.pack(">I", zlib.crc32(head)) + small[33:]
 
 
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)"/>'
