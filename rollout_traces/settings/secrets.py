@@ -7,27 +7,18 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from rollout_traces.model.text import words
+
 log = logging.getLogger("rollout_traces")
 
 MASK = "***"
 SHORTEST = 8
 """Characters below which what a `token` holds is no secret."""
 SECRET_WORDS = frozenset(
-    [
-        "password",
-        "passwords",
-        "passwd",
-        "passphrase",
-        "secret",
-        "secrets",
-        "credential",
-        "credentials",
-        "webhook",
-        "authorization",
-        "bearer",
-        "cookie",
-        "cookies",
-    ]
+    words(
+        "password passwords passwd passphrase secret secrets credential credentials webhook authorization "
+        "bearer cookie cookies"
+    )
 )
 """A name that ends in one of these names a secret."""
 PASSWORD = re.compile(r"\w*(?:password|passwd|passphrase)")
@@ -37,68 +28,15 @@ PASS_OWNERS = frozenset(
 )
 """`<one of these>_pass` names a secret; `first_pass` does not."""
 KEY_OWNERS = frozenset(
-    [
-        "access",
-        "account",
-        "admin",
-        "anthropic",
-        "api",
-        "app",
-        "auth",
-        "aws",
-        "azure",
-        "client",
-        "cohere",
-        "comet",
-        "deepseek",
-        "encryption",
-        "gemini",
-        "google",
-        "groq",
-        "hf",
-        "hmac",
-        "hub",
-        "huggingface",
-        "langfuse",
-        "license",
-        "master",
-        "mistral",
-        "neptune",
-        "openai",
-        "openrouter",
-        "personal",
-        "private",
-        "root",
-        "secret",
-        "service",
-        "session",
-        "signing",
-        "ssh",
-        "storage",
-        "swanlab",
-        "together",
-        "wandb",
-        "write",
-    ]
+    words(
+        "access account admin anthropic api app auth aws azure client cohere comet deepseek encryption gemini "
+        "google groq hf hmac hub huggingface langfuse license master mistral neptune openai openrouter "
+        "personal private root secret service session signing ssh storage swanlab together wandb write"
+    )
 )
 """`<one of these>_key` names a secret; `prompt_key` and `reward_fn_key` name columns."""
 TOKEN_OWNERS = KEY_OWNERS | frozenset(
-    [
-        "bearer",
-        "bot",
-        "csrf",
-        "github",
-        "gitlab",
-        "id",
-        "jwt",
-        "login",
-        "oauth",
-        "read",
-        "refresh",
-        "sas",
-        "slack",
-        "user",
-    ]
+    words("bearer bot csrf github gitlab id jwt login oauth read refresh sas slack user")
 )
 """`<one of these>_token` names a secret; `pad_token` and `eos_token` are of a vocabulary."""
 SHAPES = re.compile(
