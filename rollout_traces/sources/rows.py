@@ -75,8 +75,8 @@ class RolloutRow:
     split: str = "rollout"
     line: int | None = None
     input_ids: Any = None
-    loss_mask: Sequence[Any] | None = None
-    response_mask: Sequence[Any] | None = None
+    loss_mask: Any = None
+    response_mask: Any = None
     tracks: dict[str, Any] = field(default_factory=dict)
     messages: list[dict[str, Any]] | None = None
     messages_are_given: bool = True

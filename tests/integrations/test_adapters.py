@@ -224,7 +224,8 @@ class TestSlime:
         versions = host.tracks["versions"].reshape(3, 5).tolist()
         assert versions == [[-1, -1, 4, -1, 4], [-1] * 5, [-1] * 5]
         assert host.response_mask.reshape(3, 5).any(1).all()
-        assert host.row_lists["extras"] == [{}, {"level": 2, "weight_versions": "4, 5"}, {}]
+        assert host.row_lists["extras"] == [None, {"level": 2}, None]
+        assert host.row_lists["known_columns"] == [None, {"version_min": 4, "version_max": 5}, None]
 
     def test_the_reward_is_the_named_one_that_slime_trains_on(self):
         reward = {"right": 1.0, "short": 0.5, "judge": "fine"}
@@ -241,8 +242,8 @@ class TestSlime:
 
     def test_a_reward_that_is_a_text_raises_nothing(self):
         [batch] = slime.batches_from([self.sample(reward={"judge": "fine"}), self.sample(reward="fine")])
-        assert batch.extras == [{"judge": "fine"}, {}]
-        assert batch.rewards.tolist() == [None, None]
+        assert batch.extras == [{"judge": "fine"}, None]
+        assert batch.rewards is None
 
     def test_a_mask_of_another_length_is_refused_with_both(self):
         with pytest.raises(BatchError, match=r"loss_mask has 2 values\. Expected response_length = 3"):

@@ -14,9 +14,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from rollout_traces.errors import extra
+from rollout_traces.errors import BatchError, extra
 from rollout_traces.model.text import MOST, words
-from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, FileReading, Found, Head, number_in
+from rollout_traces.sources.base import EVAL, TRAIN, Claim, FileFormat, FileReading, Head, number_in
 from rollout_traces.sources.chat import Record, messages_of
 from rollout_traces.sources.lines import json_lines
 from rollout_traces.sources.problems import NOT_UNDERSTOOD
@@ -69,31 +69,48 @@ class Slime(FileFormat):
         )
         for n, sample in enumerate(samples):
             with reading.refusing(n + 1):
-                row = _row(sample, reading.found, n)
+                row = row_of(sample, reading.found.claim.step or 0, reading.found.claim.split, n)
                 if (conversation := conversations.get(row.sample_id)) is not None:
                     row.messages, row.n_prompt_messages = messages_of(conversation.get("messages")), None
                 yield row
 
 
-def _row(sample: Record, found: Found, n: int) -> RolloutRow:
+def row_of(sample: Record, step: int, split: str, n: int, reward_key: str | None = None) -> RolloutRow:
+    """The rollout of a sample.
+
+    Args:
+        sample: the fields of a `Sample`.
+        step: the trainer's global step.
+        split: `rollout` or `eval-rollout`.
+        n: its place in the step, from 0.
+        reward_key: the key of a reward that is a mapping; by default that of its total, as far as its name tells.
+
+    Raises:
+        BatchError: a list does not fit its response length.
+    """
     tokens = _plain(sample.get("tokens")) or []
     n_response = int(sample.get("response_length") or 0)
-    if n_response > len(tokens):
-        raise ValueError(f"response_length {n_response} of {len(tokens)} tokens")
+    if not 0 <= n_response <= len(tokens):
+        raise BatchError(
+            f"slime: sample {sample.get('index', n)}: response_length is {n_response}. Expected 0 to the {len(tokens)} of "
+            "its tokens."
+        )
     before = len(tokens) - n_response
-    mask = _plain(sample.get("loss_mask"))
-    mask = [1] * n_response if mask is None else mask
-    if len(mask) != n_response:
-        raise ValueError(f"{len(mask)} values of loss_mask beside a response of {n_response}")
+    mask = _of_response(sample, "loss_mask", n_response)
+    sampled = np.arange(len(tokens)) >= before
+    if mask is not None:
+        sampled[before:] = np.asarray(mask) > 0
+    status = sample.get("status")
+    name = None if status is None else str(getattr(status, "value", status)).lower()
     row = RolloutRow(
-        step=found.claim.step or 0,
-        split=found.claim.split,
+        step=step,
+        split=split,
         line=n + 1,
         group=sample.get("group_index"),
         sample_id=sample.get("index", n),
         episode=None if sample.get("rollout_id") is None else str(sample["rollout_id"]),
         ground_truth=sample.get("label"),
-        stop_reason=_STOPS.get(str(sample.get("status")), sample.get("status")),
+        stop_reason=_STOPS.get(str(name), name),
         discard_reason="removed" if sample.get("remove_sample") else None,
         extras=scalars(sample.get("metadata")),
     )
@@ -101,17 +118,17 @@ def _row(sample: Record, found: Found, n: int) -> RolloutRow:
     if isinstance(adapter, Mapping) and isinstance(adapter.get("name"), str):
         row.extras["adapter"] = adapter["name"]
     if tokens:
-        row.input_ids = tokens
-        row.response_mask = row.loss_mask = [0] * before + mask
-        if sample.get("remove_sample"):
-            row.loss_mask = [0] * len(tokens)
-    for key, name in (("rollout_log_probs", "logprobs"), ("teacher_log_probs", "ref_logprobs")):
-        values = _plain(sample.get(key))
-        if values is not None and len(values) == n_response:
-            known = [value if own else None for value, own in zip(values, mask, strict=True)]
-            row.tracks[name] = [None] * before + (known if name == "logprobs" else values)
+        row.input_ids, row.response_mask = tokens, sampled
+        row.loss_mask = sampled & (not sample.get("remove_sample"))
+    for key, track in (("rollout_log_probs", "logprobs"), ("teacher_log_probs", "ref_logprobs")):
+        values = _of_response(sample, key, n_response)
+        if values is not None:
+            row.tracks[track] = np.full(len(tokens), np.nan, np.float32)
+            row.tracks[track][before:] = values
+            if track == "logprobs":
+                row.tracks[track][~sampled] = np.nan
     _add_versions(row, sample.get("weight_versions"))
-    _add_reward(row, sample.get("reward"))
+    _add_reward(row, sample.get("reward"), reward_key)
     prompt, reply = sample.get("prompt"), sample.get("response")
     if isinstance(prompt, list):
         row.messages = [*(messages_of(prompt) or []), {"role": "assistant", "content": str(reply or "")}]
@@ -124,11 +141,24 @@ def _row(sample: Record, found: Found, n: int) -> RolloutRow:
 _STOPS = {"completed": "stop", "truncated": "length", "aborted": "abort", "failed": "error", "pending": None}
 
 
-def _add_reward(row: RolloutRow, reward: Any) -> None:
+def _of_response(sample: Record, key: str, n_response: int) -> list[Any] | None:
+    """Values of the response's tokens, where the sample has them."""
+    values = _plain(sample.get(key))
+    if values is not None and len(values) != n_response:
+        raise BatchError(
+            f"slime: sample {sample.get('index')}: {key} has {len(values)} values. Expected response_length = "
+            f"{n_response}, one a response token."
+        )
+    return values
+
+
+def _add_reward(row: RolloutRow, reward: Any, key: str | None) -> None:
+    """A number, or numbers by name; texts by name are extras."""
     if isinstance(reward, Mapping):
         row.components = numbers(reward)
-        named = next((key for key in ("score", "reward", "total") if key in row.components), None)
-        row.reward = row.components[named] if named else None
+        row.extras |= {name: text for name, text in scalars(reward).items() if isinstance(text, str)}
+        named = key or next((name for name in ("score", "reward", "total") if name in row.components), "")
+        row.reward = row.components.get(named)
     else:
         row.reward = number(reward)
 
@@ -140,8 +170,7 @@ def _add_versions(row: RolloutRow, versions: Any) -> None:
     if not known or None in calls:
         return
     if len(known) == 1 and row.response_mask is not None:
-        version = known.pop()
-        row.tracks["versions"] = [version if sampled else -1 for sampled in row.response_mask]
+        row.tracks["versions"] = np.where(row.response_mask, known.pop(), -1)
     else:
         row.known_columns |= {"version_min": min(known), "version_max": max(known)}
 
@@ -149,7 +178,7 @@ def _add_versions(row: RolloutRow, versions: Any) -> None:
 def _plain(values: Any) -> list[Any] | None:
     if values is None:
         return None
-    return values.tolist() if hasattr(values, "tolist") else list(values)
+    return values if isinstance(values, list) else list(getattr(values, "tolist", lambda: values)())
 
 
 class _Fields(dict[str, Any]):
