@@ -1,13 +1,11 @@
 """Reads the JSON objects of a file, one by one, whatever became of the file: lines, an array, or one that is all of it.
 
 Only one object is in memory at a time. A line is never longer there than `MAX_LINE`, a broken line never ends the
-file, and a last line without its line break is what a writer has not finished yet. Of a seekable zstandard file, whose
-table of frames is one that decoders skip, no more is unpacked than a place needs.
+file, and a last line without its line break is what a writer has not finished yet.
 """
 
 from __future__ import annotations
 
-import bisect
 import codecs
 import contextlib
 import gzip
@@ -15,7 +13,7 @@ import io
 import itertools
 import math
 import re
-import struct
+import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,10 +70,8 @@ def json_lines(path: Path, problems: Problems, start: int = 0, number: int = 0) 
     """
     with contextlib.ExitStack() as stack:
         try:
-            file = stack.enter_context(opened(path))
-            if start:
-                file.seek(start)
-            elif is_no_lines(head_of(path)):
+            file = stack.enter_context(opened(path, start))
+            if not start and is_no_lines(head_of(path)):
                 yield from _objects(file, path, problems)
                 return
         except OSError as error:
@@ -131,9 +127,12 @@ def _most_of(path: Path) -> float:
 def _is_bomb(path: Path, n_bytes: int, problems: Problems, line: int) -> bool:
     if n_bytes <= _most_of(path):
         return False
-    text = f"grows to more than {MOST_RATIO} times its size: taken for a bomb, not read further."
-    problems.add(path, "bombs", text, line)
+    problems.add(path, "bombs", _grown(), line)
     return True
+
+
+def _grown() -> str:
+    return f"grows to more than {MOST_RATIO} times its size: taken for a bomb, not read further."
 
 
 def _parsed(raw: bytes, path: Path, number: int, problems: Problems) -> dict[str, Any] | None:
@@ -207,11 +206,42 @@ def head_objects(head: bytes, most: int) -> Iterator[dict[str, Any]]:
             yield value
 
 
-def opened(path: Path) -> IO[bytes]:
-    """A file's bytes, unpacked where it is gzip or Zstandard."""
+def opened(path: Path, at: int = 0) -> IO[bytes]:
+    """A file's bytes from a place on, unpacked where it is gzip or Zstandard."""
+    if path.suffix not in PACKED:
+        file = path.open("rb")
+        file.seek(at)
+        return file
+    unpacking = _unpacking(path)
+    while at and (part := unpacking.read(min(at, CHUNK))):
+        at -= len(part)
+    return unpacking
+
+
+def _unpacking(path: Path) -> IO[bytes]:
     if path.suffix == ".gz":
         return cast("IO[bytes]", gzip.open(path, "rb"))
-    return open_zstd(path) if path.suffix == ".zst" else path.open("rb")
+    with extra("reading", "reading Zstandard files"):
+        import pyarrow as pa
+    return cast("IO[bytes]", io.BufferedReader(cast("Any", pa.CompressedInputStream(str(path), "zstd"))))
+
+
+def with_places(path: Path) -> IO[bytes]:
+    """A file's unpacked bytes, any place of which can be sought.
+
+    Raises:
+        OSError: it cannot be unpacked, or grows to more than a file of its size does.
+    """
+    if path.suffix not in PACKED:
+        return path.open("rb")
+    unpacked, most = tempfile.TemporaryFile(), _most_of(path)  # noqa: SIM115  its reader closes it
+    with opened(path) as file:
+        while part := file.read(CHUNK):
+            unpacked.write(part)
+            if unpacked.tell() > most:
+                raise OSError(_grown())
+    unpacked.seek(0)
+    return cast("IO[bytes]", unpacked)
 
 
 def _skip_line(file: IO[bytes], most: float) -> int:
@@ -312,97 +342,3 @@ def read_object(path: Path, problems: Problems, most: int) -> dict[str, Any] | N
         problems.add(path, "unreadable_files", f"holds a {type(value).__name__}. Expected a JSON object.")
         return None
     return value
-
-
-MOST_FRAME = 64 * MB
-"""Bytes that one frame may unpack to."""
-_FOOTER = struct.Struct("<IBI")
-_SKIPPED = struct.Struct("<II")
-"""The beginning of a frame that is skipped: its magic and its size."""
-_SEEKABLE = 0x8F92EAB1
-_HAS_CHECKSUMS = 0x80
-
-
-def open_zstd(path: Path) -> IO[bytes]:
-    """A file's unpacked bytes, to read on and, where it is seekable, to seek in.
-
-    Raises:
-        OSError: the file is no whole Zstandard file, or a frame of it is larger than it may be.
-    """
-    with extra("reading", "reading Zstandard files"):
-        import pyarrow as pa
-    frames = _frames(path)
-    if frames is None:
-        return cast("IO[bytes]", io.BufferedReader(cast("Any", pa.CompressedInputStream(str(path), "zstd"))))
-    return cast("IO[bytes]", io.BufferedReader(_Seekable(path, frames)))
-
-
-def _frames(path: Path) -> list[tuple[int, int]] | None:
-    """Packed and unpacked size of each frame; None where the file has no table of them."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        file.seek(max(size - _FOOTER.size, 0))
-        tail = file.read()
-        if len(tail) < _FOOTER.size:
-            return None
-        n, descriptor, magic = _FOOTER.unpack(tail)
-        entry = struct.Struct("<III" if descriptor & _HAS_CHECKSUMS else "<II")
-        table = n * entry.size
-        if magic != _SEEKABLE or table + _FOOTER.size + _SKIPPED.size > size:
-            return None
-        file.seek(size - _FOOTER.size - table)
-        found = [(packed, unpacked) for packed, unpacked, *_ in entry.iter_unpack(file.read(table))]
-    if sum(packed for packed, _ in found) != size - table - _FOOTER.size - _SKIPPED.size:
-        raise OSError("its table of frames does not fit its size")
-    return found
-
-
-class _Seekable(io.RawIOBase):
-    """The unpacked bytes; the frame that was read last stays in memory."""
-
-    def __init__(self, path: Path, frames: list[tuple[int, int]]) -> None:
-        self._file = path.open("rb")
-        self._frames = frames
-        self._packed = [0, *itertools.accumulate(packed for packed, _ in frames)]
-        self._starts = [0, *itertools.accumulate(unpacked for _, unpacked in frames)]
-        self._at = 0
-        self._held: tuple[int, memoryview] | None = None
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._starts[-1]}[whence]
-        self._at = max(base + offset, 0)
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        if self._at >= self._starts[-1]:
-            return 0
-        number = bisect.bisect_right(self._starts, self._at) - 1
-        if self._held is None or self._held[0] != number:
-            self._held = number, self._unpacked(number)
-        start = self._at - self._starts[number]
-        part = self._held[1][start : start + len(buffer)]
-        buffer[: len(part)] = part
-        self._at += len(part)
-        return len(part)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-    def _unpacked(self, number: int) -> memoryview:
-        import pyarrow as pa
-
-        packed, unpacked = self._frames[number]
-        if unpacked > MOST_FRAME:
-            raise OSError(f"a frame unpacks to {unpacked:,} bytes. Expected at most {MOST_FRAME:,}")
-        self._file.seek(self._packed[number])
-        return memoryview(pa.decompress(self._file.read(packed), unpacked, "zstd", asbytes=True))

@@ -448,8 +448,7 @@ def _tail(found: Found, stop: int) -> bytes:
     if not stop or not found.format.lines or found.path.suffix == ".gz":
         return b""
     try:
-        with opened(found.path) as file:
-            file.seek(max(stop - _TAIL, 0))
+        with opened(found.path, max(stop - _TAIL, 0)) as file:
             data = file.read(min(stop, _TAIL))
     except OSError:
         return b""

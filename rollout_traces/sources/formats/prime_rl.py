@@ -28,7 +28,7 @@ from rollout_traces.sources.base import (
     were_written_within,
 )
 from rollout_traces.sources.formats.verifiers_trace import NOT_TRAINED, paths_of, rows_of_trace, spread
-from rollout_traces.sources.lines import json_lines, loads, opened
+from rollout_traces.sources.lines import json_lines, loads, with_places
 from rollout_traces.sources.problems import NOT_UNDERSTOOD, Problems
 from rollout_traces.sources.rows import RolloutRow, number
 
@@ -263,7 +263,7 @@ class _Annotations:
             self._files[at, chunk] = None
             try:
                 if paths:
-                    self._files[at, chunk] = opened(paths[0])
+                    self._files[at, chunk] = with_places(paths[0])
             except OSError as error:
                 text = f"chunk {chunk} cannot be read ({error}); what it says is left out."
                 self._problems.add(self._producers[at], "annotations_not_read", text)

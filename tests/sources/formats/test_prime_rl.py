@@ -14,7 +14,7 @@ import pytest
 
 import rollout_traces as rt
 from rollout_traces.sources.importing import import_rollouts
-from rollout_traces.sources.lines import open_zstd
+from rollout_traces.sources.lines import opened, with_places
 from rollout_traces.sources.problems import Problems
 from tests.sources.reading import SAMPLES, rows_of, runs_of
 
@@ -26,14 +26,14 @@ def unsealed(folder: Path) -> Path:
     """The sample as it was before its chunks were sealed."""
     shutil.copytree(STREAM, folder / "run")
     for path in (folder / "run").rglob("*.zst"):
-        with open_zstd(path) as file:
+        with opened(path) as file:
             path.with_suffix("").write_bytes(file.read())
         path.unlink()
     return folder / "run"
 
 
 def updates(producer: str) -> list[dict]:
-    with open_zstd(STREAM / TRACES / f"annotations/{producer}/00000.jsonl.zst") as file:
+    with opened(STREAM / TRACES / f"annotations/{producer}/00000.jsonl.zst") as file:
         return [orjson.loads(line) for line in file]
 
 
@@ -160,36 +160,32 @@ def seekable(data: bytes, n: int) -> bytes:
 
 
 class TestSealedFrames:
-    def test_reading_from_a_place_unpacks_its_frame_alone(self, tmp_path, monkeypatch):
-        import pyarrow as pa
-
+    @pytest.mark.parametrize("is_packed", [True, False])
+    def test_a_file_is_read_from_any_place(self, tmp_path, is_packed):
         data = b"".join(b"%07d\n" % n for n in range(100_000))
-        path = tmp_path / "x.jsonl.zst"
-        path.write_bytes(seekable(data, 10_000))
-        unpacked = []
-        inner = pa.decompress
-        monkeypatch.setattr(
-            pa, "decompress", lambda *args, **kw: unpacked.append(args[1]) or inner(*args, **kw)
-        )
-        with open_zstd(path) as file:
-            file.seek(400_000)
+        path = tmp_path / ("x.jsonl.zst" if is_packed else "x.jsonl")
+        path.write_bytes(seekable(data, 10_000) if is_packed else data)
+        with opened(path, 400_000) as file:
             assert file.readline() == b"0050000\n"
-        assert len(unpacked) <= 2
-        with open_zstd(path) as file:
-            assert file.read() == data
+        with with_places(path) as file:
+            for place in (400_000, 8, 0):
+                file.seek(place)
+                assert int(file.readline()) == place // 8
+            assert file.read() == data[8:]
 
-    def test_a_frame_that_says_it_is_huge_is_refused_before_it_is_unpacked(self, tmp_path, monkeypatch):
+    def test_a_file_that_grows_to_more_than_one_of_its_size_does_is_refused(self, tmp_path, monkeypatch):
         path = STREAM / TRACES / "stream/00000.jsonl.zst"
-        monkeypatch.setattr("rollout_traces.sources.lines.MOST_FRAME", 1000)
-        with open_zstd(path) as file, pytest.raises(OSError, match="Expected at most 1,000"):
-            file.read()
+        monkeypatch.setattr("rollout_traces.sources.lines.MAX_LINE", 100)
+        monkeypatch.setattr("rollout_traces.sources.lines.MOST_RATIO", 1)
+        with pytest.raises(OSError, match="taken for a bomb"):
+            with_places(path)
 
     def test_a_file_without_a_table_is_read_as_a_stream(self, tmp_path):
         import pyarrow as pa
 
         path = tmp_path / "x.jsonl.zst"
         path.write_bytes(pa.compress(b"line\n" * 3, "zstd", asbytes=True) * 2)
-        with open_zstd(path) as file:
+        with opened(path) as file:
             assert file.readlines() == [b"line\n"] * 6
 
     def test_a_sealed_chunk_that_is_cut_off_is_named(self, tmp_path):
