@@ -230,9 +230,7 @@ class TestPages:
         shown.open(**PLACE, tab="explain", steps=f"{AT}:", against=f"steps=:{AT - 1}")
         pictured = shown.get("finding").filter(has=shown.page.locator(".rt-two-bars")).first
         expect(pictured).to_contain_text(
-            re.compile(
-                r"effect [+−][\d.]+, 95% from [+−][\d.]+ to [+−][\d.]+; p .*; n [\d,]+ against [\d,]+"
-            )
+            re.compile(r"effect [+−][\d.]+, 95% from [+−][\d.]+ to [+−][\d.]+; p .*; n [\d,]+ against [\d,]+")
         )
         expect(pictured.locator("rect.rt-of-a").first).to_be_attached()
         expect(pictured.locator("rect.rt-of-b").first).to_be_attached()

@@ -315,4 +315,6 @@ def verdict(report: RunReport) -> Verdict:
     if not report.is_looked_at:
         return Verdict("unknown", "Too early to say")
     n = len(report.diagnoses)
-    return Verdict("", f"No warning; {n} {'thing' if n == 1 else 'things'} to know" if n else "Nothing stands out")
+    return Verdict(
+        "", f"No warning; {n} {'thing' if n == 1 else 'things'} to know" if n else "Nothing stands out"
+    )
