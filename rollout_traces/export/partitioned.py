@@ -13,7 +13,8 @@ import orjson
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.export.rows import decoded, empty_folder
-from rollout_traces.store.export_source import ABOUT, METRICS, SCHEMA_VERSION, TEXTS
+from rollout_traces.store.export_source import ABOUT, HISTOGRAMS, METRICS, SCHEMA_VERSION, TEXTS
+from rollout_traces.store.step_metrics import loss_histogram_in
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -124,7 +125,7 @@ def _with_texts(store: Store, table: Any, texts: Sequence[str]) -> Iterator[Any]
 
 
 def _write_about(store: Store, folder: Path, runs: Sequence[str] | None) -> None:
-    """Writes all that is no column: the runs, their configurations, attempts and logged scalars."""
+    """Writes all that is no column: the runs, their configurations, attempts, logged scalars and loss histograms."""
     import pyarrow as pa
 
     from rollout_traces.model.names import VERSION
@@ -144,6 +145,14 @@ def _write_about(store: Store, folder: Path, runs: Sequence[str] | None) -> None
     }
     (folder / ABOUT).parent.mkdir(parents=True, exist_ok=True)
     (folder / ABOUT).write_bytes(orjson.dumps(about, default=str))
+    histograms = [
+        (run.id, split, info.step, found)
+        for run in chosen
+        for split in run.splits
+        for info in store.steps(run.id, split)
+        if (found := loss_histogram_in(store, run.id, split, info))
+    ]
+    (folder / HISTOGRAMS).write_bytes(orjson.dumps(histograms))
     schema = pa.schema(
         {
             "run_id": pa.string(),

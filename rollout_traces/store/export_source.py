@@ -6,6 +6,7 @@ lie, rows are indexed by `export_index`.
     run=run-001/step=12/part-0.parquet     a row a rollout
     _rollout_traces/about.json             project, runs, their configurations and attempts
     _rollout_traces/metrics.arrow          the logged scalars as they were stored
+    _rollout_traces/loss_histograms.json   the histograms of loss tokens: run id, split, step, packed
     _columns/<name>/*.parquet              further columns by trace id, see `store.columns`
 
 Names that begin with `_` are no data to readers of hive folders.
@@ -39,6 +40,7 @@ from rollout_traces.store.source import SCALARS, LoggedRows, Source, SourceRun, 
 
 ABOUT = "_rollout_traces/about.json"
 METRICS = "_rollout_traces/metrics.arrow"
+HISTOGRAMS = "_rollout_traces/loss_histograms.json"
 SIDE = "_columns"
 SCHEMA_VERSION = 1
 MESSAGES, METADATA, SPANS = "messages", "metadata", "spans"
@@ -300,6 +302,12 @@ class ExportSource(Source):
         rows = self._scalars.get(run_id, [])
         first = bisect_right(rows, after, key=itemgetter(0))
         return rows[first : first + SCALARS]
+
+    def loss_histogram(self, run_id: str, split: str, step: int) -> str | None:
+        """Reads the packed histogram of a step's loss tokens."""
+        data = self.folder.read_named(HISTOGRAMS) or b"[]"
+        with damage_said(f"{self.label}: {HISTOGRAMS}"):
+            return next((text for *of, text in orjson.loads(data) if of == [run_id, split, step]), None)
 
     def _read_scalars(self) -> dict[str, LoggedRows]:
         """Run id -> its logged scalars, in order of arrival."""

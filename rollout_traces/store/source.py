@@ -300,6 +300,10 @@ class Source(abc.ABC):
             (run_id, after, SCALARS),
         )
 
+    def loss_histogram(self, run_id: str, split: str, step: int) -> str | None:
+        """Reads the packed histogram of a step's loss tokens, where it is not in a step summary."""
+        return None
+
     def _of(self, table: str, sql: str, parameters: Sequence[SqlValue] = ()) -> list[tuple[Any, ...]]:
         """The rows of a SELECT from one table; none where the project does not have it yet."""
         return self.select(sql, parameters) if self._has(table) else []

@@ -13,7 +13,9 @@ from rollout_traces.errors import StoreError
 from rollout_traces.ledger.columns import NULL_INT, Ledger, any_known
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.store.asking import EVERYTHING, Steps
+from rollout_traces.store.rows import StepInfo
 from rollout_traces.store.store import Store
+from rollout_traces.trace.conversion import read_details
 
 Metrics = dict[str, float]
 
@@ -244,3 +246,11 @@ def notes_in(store: Store, run: str, split: str, step: int) -> list[str]:
     digest = next((info.digest_id for info in store.steps(run, split) if info.step == step), None)
     found = store.record(digest).metadata.get("notes") if digest else None
     return [note for note in found if isinstance(note, str)] if isinstance(found, list) else []
+
+
+def loss_histogram_in(store: Store, run: str, split: str, info: StepInfo) -> str | None:
+    """Reads the packed histogram of a step's loss tokens; None without one."""
+    if info.digest_id is None:
+        return store.source.loss_histogram(store.run(run).id, split, info.step)
+    found = read_details(store.record(info.digest_id)).get("loss_histogram")
+    return found if isinstance(found, str) else None

@@ -12,20 +12,28 @@ from pathlib import Path
 import pytest
 
 from rollout_traces.cli.show import FOLDER, PROJECT, example_home
+from rollout_traces.inspector.pages.what_if import what_if
+from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.store import open_store
 from tests.inspector.conftest import Served, Visit
+from tests.inspector.told import told
 from tests.test_without_torch import COMMAND, WITHOUT
 
 
 class TestTheRun:
-    def test_is_small_and_whole(self, tmp_path: Path) -> None:
-        assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) < 1_000_000
+    def test_is_small_and_whole(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) < 1_100_000
         store = open_store(str(FOLDER), index_path=tmp_path / "index")
         [run] = store.runs()
         assert run.n_rollouts > 2000 and run.n_traces > 400 and run.last_step == 39
         row = store.query("troubled", where="flags has 'tool_error'", limit=1).rows[0]
         assert store.transcript(str(row.id)).tokens.loss_mask.any()
         assert len(store.metrics("troubled")) > 20
+        workspace = Workspace(projects=(str(FOLDER),))
+        cells = told(what_if, workspace, {"project": str(FOLDER), "run": "troubled", "step": 39})["cells"]
+        used = store.query("troubled", "rollout", where="step = 39 and discard_reason is null", rows="all")
+        assert sum(cells["tokens"]) == sum(row.values["n_sampled"] for row in used.rows)
 
     def test_names_nothing_of_the_machine_that_made_it(self) -> None:
         about = (FOLDER / "_rollout_traces" / "about.json").read_text()

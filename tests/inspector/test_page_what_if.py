@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
+from rollout_traces.errors import StoreError
+from rollout_traces.export import export_partitioned
 from rollout_traces.inspector.pages.what_if import what_if
 from rollout_traces.inspector.workspace import Workspace
+from rollout_traces.store.export_source import HISTOGRAMS
 from tests.inspector.told import told
 
 PLACE = {"project": "demo", "run": "run-a", "split": "rollout", "step": 4}
@@ -58,3 +61,22 @@ def test_the_cells_hold_every_loss_token_of_the_step(home):
     leaked = tokens - ledger.get("n_sampled")[used].sum()
     assert 0 < leaked <= 3
     assert found["samples"]
+
+
+def test_an_export_answers_the_same(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    workspace = Workspace(folder=home)
+    folder = str(tmp_path / "export")
+    try:
+        export_partitioned(workspace.store("demo"), folder, tokens=True)
+        found = told(what_if, workspace, PLACE)
+    finally:
+        workspace.close()
+    exported = Workspace(projects=(folder,))
+    try:
+        assert told(what_if, exported, {**PLACE, "project": folder}) == found
+        (tmp_path / "export" / HISTOGRAMS).write_text("[[1")
+        with pytest.raises(StoreError, match=r"loss_histograms\.json: damaged"):
+            told(what_if, exported, {**PLACE, "project": folder})
+    finally:
+        exported.close()

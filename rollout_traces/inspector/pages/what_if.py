@@ -9,14 +9,9 @@ from rollout_traces.inspector.pages.figures import Card, Range, axis_range, samp
 from rollout_traces.inspector.workspace import InParts, SplitView
 from rollout_traces.ledger.loss_histogram import DIMENSIONS, unpack
 from rollout_traces.settings.run_settings import Range as DeclaredRange
-from rollout_traces.store import Store
-from rollout_traces.trace.conversion import read_details
+from rollout_traces.store.step_metrics import loss_histogram_in
 
 DECLARED = ("clip_low", "clip_high", "importance_cap", "importance_band")
-NO_SUMMARY = (
-    "The histogram of a step's loss tokens lies in the step's summary, which is not stored here: an export has none. "
-    "A kept rollout can still be looked at."
-)
 NO_HISTOGRAM = (
     "The step has no histogram of its loss tokens: new or prox logprobs beside the engine's were not logged. "
     "A kept rollout can still be looked at."
@@ -64,11 +59,10 @@ class WhatIfAnswer(InParts):
 
 def what_if(view: SplitView, step: int) -> WhatIfAnswer:
     """A step's loss tokens in cells, from which clipping rules are tried."""
-    store = view.store
     info = next((each for each in view.steps() if each.step == step), None)
     if info is None:
         raise StoreError(f"step {step} of {view.split} is not there. Pick one with the step pager.")
-    cells, why = (None, NO_SUMMARY) if info.digest_id is None else _cells(store, info.digest_id)
+    cells, why = _cells(loss_histogram_in(view.store, view.run, view.split, info))
     settings = view.settings
     groups = view.groups(step).groups
     return WhatIfAnswer(
@@ -81,9 +75,8 @@ def what_if(view: SplitView, step: int) -> WhatIfAnswer:
     )
 
 
-def _cells(store: Store, summary_id: str) -> tuple[Cells | None, str]:
-    stored = read_details(store.record(summary_id)).get("loss_histogram")
-    if not isinstance(stored, str):
+def _cells(stored: str | None) -> tuple[Cells | None, str]:
+    if stored is None:
         return None, NO_HISTOGRAM
     try:
         found = unpack(stored)
