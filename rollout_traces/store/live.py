@@ -125,7 +125,7 @@ class LiveRuns:
         """
         if self._folder is None:
             raise StoreError(
-                "Rollouts in flight are shown on the machine that holds the project's files alone. "
+                "Rollouts in flight are known only on the machine where the run writes its files. "
                 "Start the inspector there."
             )
         with self._lock:

@@ -153,6 +153,22 @@ class TestHowAColumnIsSpread:
         visit.get("toggle-spreads").click()
         expect(visit.page.locator("[data-spread]")).to_have_count(0)
 
+    def test_a_filter_that_cannot_be_read_or_finds_nothing_is_said_once(self, visit):
+        """Seen once: every spread repeated the mistake, or stood empty; each was asked for twice."""
+        visit.open(tab="explore", project="demo", run="run-a", split="rollout")
+        spread = visit.page.locator("[data-spread='reward']")
+        expect(spread.get_by_test_id("histogram")).to_be_visible()
+        asked = []
+        visit.page.on("request", lambda request: asked.append(request.post_data or ""))
+        visit.get("filter-input").fill("rewrd > 5")
+        visit.get("filter-input").press("Enter")
+        expect(visit.page.get_by_text("Did you mean reward?")).to_have_count(1)
+        expect(spread.get_by_test_id("histogram")).to_be_visible()
+        visit.get("filter-input").fill("reward > 5")
+        visit.get("filter-input").press("Enter")
+        expect(spread).to_contain_text("No values here")
+        assert sum('"column":"reward"' in each for each in asked) == 1
+
     def test_a_window_without_room_for_the_spreads_shows_them_when_asked(self, visit):
         visit.page.set_viewport_size({"width": 800, "height": 900})
         visit.open(tab="explore", project="demo", run="run-a")

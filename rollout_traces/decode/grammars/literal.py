@@ -330,7 +330,7 @@ def read_json(scan: Scan, start: int, boundary: str = "") -> JsonValue | JsonErr
             scan.charge(len(window) if unterminated else error.pos + len(window) // _SLICE_COST)
             if not (unterminated and limit >= 0):
                 cut = limit < 0 and (unterminated or error.pos >= len(window.rstrip()))
-                return JsonError(f"{error.msg} at character {error.pos} of its JSON", cut)
+                return JsonError(f"{error.msg.removesuffix(' at')} at character {error.pos} of its JSON", cut)
             limit = scan.find(boundary, start + 2 * (limit - start) + len(boundary))
         except RecursionError:
             scan.charge(len(window))

@@ -161,6 +161,7 @@ class TestReading:
     def test_strictness(self):
         for text in ('{"x": 1,}', "{'x': 1}", '{"x": True}', '{"x": "a\nb"}', "{x: 1}", "", "abc"):
             assert isinstance(loads(text), JsonError)
+        assert loads('{"x": "a\nb"}').why == "Invalid control character at character 8 of its JSON"
 
     def test_text_after_the_value(self):
         assert loads(' {"x": 1} \n').value == {"x": 1}

@@ -82,7 +82,7 @@ async function update(now) {
     );
   }
   if (wanted !== shownFor) load(now, wanted);
-  drawSide(now);
+  else drawSide(now);
 }
 
 function drawHead(now) {
@@ -430,9 +430,9 @@ function spreadView(answer) {
     h("h2.rt-mono", answer.column),
     state.get().hist === answer.column && ghost("close", () => state.set({ hist: null })),
   );
+  if (!(answer.bins?.counts || answer.facets).length) return [head, h("p.rt-faint", "No values here.")];
   if (answer.bins) {
     const { edges, counts, unknown } = answer.bins;
-    if (!counts.length) return [head, h("p.rt-faint", "No numbers here.")];
     const top = Math.max(...counts);
     const tall = count => (top ? (count / top) * 66 : 0);
     const width = 280;
