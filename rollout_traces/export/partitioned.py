@@ -153,15 +153,8 @@ def _write_about(store: Store, folder: Path, runs: Sequence[str] | None) -> None
         if (found := loss_histogram_in(store, run.id, split, info))
     ]
     (folder / HISTOGRAMS).write_bytes(orjson.dumps(histograms))
-    schema = pa.schema(
-        {
-            "run_id": pa.string(),
-            "id": pa.int64(),
-            "step": pa.int64(),
-            "timestamp": pa.string(),
-            "metrics": pa.string(),
-        }
-    )
+    text, number = pa.string(), pa.int64()
+    schema = pa.schema({"run_id": text, "id": number, "step": number, "timestamp": text, "metrics": text})
     with (
         pa.OSFile(str(folder / METRICS), "wb") as file,
         pa.ipc.new_file(file, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer,
@@ -171,10 +164,8 @@ def _write_about(store: Store, folder: Path, runs: Sequence[str] | None) -> None
             while rows := store.source.metrics(info.id, after):
                 after = rows[-1][0]
                 kept = [
-                    (info.id, n, step, at, decoded(text)) for n, step, at, text in rows if type(step) is int
+                    dict(zip(schema.names, (info.id, n, step, at, decoded(said)), strict=True))
+                    for n, step, at, said in rows
+                    if type(step) is int
                 ]
-                writer.write_table(
-                    pa.table(list(map(list, zip(*kept, strict=True))), schema=schema)
-                    if kept
-                    else schema.empty_table()
-                )
+                writer.write_table(pa.Table.from_pylist(kept, schema=schema))

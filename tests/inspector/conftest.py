@@ -280,6 +280,7 @@ class Visit:
         self.page.on("requestfailed", self._done)
         self.page.on("pageerror", lambda error: self.sins.append(f"script error: {error}"))
         self.page.on("response", self._answered)
+        self.page.on("console", self._said)
 
     def _requested(self, request: object) -> None:
         url = request.url  # type: ignore[attr-defined]
@@ -291,6 +292,10 @@ class Visit:
     def _done(self, request: object) -> None:
         if request in self._calls:
             self._calls.remove(request)
+
+    def _said(self, message: object) -> None:
+        if message.type == "error" and "attribute" in message.text:  # type: ignore[attr-defined]
+            self.sins.append(f"drew wrongly: {message.text}")  # type: ignore[attr-defined]
 
     def _answered(self, response: object) -> None:
         if response.status >= 400:  # type: ignore[attr-defined]

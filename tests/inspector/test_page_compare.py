@@ -32,6 +32,20 @@ class TestComparing:
         expect(visit.get("token").first).to_be_visible()
         expect(visit.page.locator(".rt-tokens .fl")).to_have_count(0)
 
+    def test_a_side_of_another_run_opens_in_its_run(self, visit):
+        """Seen once: it led to the rollout at the same place of the run that was open."""
+        pinned = {}
+        for side, run in (("b", "run-b"), ("a", "run-a")):
+            visit.open(project="demo", run=run, split="rollout", step=2)
+            expect(visit.get("rollout-header")).to_contain_text("Step 2")
+            visit.get("pin").click()
+            pinned[side] = visit.state["a"]
+        visit.open(tab="compare", project="demo", run="run-a", split="rollout", step=2, **pinned)
+        expect(visit.get("compare-run-b")).to_contain_text("run-b")
+        visit.page.locator(".rt-side-open:visible").last.click()
+        expect(visit.get("turn").first).to_be_visible()
+        assert visit.state["run"] == "run-b"
+
     def test_a_table_that_scrolls_ends_within_a_row(self, visit):
         """Seen once: it said that 20 differ, showed ten whole rows and nothing of more."""
         visit.open(tab="compare", project="demo", run="run-a", split="rollout", step=4, group=2)

@@ -25,6 +25,15 @@ class TestHealth:
         expect(visit.get("population")).to_contain_text("96 of 192 rollouts kept")
         visit.picture("health")
 
+    def test_a_page_that_is_left_draws_nothing(self, visit):
+        """Seen once: charts of negative width, whenever Health was left."""
+        visit.open(tab="health", project="demo", run="run-a", split="rollout")
+        expect(visit.get("health-card").first).to_be_visible()
+        visit.page.keyboard.press("3")
+        expect(visit.get("explore-table").first).to_be_visible()
+        visit.page.keyboard.press("4")
+        expect(visit.get("health-card").first.locator("svg")).to_be_visible()
+
     def test_what_is_not_computed_is_named_with_what_it_lacks(self, visit):
         visit.open(tab="health", project="demo", run="run-a", split="rollout")
         expect(visit.get("switched-off")).to_contain_text("stale")

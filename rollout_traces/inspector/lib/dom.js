@@ -171,7 +171,7 @@ export function onWidth(node, changed) {
   new ResizeObserver(() => {
     if (Math.abs(node.clientWidth - width) <= 8) return;
     width = node.clientWidth;
-    changed();
+    if (width) changed();
   }).observe(node);
 }
 

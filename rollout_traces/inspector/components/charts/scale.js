@@ -6,7 +6,7 @@ import { number } from "../../lib/format.js";
 export function besides(width, least, most) {
   const columns = Math.max(1, Math.min(most, Math.floor(width / least)));
   const style = { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))` };
-  return { style, wide: Math.floor((width - 36 - (columns - 1) * 14) / columns) - 28 };
+  return { style, wide: Math.max(Math.floor((width - 36 - (columns - 1) * 14) / columns) - 28, 100) };
 }
 
 // Lines of this many points and more are drawn as their mean, with the noise light behind it. On a shorter one the mean

@@ -4,7 +4,8 @@ import { ghost, h, notice, replace, select, table } from "../../lib/dom.js";
 import { number, percent, plural, shown, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { mounted, populationOfStep, setPopulation, splitOf } from "../../lib/pages.js";
+import { placed } from "../../lib/going.js";
+import { catalog, mounted, populationOfStep, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import { shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
@@ -175,20 +176,14 @@ function sideHead(answer, at) {
           `of the run or its group: ${side.usual_flags.join(", ").replaceAll("_", " ")}`,
         ),
     ),
-    h(
-      "a.rt-side-open",
-      state.link({
-        page: "rollouts",
-        step: m.step,
-        group: m.group,
-        sample: m.sample,
-        id: m.group === undefined ? side.id : null,
-        a: null,
-        b: null,
-      }),
-      "open under Rollouts",
-    ),
+    h("a.rt-side-open", state.link({ page: "rollouts", ...ofSide(side) }), "open under Rollouts"),
   );
+}
+
+// Where a side is: perhaps in another run or split.
+function ofSide({ id, metadata }) {
+  const run = catalog.runs.find(each => id.startsWith(`${each.id}:`))?.name ?? state.get().run;
+  return { run, split: metadata.split, ...placed({ ...metadata, id }), a: null, b: null };
 }
 
 // Only of these does more mean better.

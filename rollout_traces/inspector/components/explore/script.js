@@ -372,14 +372,9 @@ function chooser(now) {
               type: "checkbox",
               checked: chosen.includes(column.name),
               onchange: event => {
-                const columns = data ? data.columns : [];
-                state.set({
-                  columns:
-                    (event.target.checked
-                      ? beside(columns, column.name)
-                      : columns.filter(name => name !== column.name)
-                    ).join(",") || null,
-                });
+                const others = (data?.columns || []).filter(name => name !== column.name);
+                const columns = event.target.checked ? beside(others, column.name) : others;
+                state.set({ columns: columns.join(",") || null });
               },
             }),
             h("span.rt-mono", column.name),

@@ -36,7 +36,7 @@ function update(now, changed) {
     shownFor = wanted;
     data = null;
     load(now);
-  } else if (["smooth", "step", "log"].some(key => changed.has(key))) draw();
+  } else if (data && ["smooth", "step", "log"].some(key => changed.has(key))) draw();
   if (changed.has("flag") || changed.has("step")) examples(now);
 }
 
@@ -87,6 +87,7 @@ function draw() {
   const keep = main.scrollTop;
   const { style, wide } = besides(main.clientWidth, 300, 5);
   const step = now.step === undefined ? null : Number(now.step);
+  const share = `share of ${data.kept_only ? "the kept" : "all"} rollouts`;
   redrawn(main, () =>
     replace(
       main,
@@ -96,18 +97,12 @@ function draw() {
       data.usual.length ? h("p.rt-soft.rt-usual#usual-flags", inert(usualLine(data.usual))) : null,
       heat(
         "Flags",
-        `worst first; share of ${data.kept_only ? "the kept" : "all"} rollouts, stronger for more; ~ needs text${data.kept_only ? "" : " and is estimated from those kept at random"}. A name lists its rollouts`,
+        `worst first; ${share}, stronger for more; ~ needs text${data.kept_only ? "" : " and is estimated from those kept at random"}. A name lists its rollouts`,
         "flags",
         data.flags,
         step,
       ),
-      heat(
-        "Discarded, by reason",
-        `share of ${data.kept_only ? "the kept" : "all"} rollouts`,
-        "discards",
-        data.discards,
-        step,
-      ),
+      heat("Discarded, by reason", share, "discards", data.discards, step),
       heat("Tied groups, by what they have in common", "share of the step’s groups", "ties", data.ties, step),
       switchedOff(),
       data.kept_only ? null : counters(),

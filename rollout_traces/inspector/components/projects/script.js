@@ -15,9 +15,6 @@ export function mount(element, server) {
   [root, call] = mounted("projects", element, server, { update, news: update });
 }
 
-// Once a project is opened, what it asks for waits for none of the others.
-const isOpen = () => state.get().page === "projects";
-
 async function update() {
   const slot = root.querySelector(".rt-projects");
   setPopulation("projects", "Pick a project.");
@@ -68,7 +65,7 @@ async function update() {
   );
   const shown = [];
   for (const [at, name] of found.projects.entries()) {
-    if (!isOpen()) return;
+    if (state.get().page !== "projects") return; // the one that was opened waits for none of the others
     const info = await call("project", { project: name }).catch(error => ({ error: error.message }));
     const facts = cards[at].lastChild;
     if (info.error) replace(facts, info.error);
@@ -78,7 +75,8 @@ async function update() {
       shown.push([facts, info]);
     }
   }
-  for (const [facts, info] of shown) if (isOpen()) facts.append(...(await open(info).catch(() => [])));
+  for (const [facts, info] of shown)
+    if (state.get().page === "projects") facts.append(...(await open(info).catch(() => [])));
 }
 
 // What is open in the newest run and not muted; asked for when every card is there, because it takes a look at the whole run.

@@ -193,12 +193,12 @@ function drawStep(rules) {
         "By rule, each alone",
         found.rules.map(entry => ({
           name: entry.rule.label,
-          update: entry.observed ? [entry.update, entry.update, entry.update] : [NaN, NaN, NaN],
+          update: Array(3).fill(entry.observed ? entry.update : NaN),
         })),
         ["update"],
       ),
-      found.sources ? table("By source", found.sources) : lost("By source"),
-      found.turns ? table("By turn of the policy", found.turns) : lost("By turn of the policy"),
+      table("By source", found.sources),
+      table("By turn of the policy", found.turns),
     ),
   );
   root.dataset.took = String(Math.round(performance.now() - started));
@@ -215,39 +215,27 @@ function figureBox(label, values, words) {
   );
 }
 
-function lost(title) {
-  return h(
-    "section.rt-bar-table",
-    h("h2", title),
-    h("p.rt-faint", "The step's histogram had no room for it, or it was not logged."),
-  );
-}
-
 function table(title, rows, columns = ["masked", "update"]) {
   const heads = { masked: "tokens masked", update: "update taken away" };
   const bar = values =>
     h("td", h("i", { style: { "--about": `${Math.min(100 * (values[0] || 0), 100)}%` }, title: bounds(values) }));
-  return h(
-    "section.rt-bar-table",
-    h("h2", title),
-    tableOf(
-      null,
-      [
-        "",
-        rows.some(row => row.tokens) ? h("th.rt-num", "loss tokens") : null,
-        columns.map(name => h("th", { colspan: 2 }, heads[name])),
-      ],
-      rows.map(row =>
-        h.each(
-          "tr",
-          h("td.rt-ellipsis", inert(row.name)),
-          rows.some(each => each.tokens) && h("td.rt-num", number(row.tokens)),
-          columns,
-          name => [h("td.rt-num", { title: bounds(row[name]) }, between(row[name])), bar(row[name])],
+  const counted = rows?.some(row => row.tokens);
+  const inside = rows
+    ? tableOf(
+        null,
+        ["", counted && h("th.rt-num", "loss tokens"), columns.map(name => h("th", { colspan: 2 }, heads[name]))],
+        rows.map(row =>
+          h.each(
+            "tr",
+            h("td.rt-ellipsis", inert(row.name)),
+            counted && h("td.rt-num", number(row.tokens)),
+            columns,
+            name => [h("td.rt-num", { title: bounds(row[name]) }, between(row[name])), bar(row[name])],
+          ),
         ),
-      ),
-    ),
-  );
+      )
+    : h("p.rt-faint", "The step's histogram had no room for it, or it was not logged.");
+  return h("section.rt-bar-table", h("h2", title), inside);
 }
 
 function sample() {
