@@ -16,6 +16,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from rollout_traces.cli.options import expanded
+from rollout_traces.errors import RolloutTracesError
+from rollout_traces.model.names import VERSION
 from rollout_traces.model.text import words
 
 HELPERS = frozenset({"options", "printing"})
@@ -124,7 +126,6 @@ def _end(code: int) -> NoReturn:
 
 
 def _run(app: typer.Typer) -> None:
-    from rollout_traces.errors import RolloutTracesError
 
     colour = False if os.environ.get("NO_COLOR") else None
     try:
@@ -148,7 +149,6 @@ def _reader_left(end: BaseException) -> bool:
 
 
 def _print_version(asked: bool) -> None:
-    from rollout_traces.model.names import VERSION
 
     if asked:
         typer.echo(f"rollout-traces {VERSION}")

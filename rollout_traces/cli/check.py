@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from rollout_traces.model.text import harmless
+
 if TYPE_CHECKING:
     from rollout_traces.steps.preflight import CheckReport
 
@@ -47,7 +49,6 @@ def print_report(report: CheckReport, *, show: bool) -> None:
     from rich.text import Text
 
     from rollout_traces.cli.printing import SEVERITIES, print_turns, turns_of
-    from rollout_traces.model.text import harmless
 
     console = Console(highlight=False)
     console.soft_wrap = not console.is_terminal

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -11,6 +12,7 @@ from rich.filesize import decimal
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import print_json, print_table
+from rollout_traces.errors import StoreError
 from rollout_traces.model.units import GIGABYTE, MEGABYTE
 
 if TYPE_CHECKING:
@@ -153,9 +155,7 @@ def _say(plan: RemovalPlan, spooled: list[Left], yes: bool, as_json: bool) -> No
 
 
 def _carry_out(store: Store, plan: RemovalPlan, spooled: list[Left]) -> None:
-    from pathlib import Path
 
-    from rollout_traces.errors import StoreError
     from rollout_traces.sink import folder as trackio_folder
     from rollout_traces.store.columns import remove_rows
 

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import orjson
 import typer
 from rich.filesize import decimal
 
 from rollout_traces.cli import options
-from rollout_traces.cli.printing import print_json
+from rollout_traces.cli.printing import print_json, print_turns, turns_of
 
 if TYPE_CHECKING:
     from rollout_traces.doctor import CheckFinding
@@ -49,7 +50,6 @@ def doctor(
         chat_template_kwargs: Arguments of the tokenizer's chat template, as JSON.
         fix: Close Trackio's folder where other users of this machine can read it.
     """
-    import orjson
 
     from rollout_traces.doctor import Examination, each_check
 
@@ -81,7 +81,6 @@ def _print_sample(path: str, kwargs: dict[str, Any]) -> None:
     """The sample conversation, roles in colour, what the policy writes bright."""
     from rich.console import Console
 
-    from rollout_traces.cli.printing import print_turns, turns_of
     from rollout_traces.decode.vocabulary import load_tokenizer
     from rollout_traces.doctor.decoding import sample_conversation
 

@@ -9,6 +9,7 @@ import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import RenderedTurn, cell, folded, print_json, print_turns, turns_of
+from rollout_traces.errors import StoreError
 from rollout_traces.model.text import harmless
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ def get(
     from rich.console import Console
     from rich.text import Text
 
-    from rollout_traces.errors import StoreError
     from rollout_traces.trace.conversion import newer_schema
 
     store = source.open()

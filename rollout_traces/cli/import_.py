@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollout_traces.cli import options
+from rollout_traces.cli.options import progress_bar, remember
 from rollout_traces.cli.printing import print_json, sentence
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ def import_(
         trust_pickle: Load pickles: files of others could run any code as you.
         server_url: Trackio server to write to.
     """
-    from rollout_traces.cli.options import progress_bar, remember
     from rollout_traces.decode.vocabulary import load_tokenizer
     from rollout_traces.sources.importing import import_rollouts
 

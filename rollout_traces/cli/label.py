@@ -10,6 +10,7 @@ import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import print_rows, print_table, sentence
+from rollout_traces.errors import extra
 from rollout_traces.model.text import WHOLE_SECONDS
 
 if TYPE_CHECKING:
@@ -62,7 +63,6 @@ def label(
 
 
 def _sync(store: Store, address: str) -> None:
-    from rollout_traces.errors import extra
     from rollout_traces.inspector.access import VARIABLE
 
     with extra("inspector", "--sync"):

@@ -8,6 +8,7 @@ import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import print_json, print_table
+from rollout_traces.errors import StoreError
 from rollout_traces.model.text import duration
 from rollout_traces.model.units import MS
 
@@ -29,7 +30,6 @@ def lanes(
         step: The step; the newest by default.
         by: A lane for each engine, source or rollout; the first that is known by default.
     """
-    from rollout_traces.errors import StoreError
     from rollout_traces.inspector.pages.lanes import step_time
     from rollout_traces.inspector.workspace import SplitView, Workspace, as_plain
 

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import orjson
+import typer
+
 from rollout_traces.model.text import harmless, one_line
 from rollout_traces.model.units import MB
 
@@ -154,8 +157,6 @@ def print_rows(rows: Sequence[Any], total: int | None = None, **more: Any) -> No
 
 def print_json(value: Any) -> None:
     """Prints JSON on standard output."""
-    import orjson
-    import typer
 
     from rollout_traces.model.plain_values import plain
 

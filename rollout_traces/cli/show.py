@@ -17,6 +17,7 @@ from datetime import datetime
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlencode
 
 import typer
 from rich.filesize import decimal
@@ -24,7 +25,7 @@ from rich.filesize import decimal
 from rollout_traces.cli.options import login, progress_bar, remember, remembered
 from rollout_traces.cli.printing import sentence
 from rollout_traces.errors import ConfigError, StoreError, extra
-from rollout_traces.inspector.access import LARGEST_PORT, is_loopback
+from rollout_traces.inspector.access import LARGEST_PORT, PARAMETER, SHORTEST, is_loopback
 from rollout_traces.model.names import file_stem
 
 if TYPE_CHECKING:
@@ -198,7 +199,6 @@ def _write_token(no_trackio: bool) -> str:
     Raises:
         ConfigError: there is none, a short one, or nothing that could take what they log.
     """
-    from rollout_traces.inspector.access import SHORTEST
 
     token = os.environ.get("TRACKIO_WRITE_TOKEN", "")
     if no_trackio:
@@ -219,9 +219,6 @@ def page_address(options: ServerOptions, project: str | None = None, **state: st
         project: the project that is open.
         **state: further names and values of a page's address, such as `page`.
     """
-    from urllib.parse import urlencode
-
-    from rollout_traces.inspector.access import PARAMETER
 
     query = f"?{urlencode({'project': project, **state})}" if project else ""
     token = f"#{urlencode({PARAMETER: options.token})}" if options.token else ""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rich.filesize import decimal
 
 from rollout_traces.doctor import CheckFinding, Examination, check, fail, note, ok, warn
+from rollout_traces.errors import StoreError
 from rollout_traces.model.private_files import (
     GROUP,
     NETWORK_TYPES,
@@ -208,7 +209,6 @@ def _findings(examination: Examination, name: str, what: What) -> Iterator[Check
     if not examination.project:
         yield note(name, "no project given", f"--project NAME shows which {name} are off.")
         return
-    from rollout_traces.errors import StoreError
     from rollout_traces.store import open_store
     from rollout_traces.store.step_metrics import switched_off
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pyarrow as pa
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.export.rows import decoded, empty_folder
+from rollout_traces.model.names import VERSION
 from rollout_traces.store.export_source import ABOUT, HISTOGRAMS, METRICS, SCHEMA_VERSION, TEXTS
 from rollout_traces.store.step_metrics import loss_histogram_in
 
@@ -68,7 +70,6 @@ def export_partitioned(
         ConfigError: the folder is not empty, or a column to partition by is a list of names.
         QueryError: the filter or a column cannot be understood.
     """
-    import pyarrow as pa
     import pyarrow.dataset as ds
 
     folder = empty_folder(folder)
@@ -100,7 +101,6 @@ def export_partitioned(
 
 
 def _check_partitions(table: Any, partition_by: Sequence[str]) -> None:
-    import pyarrow as pa
 
     names = set(table.column_names)
     lists = [n for n in partition_by if n in names and pa.types.is_list(table.schema.field(n).type)]
@@ -111,7 +111,6 @@ def _check_partitions(table: Any, partition_by: Sequence[str]) -> None:
 
 def _with_texts(store: Store, table: Any, texts: Sequence[str]) -> Iterator[Any]:
     """The rows with what their traces say, some at a time."""
-    import pyarrow as pa
 
     for batch in table.to_batches(max_chunksize=TEXT_ROW_GROUP):
         ids = batch["id"].to_pylist()
@@ -126,9 +125,6 @@ def _with_texts(store: Store, table: Any, texts: Sequence[str]) -> Iterator[Any]
 
 def _write_about(store: Store, folder: Path, runs: Sequence[str] | None) -> None:
     """Writes all that is no column: the runs, their configurations, attempts, logged scalars and loss histograms."""
-    import pyarrow as pa
-
-    from rollout_traces.model.names import VERSION
 
     chosen = [store.run(run) for run in runs] if runs is not None else store.runs()
     ids = {info.id for info in chosen}

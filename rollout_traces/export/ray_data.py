@@ -9,12 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from rollout_traces.errors import ConfigError, extra
 from rollout_traces.export.rows import decoded
 from rollout_traces.model.names import check_name, file_stem
+from rollout_traces.model.private_files import make_folder
+from rollout_traces.store.export_source import ExportSource, Folder
+from rollout_traces.store.source import LocalSource
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import ray.data
 
     from rollout_traces.store import Store
@@ -60,7 +66,6 @@ def ray_dataset(
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with extra("ray", "ray_dataset"):
         import ray.data
-    from rollout_traces.store.export_source import ExportSource
 
     names = None if columns is None else list(dict.fromkeys(["id", *columns]))
     condition = f"({where}) and traced" if where else "traced"
@@ -91,7 +96,6 @@ class _ProjectTexts:
     """Adds messages and text to rows of a project; workers open the project by themselves."""
 
     def __init__(self, store: Store) -> None:
-        from rollout_traces.store.source import LocalSource
 
         source = store.source
         self._project = store.project
@@ -126,7 +130,6 @@ class _JoinedTexts:
 
     def __call__(self, texts: pa.Table) -> pa.Table:
         """The rows of a batch that are wanted."""
-        import pyarrow.compute as pc
         import ray
 
         wanted: pa.Table = ray.get(self._table)
@@ -137,7 +140,6 @@ class _JoinedTexts:
 
 
 def _with_text(rows: pa.Table, messages: list[str | None]) -> pa.Table:
-    import pyarrow as pa
 
     from rollout_traces.store.reading import conversation_text
 
@@ -169,11 +171,6 @@ def write_side_table(
     Raises:
         ConfigError: there is no column `id`, or a column of a kind that the store does not have.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from rollout_traces.model.private_files import make_folder
-    from rollout_traces.store.export_source import Folder
 
     check_name("side table", name)
     if file_stem(name) != name:

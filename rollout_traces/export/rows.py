@@ -16,17 +16,22 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import orjson
+import pyarrow as pa
 
 from rollout_traces.errors import ConfigError, StoreError, extra
+from rollout_traces.ledger import columns as ledger
 from rollout_traces.ledger.columns import is_column
+from rollout_traces.model import transcript
+from rollout_traces.model.names import VERSION
 from rollout_traces.model.plain_values import INFINITE, INT64_MAX, INT64_MIN, finite_or_text
 from rollout_traces.model.transcript import Transcript, columns_of
 from rollout_traces.model.units import MB
 from rollout_traces.store.rows import every_row
+from rollout_traces.trace import conversion as trace
+from rollout_traces.trace.conversion import TraceRecord
 
 if TYPE_CHECKING:
     from rollout_traces.store import RunInfo, Store, TraceRow
-    from rollout_traces.trace.conversion import TraceRecord
 
 
 PAGE = 500
@@ -229,10 +234,6 @@ def describe(
         rows: records in the file.
         matched: rows of the query, before a limit.
     """
-    from rollout_traces.ledger import columns as ledger
-    from rollout_traces.model import transcript
-    from rollout_traces.model.names import VERSION
-    from rollout_traces.trace import conversion as trace
 
     runs = store.runs() if query.run is None else [store.run(query.run)]
     return ExportManifest(
@@ -362,7 +363,6 @@ def _kinds_of(value: Any) -> set[str]:
 
 
 def _type_of(name: str, kinds: set[str]) -> Any:
-    import pyarrow as pa
 
     if name == "messages" and kinds != {"text"}:
         return pa.list_(pa.struct([(field, pa.string()) for field in _MESSAGE]))
@@ -373,7 +373,6 @@ def _type_of(name: str, kinds: set[str]) -> Any:
 
 
 def _scalar_type(kinds: set[str]) -> Any:
-    import pyarrow as pa
 
     known = {frozenset({"bool"}): pa.bool_(), frozenset({"int"}): pa.int64()}
     if kinds and kinds <= {"int", "float"}:
@@ -382,7 +381,6 @@ def _scalar_type(kinds: set[str]) -> Any:
 
 
 def _fit(value: Any, kind: Any) -> Any:
-    import pyarrow as pa
 
     if value is None:
         return None

@@ -14,11 +14,14 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from rollout_traces.errors import ConfigError, RolloutTracesError
+from rollout_traces.export.partitioned import ROW_GROUP
+from rollout_traces.export.ray_data import ray_dataset, write_side_table
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from rollout_traces.store import Store
 
 
@@ -37,11 +40,6 @@ def scan(store: Store, pattern: str, column: str, where: str = "") -> dict[str, 
     Raises:
         ConfigError: the pattern is none, the column is there already, or Ray is not installed.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from rollout_traces.export.partitioned import ROW_GROUP
-    from rollout_traces.export.ray_data import ray_dataset, write_side_table
 
     try:
         pc.count_substring_regex(pa.array([""]), pattern)
@@ -76,8 +74,6 @@ class _Counter:
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Id and count of each row."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
 
         counts = pc.count_substring_regex(rows["text"], self._pattern).cast(pa.int64())
         return pa.table({"id": rows["id"].cast(pa.string()), self._column: counts})

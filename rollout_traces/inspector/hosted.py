@@ -16,6 +16,7 @@ from http import HTTPStatus
 from rollout_traces.errors import ConfigError, RolloutTracesError
 from rollout_traces.inspector.access import LARGEST_PORT, NAMED, SHORTEST, VARIABLE, named_tokens, printable
 from rollout_traces.inspector.guard import ServerOptions
+from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.model.text import listed
 from rollout_traces.model.units import MINUTE
 from rollout_traces.store.http_source import give_the_hub_up_after
@@ -46,7 +47,6 @@ def serve_hosted(environment: Mapping[str, str] | None = None) -> None:
         ConfigError: a variable is missing or cannot be understood.
     """
     from rollout_traces.inspector.server import build_server, listen, serve
-    from rollout_traces.inspector.workspace import Workspace
 
     environment = os.environ if environment is None else environment
     options = hosted_options(environment)

@@ -37,6 +37,8 @@ from rollout_traces.inspector.access import DASHBOARD, Access, Visitor, who_asks
 from rollout_traces.inspector.assets import SCRIPTS, STYLE, Asset, bundle, icon, katex
 from rollout_traces.inspector.few_at_once import give_back_large_blocks
 from rollout_traces.inspector.guard import FIRST_PORT, Guard, ServerOptions, error_response, script_hashes
+from rollout_traces.inspector.pages.rollouts import AskedSamples, metrics, rollout, samples
+from rollout_traces.inspector.pages.shell import catalog
 from rollout_traces.inspector.registry import PAGES, Page, rules
 from rollout_traces.inspector.trackio_mount import dashboard_files, trackio_app
 from rollout_traces.inspector.viewers import installed_viewers
@@ -278,8 +280,6 @@ def warm_up(workspace: Workspace) -> threading.Thread | None:
 
 
 def _ask(workspace: Workspace, project: str) -> None:
-    from rollout_traces.inspector.pages.rollouts import AskedSamples, metrics, rollout, samples
-    from rollout_traces.inspector.pages.shell import catalog
 
     try:
         workspace.store(project)

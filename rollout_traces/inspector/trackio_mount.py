@@ -10,6 +10,7 @@ look for a dataset on the Hub, and every statement ends at the call's deadline.
 from __future__ import annotations
 
 import gzip
+import inspect
 import json
 import logging
 import math
@@ -442,7 +443,6 @@ def _install() -> None:
 def _check_project(
     function: Callable[..., Any], args: list[Any], kwargs: Mapping[str, Any], projects: list[str]
 ) -> None:
-    import inspect
 
     named = [name for name in inspect.signature(function).parameters if name != "request"]
     given = dict(zip(named, args, strict=False)) | dict(kwargs)

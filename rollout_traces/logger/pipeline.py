@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from rollout_traces.cluster.receiving import NodeReceiver
 from rollout_traces.cluster.rendezvous import Ranks, rank_spool
 from rollout_traces.decode.decoder import DecodeSettings
+from rollout_traces.decode.messages import MessagesDecoder
 from rollout_traces.errors import StoreError, Warnings
 from rollout_traces.logger.arguments import naming
 from rollout_traces.logger.attempts import attempts_of
@@ -34,13 +35,13 @@ from rollout_traces.spool.run_folder import (
     save_tokenizer,
     take_run_folder,
 )
+from rollout_traces.steps.processor import StepProcessor
 from rollout_traces.steps.run_state import StepOptions
+from rollout_traces.worker.consumer import SpoolConsumer
 from rollout_traces.worker.main import NamedTargets
 from rollout_traces.worker.recovery import find_left
+from rollout_traces.worker.replay import CloseLog
 from rollout_traces.worker.runner import WorkerProcess, WorkerThread
-
-if TYPE_CHECKING:
-    from rollout_traces.worker.consumer import SpoolConsumer
 
 log = logging.getLogger("rollout_traces")
 
@@ -256,9 +257,6 @@ class LoggerPipeline(SpoolClient):
 
     def _open_loop(self) -> SpoolConsumer:
         # a worker of another process has no need of them here
-        from rollout_traces.steps.processor import StepProcessor
-        from rollout_traces.worker.consumer import SpoolConsumer
-        from rollout_traces.worker.replay import CloseLog
 
         decoder = self._decoder()
         while self.folder is not None and not self.folder.worker_lock.acquire():
@@ -286,7 +284,6 @@ class LoggerPipeline(SpoolClient):
             Publisher(self.folder, self._worker_counters).now()
 
     def _decoder(self) -> Any:
-        from rollout_traces.decode.messages import MessagesDecoder
 
         if self._plan.tokenizer is None:
             return MessagesDecoder()

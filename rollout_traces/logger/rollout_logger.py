@@ -42,7 +42,7 @@ from rollout_traces.model.names import node_name
 from rollout_traces.model.plain_values import finite_or_named, plain
 from rollout_traces.model.text import fresh_name
 from rollout_traces.model.units import MINUTE
-from rollout_traces.settings.logger_options import LoggerOptions, default_of, page_address
+from rollout_traces.settings.logger_options import LoggerKeywords, LoggerOptions, default_of, page_address
 from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS
 from rollout_traces.settings.secrets import stored_config
 from rollout_traces.sink.trackio_sink import TrackioSink
@@ -52,7 +52,6 @@ from rollout_traces.steps.run_state import StepOptions
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from rollout_traces.settings.logger_options import LoggerKeywords
 
 log = logging.getLogger("rollout_traces")
 STEPS_WITH_GROUPS = 16

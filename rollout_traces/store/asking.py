@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
+from rollout_traces.ledger.columns import COLUMNS
 from rollout_traces.ledger.groups import TIED_SQL
 from rollout_traces.model.plain_values import INT64_MAX, INT64_MIN
 from rollout_traces.model.text import IDENTITY_BYTES, short_hash
@@ -40,6 +41,7 @@ from rollout_traces.store.rollout_table import State
 from rollout_traces.store.rows import PLACE, ColumnInfo, TraceRow
 from rollout_traces.store.source import Source
 from rollout_traces.store.time_limit import waiting_for_another
+from rollout_traces.trace.conversion import METADATA
 
 Which = Literal["traces", "all"]
 """Traced rollouts, or every rollout there was."""
@@ -378,8 +380,6 @@ def _reading(node: Node) -> int:
 @lru_cache(maxsize=1)
 def meanings() -> dict[str, str]:
     """Name -> meaning of all columns that have one; prefixed ones end in `/*`."""
-    from rollout_traces.ledger.columns import COLUMNS
-    from rollout_traces.trace.conversion import METADATA
 
     ours = {name.replace("<name>", "*"): meaning for name, meaning in METADATA.items()}
     groups = {name: meaning for name, (_, meaning) in GROUP.items()}

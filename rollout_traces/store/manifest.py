@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rollout_traces.model.packed_arrays import MADE_UP
@@ -324,7 +325,6 @@ def _join(connection: sqlite3.Connection, folder: Path, run: Sequence[SegmentFil
 
 
 def _living(segment: SegmentFile) -> pa.Table:
-    import pyarrow.compute as pc
 
     check_segment(segment)
     schema = pa.schema([(name, type_of(kind)) for name, kind in segment.kinds.items()])

@@ -14,13 +14,14 @@ from typing import Any
 import orjson
 
 from rollout_traces.errors import StoreError
+from rollout_traces.ledger.columns import COLUMNS
 from rollout_traces.ledger.text_facts import result_failed
 from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.model.plain_values import INFINITE, INT64_MAX, INT64_MIN
 from rollout_traces.model.text import short_hash
 from rollout_traces.model.units import LARGEST_EXACT
 from rollout_traces.store.rows import StoredTrace
-from rollout_traces.trace.conversion import TraceRecord
+from rollout_traces.trace.conversion import LEDGER_KEY, TraceRecord
 
 logger = logging.getLogger("rollout_traces")
 
@@ -130,7 +131,6 @@ def read_trace(stored: StoredTrace) -> Reading:
 
 
 def _packed_ledger(stored: StoredTrace) -> bytes | None:
-    from rollout_traces.trace.conversion import LEDGER_KEY
 
     try:
         with damage_said(f"the ledger of {stored.trace_id}"):
@@ -240,7 +240,6 @@ def _flat_known(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _numeric_names() -> frozenset[str]:
-    from rollout_traces.ledger.columns import COLUMNS
 
     return frozenset(column.name for column in COLUMNS if column.kind in ("float", "int"))
 

@@ -18,6 +18,8 @@ from rollout_traces.store.query.nodes import Text
 from rollout_traces.store.reading import SIGNS, message_texts, part_text, spaced
 from rollout_traces.store.source import Source
 from rollout_traces.store.time_limit import stopping
+from rollout_traces.trace.conversion import TRACK_KEY
+from rollout_traces.trace.packing import packed_tools
 
 CONTEXT = 60
 """Characters of a snippet on either side of what was found."""
@@ -217,8 +219,6 @@ def _all_of(message: Mapping[str, Any]) -> str:
 
 def _tools(spans: Any) -> str | None:
     """The tool schemas that lie with the packed tokens, None where there are none."""
-    from rollout_traces.trace.conversion import TRACK_KEY
-    from rollout_traces.trace.packing import packed_tools
 
     try:
         roots = [span for span in orjson.loads(spans) if isinstance(span, dict) and TRACK_KEY in span]

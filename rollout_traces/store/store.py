@@ -9,13 +9,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+import pyarrow as pa
+
 from rollout_traces.errors import StoreError
 from rollout_traces.model.text import encodable, table, titled
 from rollout_traces.model.transcript import columns_of
 from rollout_traces.store import questions, search, steps
 from rollout_traces.store.asking import EVERYTHING, Scope, Steps, Which, within_64_bits
 from rollout_traces.store.index import Index, Progress
+from rollout_traces.store.labels import Entry, LabelBook, checked_place
 from rollout_traces.store.query.nodes import literal
+from rollout_traces.store.questions import Measure
 from rollout_traces.store.reading import conversation_text
 from rollout_traces.store.rows import (
     RUN_TABLE,
@@ -33,14 +37,11 @@ from rollout_traces.store.source import LocalSource, Source
 from rollout_traces.store.tables import StoreTables
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from matplotlib.axes import Axes
     from typing_extensions import Unpack
 
     from rollout_traces.model.batch import RolloutBatch
-    from rollout_traces.store.labels import Entry, LabelBook
     from rollout_traces.store.live import LiveRuns
-    from rollout_traces.store.questions import Measure
 
 log = logging.getLogger(__name__)
 NEWEST = "superseded = 0"
@@ -192,7 +193,6 @@ class Store(StoreTables):
         Raises:
             StoreError: there is no such rollout, turn or token, or the text is none that can be kept.
         """
-        from rollout_traces.store.labels import checked_place
 
         trace_id = self.find(rollout)
         if turn is not None or tokens is not None:

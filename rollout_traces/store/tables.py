@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import orjson
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
+from rollout_traces.ledger.columns import Ledger
 from rollout_traces.model.packed_arrays import damage_said
 from rollout_traces.model.text import encodable
+from rollout_traces.model.transcript import Transcript
 from rollout_traces.model.units import MINUTE
 from rollout_traces.store import questions, steps
 from rollout_traces.store.asking import EVERYTHING, Asking, Scope, Steps, Which, groups_table
 from rollout_traces.store.columns import METRICS, type_of
 from rollout_traces.store.engine import check_select
 from rollout_traces.store.index import Index
+from rollout_traces.store.reading import shown_record
 from rollout_traces.store.rows import RunInfo, StoredTrace
 from rollout_traces.store.scalars import Scalars, Series
 from rollout_traces.store.search import FullText, full_texts
+from rollout_traces.trace.conversion import TraceRecord, read_details, read_transcript
 from rollout_traces.trace.images import IMAGES_KEY
-
-if TYPE_CHECKING:
-    from rollout_traces.ledger.columns import Ledger
-    from rollout_traces.model.transcript import Transcript
-    from rollout_traces.trace.conversion import TraceRecord
-
 
 Answer = TypeVar("Answer")
 TEXTS = pa.schema([(name, pa.string()) for name in ("uid", *FullText._fields)])
@@ -338,8 +336,6 @@ class StoreTables:
         Raises:
             StoreError: there is none, or its JSON is damaged.
         """
-        from rollout_traces.store.reading import shown_record
-        from rollout_traces.trace.conversion import TraceRecord
 
         stored = self._stored(encodable(trace_id))
         with damage_said(f"trace {trace_id!r}: its stored JSON"):
@@ -368,7 +364,6 @@ class StoreTables:
         Raises:
             StoreError: there is no such trace, or its packed data is damaged or of a newer schema.
         """
-        from rollout_traces.trace.conversion import read_transcript
 
         record = self.record(trace_id)
         with damage_said(f"trace {trace_id!r}: its token track"):
@@ -383,7 +378,6 @@ class StoreTables:
         Raises:
             StoreError: there is no such trace, or it is damaged.
         """
-        from rollout_traces.trace.conversion import read_details
 
         record = self.record(trace_id)
         with damage_said(f"trace {trace_id!r}: its details"):

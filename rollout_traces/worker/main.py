@@ -26,7 +26,7 @@ from rollout_traces.decode.messages import MessagesDecoder
 from rollout_traces.errors import ConfigError, StoreError, Warnings
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.sink.webhook import ENVIRONMENT, AlertWebhook
-from rollout_traces.spool.run_folder import Publisher, RunFolder, RunManifest
+from rollout_traces.spool.run_folder import Publisher, RunFolder, RunManifest, load_tokenizer
 from rollout_traces.steps.processor import StepProcessor
 from rollout_traces.steps.run_state import StepOptions
 from rollout_traces.worker.consumer import SpoolConsumer
@@ -173,7 +173,6 @@ def decoder_of(folder: RunFolder, manifest: RunManifest) -> Any:
     """
     if not manifest.has_tokenizer:
         return MessagesDecoder()
-    from rollout_traces.spool.run_folder import load_tokenizer
 
     return DecodeSettings.from_plain(manifest.decoding).decoder(load_tokenizer(folder.tokenizer))
 

@@ -11,15 +11,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rollout_traces.errors import Warnings
 from rollout_traces.model.private_files import is_locked
 from rollout_traces.spool.run_folder import RunFolder
+from rollout_traces.worker.consumer import SpoolConsumer
 from rollout_traces.worker.main import NamedTargets
-
-if TYPE_CHECKING:
-    from rollout_traces.worker.consumer import SpoolConsumer
 
 log = logging.getLogger("rollout_traces")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_traces.analysis import Explanation, Finding, Selection
 from rollout_traces.analysis import explain as explain_selections
@@ -12,6 +12,7 @@ from rollout_traces.analysis.compare import Effect
 from rollout_traces.analysis.decompose import Decomposition
 from rollout_traces.analysis.finding import Detail
 from rollout_traces.analysis.phrases import Phrase
+from rollout_traces.analysis.relations import Relations
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import Number, QueriesAnswer, answered_all
 from rollout_traces.inspector.pages.incidents import run_diagnosed
@@ -19,10 +20,6 @@ from rollout_traces.inspector.pages.run import ShownDiagnosis, shown_diagnosis
 from rollout_traces.inspector.workspace import SplitView, seen, taken
 from rollout_traces.model.text import step_range
 from rollout_traces.store.asking import Steps
-
-if TYPE_CHECKING:
-    from rollout_traces.analysis.relations import Relations
-
 
 SENTENCES = ("findings", "decompositions", "carried")
 """Parts of an explanation that are sentences with figures."""

@@ -19,6 +19,7 @@ import orjson
 
 from rollout_traces.alarms.alerts import Incident, incidents_of
 from rollout_traces.alarms.worn import Rise, Usual, Worn, risen_at, rises, usual_flags, worn
+from rollout_traces.analysis.selections import RunScope
 from rollout_traces.errors import StoreError
 from rollout_traces.flags import parameters_of_run
 from rollout_traces.inspector.access import who_asks
@@ -31,7 +32,6 @@ from rollout_traces.store import TraceRow
 
 if TYPE_CHECKING:
     from rollout_traces.analysis import Event, RunReport
-    from rollout_traces.analysis.selections import RunScope
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,6 @@ def _series_and_part(name: str) -> tuple[str, str]:
 
 def run_scope(view: SplitView) -> RunScope:
     """The rollouts of a run's split."""
-    from rollout_traces.analysis.selections import RunScope
 
     return RunScope(view.store.table(), view.info.name, view.split)
 

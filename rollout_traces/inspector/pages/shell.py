@@ -12,6 +12,7 @@ from rollout_traces.inspector.pages.figures import SeriesPoints, split_series
 from rollout_traces.inspector.workspace import FromRuns, ProjectView, SplitView, Workspace
 from rollout_traces.model.text import WHOLE_SECONDS
 from rollout_traces.store import RunInfo, Store
+from rollout_traces.store.places import trackio_dir
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,6 @@ def project(view: ProjectView) -> ProjectAnswer:
 
 def places(workspace: Workspace) -> ProjectsAnswer:
     """The projects that are shown, and where they were looked for."""
-    from rollout_traces.store.places import trackio_dir
 
     where = workspace.server_url or workspace.space or str(workspace.folder or trackio_dir())
     return ProjectsAnswer(where, workspace.projects())
