@@ -189,60 +189,42 @@ MOST_BYTES = 64 * MB
 logger = logging.getLogger("rollout_traces")
 
 
-class LabelLog:
-    """The lines of one project's file.
+class LineLog:
+    """The lines that people added to one project's file.
 
     Args:
         path: the file; it is made with the first line, mode 0600, its folder 0700.
+        what: what they are called.
+        most: bytes of the file.
 
     Attributes:
-        unreadable: lines that are no entry.
         problem: why the file is not read; empty where it is, or is not there.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, what: str, most: int) -> None:
         self.path = path
-        self.unreadable = 0
         self.problem = ""
+        self._what = what
+        self._most = most
 
-    def append(self, entry: Entry) -> None:
+    def append(self, line: bytes) -> None:
         """Adds a line: one write, at the end, while nobody else writes; it is on the disk when this returns.
 
         Raises:
             StoreError: the folder is not this user's, the file is full, or it cannot be written.
         """
-        line = entry.line()
         with self._locked() as fd:
             size = os.fstat(fd).st_size
-            if size + len(line) > MOST_BYTES:
-                raise StoreError(f"labels: {self.path} has {size:,} bytes; at most {MOST_BYTES:,} are kept.")
+            if size + len(line) > self._most:
+                raise StoreError(
+                    f"{self._what}: {self.path} has {size:,} bytes; at most {self._most:,} are kept."
+                )
             if size and os.pread(fd, 1, size - 1) != b"\n":
                 line = b"\n" + line
             if os.write(fd, line) != len(line):
                 os.ftruncate(fd, size)
-                raise StoreError(f"labels: {self.path}: the disk is full; nothing was written.")
+                raise StoreError(f"{self._what}: {self.path}: the disk is full; nothing was written.")
             os.fsync(fd)
-
-    def forget(self, rollouts: Collection[str]) -> int:
-        """Takes every line about some rollouts out of the file, for good: nothing says that it was there.
-
-        Args:
-            rollouts: what their labels are kept under.
-
-        Returns:
-            How many lines went.
-
-        Raises:
-            StoreError: the file cannot be written; then it is as it was.
-        """
-        if not self.path.exists():
-            return 0
-        with self._locked():
-            lines = self.path.read_bytes().splitlines(keepends=True)
-            kept = [line for line in lines if (e := read_entry(line)) is None or e.rollout not in rollouts]
-            if len(kept) < len(lines):
-                replace_file(self.path, b"".join(kept))
-        return len(lines) - len(kept)
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
@@ -265,16 +247,16 @@ class LabelLog:
                 finally:
                     os.close(fd)
         except OSError as error:
-            raise StoreError(f"labels: {self.path} cannot be written ({error.strerror}).") from error
+            raise StoreError(f"{self._what}: {self.path} cannot be written ({error.strerror}).") from error
 
-    def entries(self) -> list[Entry]:
-        """The entries of its whole lines; none where the file cannot be read or believed, which is said once."""
+    def lines(self) -> list[bytes]:
+        """Its whole lines; none where the file cannot be read or believed, which is said once."""
         data, why = b"", None
         try:
             with os.fdopen(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
                 if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     why = why_not_believed(self.path.parent, self.path.parent, (self.path,))
-                    data = b"" if why else file.read(MOST_BYTES)
+                    data = b"" if why else file.read(self._most)
                 else:
                     why = f"{self.path} is no file."
         except FileNotFoundError:
@@ -282,11 +264,9 @@ class LabelLog:
         except OSError as error:
             why = f"{self.path} cannot be read ({error.strerror})."
         if why and why != self.problem:
-            logger.warning("rollout-traces: labels are left out: %s", why)
+            logger.warning("rollout-traces: %s are left out: %s", self._what, why)
         self.problem = why or ""
-        lines = [read_entry(line) for line in data.split(b"\n")[:-1] if line]
-        self.unreadable = lines.count(None)
-        return [entry for entry in lines if entry is not None]
+        return [line for line in data.split(b"\n")[:-1] if line]
 
     def stamp(self) -> tuple[int, ...]:
         """Reads numbers that change with the file; where it cannot be read, they say nothing."""
@@ -295,6 +275,45 @@ class LabelLog:
         except OSError:
             return ()
         return () if self.problem else (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+class LabelLog(LineLog):
+    """The lines of a project's labels.
+
+    Attributes:
+        unreadable: lines that are no entry.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "labels", MOST_BYTES)
+        self.unreadable = 0
+
+    def forget(self, rollouts: Collection[str]) -> int:
+        """Takes every line about some rollouts out of the file, for good: nothing says that it was there.
+
+        Args:
+            rollouts: what their labels are kept under.
+
+        Returns:
+            How many lines went.
+
+        Raises:
+            StoreError: the file cannot be written; then it is as it was.
+        """
+        if not self.path.exists():
+            return 0
+        with self._locked():
+            lines = self.path.read_bytes().splitlines(keepends=True)
+            kept = [line for line in lines if (e := read_entry(line)) is None or e.rollout not in rollouts]
+            if len(kept) < len(lines):
+                replace_file(self.path, b"".join(kept))
+        return len(lines) - len(kept)
+
+    def entries(self) -> list[Entry]:
+        """The entries of its lines."""
+        lines = list(map(read_entry, self.lines()))
+        self.unreadable = lines.count(None)
+        return [entry for entry in lines if entry is not None]
 
 
 _TABLE = pa.schema([("rollout", pa.string()), *((name, type_of(kind)) for name, kind in LABELLED.items())])
@@ -396,7 +415,7 @@ class LabelBook:
         )
         if same is not None:
             return same
-        self.log.append(entry)
+        self.log.append(entry.line())
         return entry
 
     def lines(self) -> list[Entry]:
@@ -417,7 +436,7 @@ class LabelBook:
         here = {entry.id for entry in self.lines()}
         new = [entry for entry in {entry.id: entry for entry in entries}.values() if entry.id not in here]
         for entry in new:
-            self.log.append(entry)
+            self.log.append(entry.line())
         return len(new)
 
     def remove(self, rollout: str, entry_id: str, author: str) -> Entry:
@@ -429,7 +448,7 @@ class LabelBook:
         if not any(entry.id == entry_id for entry in self.of(rollout)):
             raise StoreError("This label or note is not there any more.")
         entry = new_entry("removed", rollout, entry_id, author)
-        self.log.append(entry)
+        self.log.append(entry.line())
         return entry
 
 

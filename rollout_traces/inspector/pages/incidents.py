@@ -8,7 +8,6 @@ and part, so that it also holds for the next one of them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -27,8 +26,8 @@ from rollout_traces.inspector.pages.figures import Card, sample_card
 from rollout_traces.inspector.pages.labels import TAKES_NONE
 from rollout_traces.inspector.workspace import SplitView
 from rollout_traces.model.plain_values import from_json
-from rollout_traces.model.private_files import make_folder, open_file
 from rollout_traces.store import TraceRow
+from rollout_traces.store.labels import LineLog
 
 if TYPE_CHECKING:
     from rollout_traces.analysis import Event, RunReport
@@ -195,14 +194,14 @@ class IncidentMarks:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.file = LineLog(path, "marks", MOST_BYTES)
 
     def of(self, run: str, split: str) -> Marks:
         """Reads the marks that hold in a run's split; nothing where the file is missing or damaged."""
         muted: set[tuple[str, str]] = set()
         acknowledged: dict[str, str] = {}
-        for line in self._lines():
-            if (line.get("run"), line.get("split")) != (run, split):
+        for line in map(from_json, self.file.lines()):
+            if not isinstance(line, dict) or (line.get("run"), line.get("split")) != (run, split):
                 continue
             name, what = str(line.get("incident")), line.get("what")
             if what == "mute":
@@ -233,27 +232,7 @@ class IncidentMarks:
             raise StoreError(f"mark: a name of more than {LONGEST} characters.")
         at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         said = {"at": at, "by": by, "run": run, "split": split, "incident": incident, "what": what}
-        line = orjson.dumps(said) + b"\n"
-        try:
-            make_folder(self.path.parent)
-            with os.fdopen(open_file(self.path, os.O_WRONLY | os.O_APPEND), "ab", buffering=0) as file:
-                if os.fstat(file.fileno()).st_size + len(line) > MOST_BYTES:
-                    raise StoreError(
-                        f"{self.path}: holds {MOST_BYTES:,} bytes of marks, the most that are kept. Move it away."
-                    )
-                file.write(line)
-        except OSError as error:
-            raise StoreError(f"{self.path}: the mark could not be written: {error}.") from error
-
-    def _lines(self) -> Iterable[dict[str, Any]]:
-        try:
-            with self.path.open("rb") as file:
-                text = file.read(MOST_BYTES)
-        except OSError:
-            return
-        for line in text.splitlines():
-            if isinstance(read := from_json(line), dict):
-                yield read
+        self.file.append(orjson.dumps(said) + b"\n")
 
 
 def _series_and_part(name: str) -> tuple[str, str]:

@@ -98,7 +98,7 @@ class TestBothSides:
         mine.remove(uid, entry.id, "ada")
         assert sync_labels(mine, PROJECT, served.address, ADA).given == 1
         assert "taken back" not in [each["text"] for each in there(served, uid)]
-        mine.log.append(entry)
+        mine.log.append(entry.line())
         assert "taken back" not in [each.text for each in mine.of(uid)]
 
     def test_keep_what_others_wrote_where_it_was_written(self, served, uid, mine):
