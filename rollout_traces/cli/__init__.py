@@ -126,7 +126,6 @@ def _end(code: int) -> NoReturn:
 
 
 def _run(app: typer.Typer) -> None:
-
     colour = False if os.environ.get("NO_COLOR") else None
     try:
         app(color=colour)
@@ -149,7 +148,6 @@ def _reader_left(end: BaseException) -> bool:
 
 
 def _print_version(asked: bool) -> None:
-
     if asked:
         typer.echo(f"rollout-traces {VERSION}")
         raise typer.Exit

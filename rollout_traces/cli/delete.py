@@ -155,7 +155,6 @@ def _say(plan: RemovalPlan, spooled: list[Left], yes: bool, as_json: bool) -> No
 
 
 def _carry_out(store: Store, plan: RemovalPlan, spooled: list[Left]) -> None:
-
     from rollout_traces.sink import folder as trackio_folder
     from rollout_traces.store.columns import remove_rows
 

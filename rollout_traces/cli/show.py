@@ -199,7 +199,6 @@ def _write_token(no_trackio: bool) -> str:
     Raises:
         ConfigError: there is none, a short one, or nothing that could take what they log.
     """
-
     token = os.environ.get("TRACKIO_WRITE_TOKEN", "")
     if no_trackio:
         raise ConfigError("--receive-logs with --no-trackio: it is Trackio that takes what runs log.")
@@ -219,7 +218,6 @@ def page_address(options: ServerOptions, project: str | None = None, **state: st
         project: the project that is open.
         **state: further names and values of a page's address, such as `page`.
     """
-
     query = f"?{urlencode({'project': project, **state})}" if project else ""
     token = f"#{urlencode({PARAMETER: options.token})}" if options.token else ""
     return f"{server_address(options)}/{query}{token}"

@@ -101,7 +101,6 @@ def export_partitioned(
 
 
 def _check_partitions(table: Any, partition_by: Sequence[str]) -> None:
-
     names = set(table.column_names)
     lists = [n for n in partition_by if n in names and pa.types.is_list(table.schema.field(n).type)]
     wrong = [name for name in partition_by if name not in names] or lists
@@ -111,7 +110,6 @@ def _check_partitions(table: Any, partition_by: Sequence[str]) -> None:
 
 def _with_texts(store: Store, table: Any, texts: Sequence[str]) -> Iterator[Any]:
     """The rows with what their traces say, some at a time."""
-
     for batch in table.to_batches(max_chunksize=TEXT_ROW_GROUP):
         ids = batch["id"].to_pylist()
         found = store.source.texts_of([i for i in ids if i is not None], spans="spans" in texts)
@@ -125,7 +123,6 @@ def _with_texts(store: Store, table: Any, texts: Sequence[str]) -> Iterator[Any]
 
 def _write_about(store: Store, folder: Path, runs: Sequence[str] | None) -> None:
     """Writes all that is no column: the runs, their configurations, attempts, logged scalars and loss histograms."""
-
     chosen = [store.run(run) for run in runs] if runs is not None else store.runs()
     ids = {info.id for info in chosen}
     about = {

@@ -96,7 +96,6 @@ class _ProjectTexts:
     """Adds messages and text to rows of a project; workers open the project by themselves."""
 
     def __init__(self, store: Store) -> None:
-
         source = store.source
         self._project = store.project
         self._folder = source.path.parent if isinstance(source, LocalSource) else None
@@ -140,7 +139,6 @@ class _JoinedTexts:
 
 
 def _with_text(rows: pa.Table, messages: list[str | None]) -> pa.Table:
-
     from rollout_traces.store.reading import conversation_text
 
     texts = [conversation_text(said or "[]") for said in messages]
@@ -171,7 +169,6 @@ def write_side_table(
     Raises:
         ConfigError: there is no column `id`, or a column of a kind that the store does not have.
     """
-
     check_name("side table", name)
     if file_stem(name) != name:
         raise ConfigError(f"side table {name!r}: expected a name that a folder can have, such as judge-v2.")

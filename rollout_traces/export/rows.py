@@ -17,8 +17,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from rollout_traces.errors import ConfigError, StoreError, extra
+from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.ledger import columns as ledger
 from rollout_traces.ledger.columns import is_column
 from rollout_traces.model import transcript
@@ -234,7 +235,6 @@ def describe(
         rows: records in the file.
         matched: rows of the query, before a limit.
     """
-
     runs = store.runs() if query.run is None else [store.run(query.run)]
     return ExportManifest(
         schema=SCHEMA_VERSION,
@@ -305,13 +305,7 @@ def write_parquet(path: Path, records: Iterable[Mapping[str, Any]]) -> int:
 
     Returns:
         How many were written.
-
-    Raises:
-        MissingExtra: pyarrow is not installed.
     """
-    with extra("reading", "parquet"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
     n = 0
     kinds: dict[str, set[str]] = {}
     with tempfile.TemporaryFile(dir=path.parent) as waiting:
@@ -363,7 +357,6 @@ def _kinds_of(value: Any) -> set[str]:
 
 
 def _type_of(name: str, kinds: set[str]) -> Any:
-
     if name == "messages" and kinds != {"text"}:
         return pa.list_(pa.struct([(field, pa.string()) for field in _MESSAGE]))
     items = {kind.removeprefix("item ") for kind in kinds if kind.startswith("item ")}
@@ -373,7 +366,6 @@ def _type_of(name: str, kinds: set[str]) -> Any:
 
 
 def _scalar_type(kinds: set[str]) -> Any:
-
     known = {frozenset({"bool"}): pa.bool_(), frozenset({"int"}): pa.int64()}
     if kinds and kinds <= {"int", "float"}:
         return known.get(frozenset(kinds), pa.float64())
@@ -381,7 +373,6 @@ def _scalar_type(kinds: set[str]) -> Any:
 
 
 def _fit(value: Any, kind: Any) -> Any:
-
     if value is None:
         return None
     if pa.types.is_string(kind):

@@ -40,7 +40,6 @@ def scan(store: Store, pattern: str, column: str, where: str = "") -> dict[str, 
     Raises:
         ConfigError: the pattern is none, the column is there already, or Ray is not installed.
     """
-
     try:
         pc.count_substring_regex(pa.array([""]), pattern)
     except pa.ArrowInvalid as error:
@@ -74,7 +73,6 @@ class _Counter:
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Id and count of each row."""
-
         counts = pc.count_substring_regex(rows["text"], self._pattern).cast(pa.int64())
         return pa.table({"id": rows["id"].cast(pa.string()), self._column: counts})
 

@@ -280,7 +280,6 @@ def warm_up(workspace: Workspace) -> threading.Thread | None:
 
 
 def _ask(workspace: Workspace, project: str) -> None:
-
     try:
         workspace.store(project)
         for run in catalog(workspace, project).runs[:1]:

@@ -443,7 +443,6 @@ def _install() -> None:
 def _check_project(
     function: Callable[..., Any], args: list[Any], kwargs: Mapping[str, Any], projects: list[str]
 ) -> None:
-
     named = [name for name in inspect.signature(function).parameters if name != "request"]
     given = dict(zip(named, args, strict=False)) | dict(kwargs)
     if "project" in named and given.get("project") not in projects:

@@ -257,7 +257,6 @@ class LoggerPipeline(SpoolClient):
 
     def _open_loop(self) -> SpoolConsumer:
         # a worker of another process has no need of them here
-
         decoder = self._decoder()
         while self.folder is not None and not self.folder.worker_lock.acquire():
             if self._stopped.wait(0.2):
@@ -284,7 +283,6 @@ class LoggerPipeline(SpoolClient):
             Publisher(self.folder, self._worker_counters).now()
 
     def _decoder(self) -> Any:
-
         if self._plan.tokenizer is None:
             return MessagesDecoder()
         return self._plan.decoding.decoder(self._plan.tokenizer)

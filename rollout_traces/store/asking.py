@@ -380,7 +380,6 @@ def _reading(node: Node) -> int:
 @lru_cache(maxsize=1)
 def meanings() -> dict[str, str]:
     """Name -> meaning of all columns that have one; prefixed ones end in `/*`."""
-
     ours = {name.replace("<name>", "*"): meaning for name, meaning in METADATA.items()}
     groups = {name: meaning for name, (_, meaning) in GROUP.items()}
     return {**{column.name: column.meaning for column in COLUMNS}, **ours, **MEANINGS, **groups}

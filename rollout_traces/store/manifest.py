@@ -325,7 +325,6 @@ def _join(connection: sqlite3.Connection, folder: Path, run: Sequence[SegmentFil
 
 
 def _living(segment: SegmentFile) -> pa.Table:
-
     check_segment(segment)
     schema = pa.schema([(name, type_of(kind)) for name, kind in segment.kinds.items()])
     table = pq.read_table(segment.path, schema=schema)

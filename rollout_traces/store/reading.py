@@ -131,7 +131,6 @@ def read_trace(stored: StoredTrace) -> Reading:
 
 
 def _packed_ledger(stored: StoredTrace) -> bytes | None:
-
     try:
         with damage_said(f"the ledger of {stored.trace_id}"):
             spans = orjson.loads(stored.spans or b"[]")
@@ -240,7 +239,6 @@ def _flat_known(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _numeric_names() -> frozenset[str]:
-
     return frozenset(column.name for column in COLUMNS if column.kind in ("float", "int"))
 
 

@@ -219,7 +219,6 @@ def _all_of(message: Mapping[str, Any]) -> str:
 
 def _tools(spans: Any) -> str | None:
     """The tool schemas that lie with the packed tokens, None where there are none."""
-
     try:
         roots = [span for span in orjson.loads(spans) if isinstance(span, dict) and TRACK_KEY in span]
         found = packed_tools(roots[0][TRACK_KEY]) if roots else []

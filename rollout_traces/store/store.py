@@ -193,7 +193,6 @@ class Store(StoreTables):
         Raises:
             StoreError: there is no such rollout, turn or token, or the text is none that can be kept.
         """
-
         trace_id = self.find(rollout)
         if turn is not None or tokens is not None:
             checked_place(self.transcript(trace_id), turn, tokens)

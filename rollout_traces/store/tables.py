@@ -336,7 +336,6 @@ class StoreTables:
         Raises:
             StoreError: there is none, or its JSON is damaged.
         """
-
         stored = self._stored(encodable(trace_id))
         with damage_said(f"trace {trace_id!r}: its stored JSON"):
             messages, metadata, spans = (
@@ -364,7 +363,6 @@ class StoreTables:
         Raises:
             StoreError: there is no such trace, or its packed data is damaged or of a newer schema.
         """
-
         record = self.record(trace_id)
         with damage_said(f"trace {trace_id!r}: its token track"):
             return read_transcript(record)
@@ -378,7 +376,6 @@ class StoreTables:
         Raises:
             StoreError: there is no such trace, or it is damaged.
         """
-
         record = self.record(trace_id)
         with damage_said(f"trace {trace_id!r}: its details"):
             return read_details(record)

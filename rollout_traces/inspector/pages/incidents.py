@@ -242,7 +242,6 @@ def _series_and_part(name: str) -> tuple[str, str]:
 
 def run_scope(view: SplitView) -> RunScope:
     """The rollouts of a run's split."""
-
     return RunScope(view.store.table(), view.info.name, view.split)
 
 

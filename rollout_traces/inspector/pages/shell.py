@@ -208,7 +208,6 @@ def project(view: ProjectView) -> ProjectAnswer:
 
 def places(workspace: Workspace) -> ProjectsAnswer:
     """The projects that are shown, and where they were looked for."""
-
     where = workspace.server_url or workspace.space or str(workspace.folder or trackio_dir())
     return ProjectsAnswer(where, workspace.projects())
 
