@@ -19,7 +19,7 @@ from rollout_traces.decode.content import Body, pair_results
 from rollout_traces.decode.grammars import Grammar, grammars_for, parameters_by_tool, parse_assistant
 from rollout_traces.decode.markers import ROLE_ALIASES
 from rollout_traces.model.packed_batch import PackedBatch
-from rollout_traces.model.text import encodable, text_of
+from rollout_traces.model.text import text_of
 from rollout_traces.model.transcript import (
     THINKING_UNCLOSED,
     UNPARSED,
@@ -28,6 +28,7 @@ from rollout_traces.model.transcript import (
     ToolCall,
     Transcript,
     Turn,
+    thinking_beside,
 )
 
 NO_TOKENIZER = "the row's tokens are known; without a tokenizer they cannot be shown"
@@ -105,7 +106,7 @@ def transcript_of_messages(
 
 
 def _body(message: Mapping[str, Any], index: int, schemas: Mapping[str, Mapping[str, Any]]) -> Body:
-    text = _text(message.get("content"))
+    text = text_of(message.get("content"))
     if message.get("role") != "assistant":
         call_id, name = message.get("tool_call_id"), message.get("name")
         return Body(text, call_id=str(call_id or ""), name=str(name or ""))
@@ -118,9 +119,8 @@ def _body(message: Mapping[str, Any], index: int, schemas: Mapping[str, Mapping[
         for n, call in enumerate(parsed.calls)
     )
     given, reasons = _given_calls(message.get("tool_calls"), index, len(calls))
-    thinking = message.get("reasoning_content")
-    thinking = thinking if isinstance(thinking, str) and thinking else parsed.thinking
-    return Body(parsed.content, thinking, (*calls, *given), warnings=(*warnings, *reasons))
+    thinking = "\n\n".join(dict.fromkeys(filter(None, (thinking_beside(message), parsed.thinking))))
+    return Body(parsed.content, thinking or None, (*calls, *given), warnings=(*warnings, *reasons))
 
 
 def _given_calls(given: Any, index: int, first: int) -> tuple[tuple[ToolCall, ...], tuple[str, ...]]:
@@ -147,7 +147,7 @@ def _given_calls(given: Any, index: int, first: int) -> tuple[tuple[ToolCall, ..
 
 
 def _turn(message: Mapping[str, Any], role: Role, body: Body, pair: tuple[str | None, str | None]) -> Turn:
-    raw = _text(message.get("content"))
+    raw = text_of(message.get("content"))
     if body.thinking is not None and body.thinking not in raw:
         raw = f"<think>\n{body.thinking}\n</think>\n\n{raw}"
     raw += "".join(f"\n{call.raw}" for call in body.tool_calls if call.raw not in raw)
@@ -175,16 +175,6 @@ def _role(message: Mapping[str, Any]) -> Role:
         return "context"
     known: dict[Any, Role] = {"system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
     return known.get(role, "context") if isinstance(role, str) else "context"
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return encodable(content)
-    if content is None:
-        return ""
-    if isinstance(content, Sequence):
-        return "".join(str(p.get("text", "")) if isinstance(p, Mapping) else str(p) for p in content)
-    return str(content)
 
 
 @lru_cache(maxsize=1)
@@ -284,11 +274,10 @@ def _read(value: Any) -> _Message | None:
     if role is None:
         return None
     calls = value.get("tool_calls")
-    thinking = value.get("reasoning_content") or value.get("thinking")
     return _Message(
         role,
         text_of(value.get("content")),
-        thinking if isinstance(thinking, str) else None,
+        thinking_beside(value) or None,
         tuple(c for c in calls if isinstance(c, Mapping)) if isinstance(calls, (list, tuple)) else (),
         None if value.get("tool_call_id") is None else str(value["tool_call_id"]),
         None if value.get("name") is None else str(value["name"]),

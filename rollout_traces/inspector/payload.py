@@ -14,11 +14,12 @@ import numpy as np
 import orjson
 
 from rollout_traces.alarms.worn import nested
+from rollout_traces.decode.messages import transcript_of_messages
 from rollout_traces.flags import REGISTRY
 from rollout_traces.model.spans import as_seconds, checked
 from rollout_traces.model.text import encodable
-from rollout_traces.model.transcript import THINKING_UNCLOSED, TokenTrack, Transcript, Turn
-from rollout_traces.trace.conversion import TraceRecord, newer_schema, read_details, read_transcript, spoken
+from rollout_traces.model.transcript import TokenTrack, Transcript, Turn
+from rollout_traces.trace.conversion import TraceRecord, newer_schema, read_details, read_transcript
 from rollout_traces.trace.images import IMAGES_KEY
 
 _DTYPES = {kind: np.dtype(f"<{kind}") for kind in ("u1", "i2", "i4", "f2", "f4")}
@@ -53,7 +54,7 @@ def rollout_payload(trace_id: str, record: TraceRecord) -> dict[str, Any]:
 
 
 def _payload(trace_id: str, record: TraceRecord, details: Mapping[str, Any]) -> dict[str, Any]:
-    transcript = read_transcript(record)
+    transcript = read_transcript(record) or transcript_of_messages(record.messages)
     metadata: dict[str, Any] = {
         key: encodable(value) if isinstance(value, str) else value for key, value in record.metadata.items()
     }
@@ -73,8 +74,6 @@ def _payload(trace_id: str, record: TraceRecord, details: Mapping[str, Any]) -> 
         "timings": _seconds(details.get("timings")),
         "n_spans": len(spans) if isinstance(spans := details.get("timings"), list) else 0,
     }
-    if transcript is None:
-        return {**common, **written_turns(record.messages), "tokens": None}
     drawn = transcript_payload(transcript, metadata.get("train_version"))
     if not len(transcript.tokens):
         turns = [{**turn, "n_tokens": None} for turn in drawn["turns"]]
@@ -320,30 +319,6 @@ def _with_numbers(turns: Sequence[dict[str, Any]], places: Sequence[int], n: int
     return changed
 
 
-def written_turns(messages: Sequence[Any]) -> dict[str, Any]:
-    """A conversation as `turns` and `raw`, in the form of `rollout_payload`.
-
-    Args:
-        messages: OpenAI-style; anything but a mapping is left out.
-
-    Returns:
-        `turns`, an assistant's thinking apart from its content; `raw`, the contents as they were written, of which
-        each turn's `char_start` and `char_stop` cut its own (UTF-16 units).
-    """
-    turns: list[dict[str, Any]] = []
-    written: list[str] = []
-    at = 0
-    for message in messages:
-        if not isinstance(message, Mapping):
-            continue
-        text = encodable(_content_text(message.get("content")))
-        stop = at + len(text.encode("utf-16-le")) // 2
-        turns.append(_written_turn(message, text) | {"char_start": at, "char_stop": stop})
-        written.append(text)
-        at = stop
-    return {"turns": turns, "raw": "".join(written)}
-
-
 def arguments_text(arguments: Any) -> str:
     """A tool call's arguments as indented JSON; a text that is no JSON as it is."""
     if isinstance(arguments, str):
@@ -354,49 +329,3 @@ def arguments_text(arguments: Any) -> str:
     if arguments is None:
         return ""
     return encodable(orjson.dumps(arguments, option=orjson.OPT_INDENT_2, default=str).decode())
-
-
-def _written_turn(message: Mapping[str, Any], text: str) -> dict[str, Any]:
-    role = str(message.get("role", "context"))
-    said = spoken(message, text)
-    unclosed = f"{THINKING_UNCLOSED}: the thinking was opened and not closed"
-    return {
-        "role": role if role in ("system", "user", "assistant", "tool") else "context",
-        "start": 0,
-        "stop": 0,
-        "n_tokens": None,
-        "n_sampled": 0,
-        "content": said.content,
-        "thinking": said.thinking,
-        "name": encodable(str(message["name"])) if message.get("name") else None,
-        "answers": None,
-        "versions": [],
-        "warnings": [] if said.closed else [unclosed],
-        "tool_calls": [_call(call) for call in message.get("tool_calls") or () if isinstance(call, Mapping)],
-    }
-
-
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    inner = call.get("function")
-    function = inner if isinstance(inner, Mapping) else call
-    return {
-        "id": encodable(str(call.get("id") or "")),
-        "name": encodable(str(function.get("name") or "")),
-        "parsed": bool(function.get("name")),
-        "arguments": arguments_text(function.get("arguments")),
-        "raw": encodable(str(function)),
-    }
-
-
-def _content_text(content: Any) -> str:
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        parts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
-        return "\n".join(
-            text if isinstance(text, str) else orjson.dumps(raw, default=str).decode()
-            for text, raw in zip(parts, content, strict=True)
-        )
-    return orjson.dumps(content, default=str).decode()

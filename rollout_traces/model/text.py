@@ -218,22 +218,23 @@ def lines(found: Iterable[str]) -> str:
 
 
 def text_of(content: Any) -> str:
-    """A message's content as text: nothing for None, typed parts joined, other parts named.
+    """A message's content as text: nothing for None, parts joined, pictures and the like named in brackets.
 
     Args:
-        content: a string, None, or a list of OpenAI-style parts.
+        content: a string, None, or one or several parts as OpenAI, Anthropic and others have them.
     """
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return encodable(content)
-    if not isinstance(content, (list, tuple)):
-        return str(content)
-    pieces = []
-    for part in content:
-        if isinstance(part, Mapping):
-            text = part.get("text")
-            pieces.append(text if isinstance(text, str) else f"[{part.get('type', 'part')}]")
-        else:
-            pieces.append(str(part))
-    return "".join(pieces)
+    if content is None or isinstance(content, str):
+        return encodable(content or "")
+    if isinstance(content, Mapping):
+        return part_text(content)
+    return encodable("".join(map(part_text, content)) if isinstance(content, Sequence) else str(content))
+
+
+def part_text(part: Any) -> str:
+    """One part of a content as text; what holds none is its kind in brackets."""
+    if not isinstance(part, Mapping):
+        return str(part)
+    kind = str(part.get("type", "text")).lower()
+    keys = ("text", "reasoning", "refusal", *(["content"] if kind == "text" else []))
+    given = (part.get(key) for key in keys)
+    return next((text for text in given if isinstance(text, str)), f"[{kind.removesuffix('_url')}]")

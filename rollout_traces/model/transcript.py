@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rollout_traces.model.text import MUTED, escaped, lines, titled, words
+from rollout_traces.model.text import MUTED, encodable, escaped, lines, titled, words
 
 Role = Literal["system", "user", "assistant", "tool", "context"]
 Source = Literal["messages", "template", "mask"]
@@ -25,6 +25,9 @@ UNPARSED = "tool_call_unparsed"
 """The word every warning about a call that could not be parsed begins with."""
 THINKING_UNCLOSED = "thinking_unclosed"
 """The word the warning about thinking that was opened and not closed begins with."""
+
+THINKING_BESIDE = ("reasoning_content", "reasoning", "thinking")
+"""Names under which tools keep an assistant's thinking beside its content; the first that holds text is taken."""
 
 INT_TRACKS = ("turn_ids", "versions")
 """Per-token integer tracks; -1 means that the token was not sampled."""
@@ -259,6 +262,12 @@ def _message(turn: Turn) -> dict[str, Any]:
         if turn.failed:
             message["is_error"] = True
     return message
+
+
+def thinking_beside(message: Mapping[str, Any]) -> str:
+    """The thinking that an OpenAI-style message has beside its content; empty where it has none."""
+    given = (message.get(name) for name in THINKING_BESIDE)
+    return next((encodable(value) for value in given if isinstance(value, str) and value), "")
 
 
 Severity = Literal["error", "warn", "info"]

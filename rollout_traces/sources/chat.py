@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.model.plain_values import from_json
-from rollout_traces.model.text import words
+from rollout_traces.model.text import part_text, text_of, words
 
 Record = Mapping[str, Any]
 """A JSON object."""
@@ -145,7 +145,13 @@ class _Parts:
             elif kind in _THINKING:
                 self.thinking.append(_thought(part))
             else:
-                self.texts.append(_part(part, kind, unread))
+                self.texts.append(part_text(part))
+                if (
+                    unread is not None
+                    and self.texts[-1] == f"[{kind.removesuffix('_url')}]"
+                    and kind not in _MEDIA
+                ):
+                    unread[kind] += 1
 
 
 def _thought(part: Record) -> str:
@@ -194,35 +200,6 @@ def _call(call: Record, number: int) -> dict[str, Any]:
         "type": "function",
         "function": {"name": str(name), "arguments": arguments},
     }
-
-
-def text_of(content: Any) -> str:
-    """A message's content as text: parts joined, pictures and the like named in brackets."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    if isinstance(content, Mapping):
-        content = [content]
-    if not isinstance(content, Sequence):
-        return str(content)
-    return "".join(
-        _part(part, str(part.get("type", "text")) if isinstance(part, Mapping) else "text", None)
-        for part in content
-    )
-
-
-def _part(part: Any, kind: str, unread: Counter[str] | None) -> str:
-    if isinstance(part, str):
-        return part
-    if not isinstance(part, Mapping):
-        return str(part)
-    for key in ("text", "reasoning", "refusal"):
-        if isinstance(part.get(key), str):
-            return part[key]
-    if kind == "text" and isinstance(part.get("content"), str):
-        return part["content"]
-    if unread is not None and kind not in _MEDIA:
-        unread[kind] += 1
-    return f"[{kind.removesuffix('_url')}]"
 
 
 def messages_of_marked_text(prompt: str | None, reply: str | None) -> list[dict[str, Any]] | None:

@@ -18,8 +18,8 @@ from rollout_traces.decode.grammars import TYPED_FAMILIES, parse_assistant
 from rollout_traces.ledger import columns as ledgers
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.model.plain_values import cut, plain
-from rollout_traces.model.text import encodable, text_of, words
-from rollout_traces.model.transcript import Flag, Transcript, Turn
+from rollout_traces.model.text import text_of, words
+from rollout_traces.model.transcript import THINKING_BESIDE, Flag, Transcript, Turn, thinking_beside
 from rollout_traces.trace.images import TraceImage
 from rollout_traces.trace.packing import pack_transcript, unpack_transcript
 
@@ -271,40 +271,6 @@ def _preview(text: str) -> str:
     return text if len(text) <= PREVIEW else f"{text[:PREVIEW]} … ({len(text)} characters)"
 
 
-REASONING = ("reasoning_content", "reasoning", "thinking")
-"""Names under which tools keep an assistant's thinking beside its content; the first that holds text is taken."""
-
-
-@dataclass(frozen=True)
-class Spoken:
-    """A message taken apart.
-
-    Attributes:
-        content: what it says.
-        thinking: what its assistant thinks; None where nothing of it is there.
-        closed: False where the thinking was opened in the text and not closed.
-    """
-
-    content: str
-    thinking: str | None
-    closed: bool
-
-
-def spoken(message: Mapping[str, Any], text: str) -> Spoken:
-    """Takes a message apart that another tool wrote.
-
-    Args:
-        text: its content as text.
-    """
-    given = (message.get(name) for name in REASONING)
-    beside = next((encodable(value) for value in given if isinstance(value, str) and value), None)
-    if message.get("role") != "assistant":
-        return Spoken(text, beside, closed=True)
-    parsed = parse_assistant(text, TYPED_FAMILIES)  # which template wrote it is not known
-    thinking = "\n\n".join(part for part in (beside, parsed.thinking) if part)
-    return Spoken(parsed.content, thinking or None, parsed.thinking_closed)
-
-
 def with_thinking_apart(record: TraceRecord) -> list[dict[str, Any]]:
     """The conversation of a trace, content as text and thinking in `reasoning_content`.
 
@@ -326,7 +292,9 @@ def with_thinking_apart(record: TraceRecord) -> list[dict[str, Any]]:
 
 
 def _apart(message: Mapping[str, Any]) -> dict[str, Any]:
-    said = spoken(message, text_of(message.get("content")))
-    rest = {name: value for name, value in message.items() if name not in REASONING}
-    thought = {} if said.thinking is None else {"reasoning_content": said.thinking}
-    return {**rest, "content": said.content, **thought}
+    content, thinking = text_of(message.get("content")), thinking_beside(message)
+    if message.get("role") == "assistant":
+        parsed = parse_assistant(content, TYPED_FAMILIES)  # which template wrote it is not known
+        content, thinking = parsed.content, "\n\n".join(filter(None, (thinking, parsed.thinking)))
+    rest = {name: value for name, value in message.items() if name not in THINKING_BESIDE}
+    return {**rest, "content": content, **({"reasoning_content": thinking} if thinking else {})}

@@ -103,7 +103,7 @@ class TestContentForms:
         [
             (None, ""),
             ("as is", "as is"),
-            ([{"type": "text", "text": "a"}, {"type": "image_url"}, "b"], "a[image_url]b"),
+            ([{"type": "text", "text": "a"}, {"type": "image_url"}, "b"], "a[image]b"),
             (4, "4"),
             ("\ud800", "\ufffd"),
         ],

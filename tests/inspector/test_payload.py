@@ -18,7 +18,6 @@ from rollout_traces.inspector.payload import (
     tokens_payload,
     transcript_payload,
     utf16_positions,
-    written_turns,
 )
 from rollout_traces.inspector.payload import unpacked as read_back
 from rollout_traces.ledger.columns import Ledger
@@ -29,6 +28,11 @@ from tests.builders import make_transcript
 def unpacked(entry):
     """What the browser reads."""
     return np.frombuffer(base64.b64decode(entry["data"]), f"<{entry['kind']}")
+
+
+def written(messages: list) -> dict:
+    """A conversation without tokens as the page draws it."""
+    return transcript_payload(transcript_of_messages(messages), None)
 
 
 def as_utf16(text: str) -> list[str]:
@@ -235,7 +239,7 @@ class TestImages:
     PAD = "<|vision_start|><|image_pad|><|image_pad|><|vision_end|>"
 
     def drawn(self, stored: object, *texts: tuple[str, str]) -> dict:
-        turns = written_turns([{"role": role, "content": text} for role, text in texts])
+        turns = written([{"role": role, "content": text} for role, text in texts])
         return placed({**turns, "warnings": ["before"]}, {"images": stored})
 
     def test_stand_in_the_turns_that_hold_their_tokens(self):
@@ -276,7 +280,7 @@ class TestImages:
 
 
 def test_a_conversation_is_cut_by_utf16_units():
-    found = written_turns(
+    found = written(
         [{"role": "user", "content": "a\U0001f389"}, "odd", {"role": "assistant", "content": "b"}]
     )
     assert found["raw"] == "a\U0001f389b"

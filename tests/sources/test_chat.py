@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from rollout_traces.sources.chat import messages_of, messages_of_marked_text, text_of
+from rollout_traces.model.text import text_of
+from rollout_traces.sources.chat import messages_of, messages_of_marked_text
 
 
 def one(**message: object) -> dict:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollout_traces.model.text import SAID
+from rollout_traces.model.text import SAID, text_of
 from rollout_traces.sources.base import Claim, Fields, Found, Head, LinesFormat, split_of
-from rollout_traces.sources.chat import Record, text_of
+from rollout_traces.sources.chat import Record
 from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, mapping_of, numbers
 
 _STOPS = {"max_tokens": "length", "max_output_tokens": "length", "end_turn": "stop", "stop_sequence": "stop"}

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rollout_traces.model.model_calls import MergedRow, merge_calls
+from rollout_traces.model.text import text_of
 from rollout_traces.sources.base import EVAL, Claim, FileFormat, FileReading, Head
-from rollout_traces.sources.chat import Record, messages_of, text_of
+from rollout_traces.sources.chat import Record, messages_of
 from rollout_traces.sources.formats.own_export import row_of
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.rows import (
