@@ -62,7 +62,8 @@ def share(
             rollouts=tuple(rollouts or ()),
             patterns=tuple(redact_pattern or ()),
         )
-        with closing(Workspace(server_url=source.server_url, space=source.space)) as workspace:
+        reading = Workspace(server_url=source.server_url, space=source.space, projects=(store.project,))
+        with closing(reading) as workspace:
             page = shared_page(shared_contents(workspace, wanted))
     out.write_text(page, "utf-8")
     typer.echo(f"{decimal(out.stat().st_size)}: {out}")

@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Command
 
 
@@ -19,3 +21,14 @@ class TestExport:
     def test_the_format_can_be_named(self, command: Command, tmp_path: Path) -> None:
         done = command("export", str(tmp_path / "file"), "--format", "jsonl", "--json")
         assert json.loads(done.stdout)["rows"] == 10
+
+    def test_one_is_shared_as_a_file(
+        self, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Seen once: `share` knew no folder, which its help offers."""
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        folder = str(tmp_path / "exported")
+        assert command("export", folder, "--partition-by", "run", "--tokens").exit_code == 0
+        done = command("share", "b1-0", "-p", folder, "-o", str(tmp_path / "page.html"))
+        assert done.exit_code == 0, done.output
+        assert "boxed" in (tmp_path / "page.html").read_text()

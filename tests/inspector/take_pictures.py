@@ -71,9 +71,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, state in shots.items():
             scheme = "dark" if name == "tokens" else "light"
-            page = browser.new_page(
-                viewport={"width": 1440, "height": 900}, color_scheme=scheme, device_scale_factor=1.25
-            )
+            page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme=scheme)
             query = urlencode({key: value for key, value in state.items() if value})
             page.goto(f"{options.address}/?{query}")
             page.locator(".rt-active :is([data-testid=turn], table, figure)").first.wait_for()

@@ -47,7 +47,7 @@ MATTERS = (
     ("group/tie_share", "Tied groups", "share"),
     ("mismatch_k3", "Trainer against sampler, k3", "number"),
     ("update/top3_share", "Update in three rollouts", "share"),
-    ("staleness_max", "Staleness, mean of the oldest token", "number"),
+    ("staleness_max", "Staleness, oldest token", "number"),
 )
 """Columns and measures of the ledger that a run is read by: key, title, unit."""
 LOGGED = (("loss", "Loss"), ("grad_norm", "Gradient norm"), ("entropy", "Entropy"), ("kl", "KL"))
