@@ -1,8 +1,9 @@
 """Takes the pictures of docs/ from a project, in headless Chromium.
 
-Run as `python -m tests.inspector.take_pictures --address http://127.0.0.1:7861 --project tiny-grpo`
-beside `rollout-traces show --no-token`. With `--project stories`, the pages of `make_stories` instead, with
-`--project imports` those of `make_imports`, with `--project environment-loop` that of `examples/environment_loop.py`.
+Run as `python -m tests.inspector.take_pictures --address http://127.0.0.1:7861 --step 20`
+beside `rollout-traces show --example --no-token`. With `--project stories`, the pages of `make_stories` instead, with
+`--project imports` those of `make_imports`, with `--project environment-loop` that of `examples/environment_loop.py`,
+with `agents` that of `make_project --standard`, with `bench` that of `benchmarks.store --rows 1000000`.
 With `--live RUN`, the Live page of `examples/environment_loop.py --name RUN --rollouts 28 --pace 10 --timeout 150` while it runs.
 With `--file page.html`, only that file of `rollout-traces share`, opened from disk without a network.
 """
@@ -16,13 +17,20 @@ from urllib.parse import urlencode
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "images"
 
+MILLION = {"tab": "explore", "rows": "all", "where": "reward > 0.5 and truncated", "sort": "-advantage"}
+ALONE = {
+    "environment-loop": ("lanes", {"tab": "lanes", "minutes": "1"}, "lanes-legend"),
+    "agents": ("episodes", {"tab": "episodes"}, "episode"),
+    "bench": ("explore-million", MILLION, "facets"),
+}
+"""Projects of which one page is taken: project -> picture, address, what is waited for."""
+
 
 def main() -> None:
     """One picture a page, and the token view in the dark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--address", default="http://127.0.0.1:7861")
     parser.add_argument("--project", default="tiny-grpo")
-    parser.add_argument("--agents", default="", help="a project with episodes of several rows")
     parser.add_argument("--step", default="")
     parser.add_argument("--group", default="")
     parser.add_argument("--file", type=Path, help="a file of `rollout-traces share`")
@@ -48,10 +56,11 @@ def main() -> None:
         with sync_playwright() as playwright:
             take_of_imports(playwright, options.address)
         return
-    if options.project == "environment-loop":
-        place = {"project": options.project, "tab": "lanes", "minutes": "1"}
+    if options.project in ALONE:
+        name, state, shown = ALONE[options.project]
         with sync_playwright() as playwright:
-            take_each(playwright, options.address, {"lanes": (place, "lanes-legend", 1440)})
+            place = {"project": options.project, **state}
+            take_each(playwright, options.address, {name: (place, shown, 1440)})
         return
     place = {"project": options.project, "step": options.step, "group": options.group}
     shots = {
@@ -65,8 +74,6 @@ def main() -> None:
         "group": {**place, "tab": "group"},
         "what-if": {**place, "tab": "what_if", "rules": "stale:0"},
     }
-    if options.agents:
-        shots["episodes"] = {"project": options.agents, "tab": "episodes"}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, state in shots.items():

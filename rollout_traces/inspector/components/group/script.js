@@ -236,7 +236,7 @@ function branch(node, first = false) {
     h("span.rt-branch-count", lone ? `#${number(member.sample)}` : `${number(node.members.length)} samples`),
     h(
       "code.rt-ellipsis",
-      { dir: "auto" },
+      { dir: "auto", title: inert(node.text) },
       node.n_tokens ? inert(node.text).replace(/\n/g, "↵") : first ? "they share nothing from here on" : "ends here",
     ),
     h("span.rt-faint.rt-nowrap", plural(node.n_tokens, "token")),

@@ -94,7 +94,11 @@ function draw(node, call) {
   };
   replace(
     node,
-    h("b#bar-signal", { class: `rt-chip rt-chip-${one.severity}` }, inert(spoken(one.signal))),
+    h(
+      "b#bar-signal",
+      { class: `rt-chip rt-chip-${one.severity}`, title: inert(one.signal) },
+      inert(spoken(one.signal)),
+    ),
     h("span.rt-nowrap", `since step ${number(one.opened)}`),
     one.part ? h("span.rt-ellipsis", inert(one.part)) : null,
     h("span.rt-ellipsis.rt-soft.rt-bar-sentence", { title: inert(one.sentence) }, sentence(one.sentence)),
