@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
-
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.printing import RenderedTurn, cell, folded, print_json, print_turns, turns_of
+from rollout_traces.cli.printing import cell, folded, print_json, print_turns, turns_of
 from rollout_traces.errors import StoreError
 from rollout_traces.model.text import harmless
-
-if TYPE_CHECKING:
-    from rollout_traces.trace.conversion import TraceRecord
 
 SEVERITIES = {"error": "bold red", "warn": "yellow", "info": "blue"}
 HIDDEN = ("schema", "kind", "status", "flags")
@@ -39,6 +33,7 @@ def get(
     from rich.console import Console
     from rich.text import Text
 
+    from rollout_traces.decode.messages import transcript_of_messages
     from rollout_traces.trace.conversion import newer_schema
 
     store = source.open()
@@ -69,23 +64,11 @@ def get(
     newer = newer_schema(record.metadata)
     if newer is not None:
         console.print(Text(newer, style="bold yellow"))
-    turns = _messages(record)
+    transcript = None
     try:
         transcript = store.transcript(trace_id)
-        if transcript is not None and len(transcript.tokens):
-            turns = turns_of(transcript, raw)
     except StoreError as error:
         said = f"The tokens cannot be read: {error} What follows are the messages."
         console.print(Text(harmless(said), style="bold red"))
+    turns = turns_of(transcript or transcript_of_messages(record.messages), raw)
     print_turns(console, turns if raw else folded(turns))
-
-
-def _messages(record: TraceRecord) -> Iterator[RenderedTurn]:
-    from rich.text import Text
-
-    from rollout_traces.store.reading import message_texts
-
-    for message in record.messages:
-        if isinstance(message, Mapping):
-            role = str(message.get("role", "context"))
-            yield RenderedTurn(role, role, Text(harmless("\n".join(message_texts(message)))))

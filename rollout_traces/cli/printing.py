@@ -203,13 +203,12 @@ class RenderedTurn(NamedTuple):
 
 
 def turns_of(transcript: Transcript, raw: bool) -> Iterator[RenderedTurn]:
-    """Renders every turn; with `raw` its markers too."""
+    """Renders every turn; with `raw` its markers too. Of one without tokens the text is whole."""
     for turn in transcript.turns:
-        counts = f"{len(turn)} token{'s' * (len(turn) != 1)}" + (
-            f", {turn.n_sampled} sampled" if turn.n_sampled else ""
-        )
+        heading = f"{turn.role}{' ' + turn.name if turn.name else ''}"
+        heading += f" · {len(turn)} token{'s' * (len(turn) != 1)}" if len(transcript.tokens) else ""
+        heading += f", {turn.n_sampled} sampled" if turn.n_sampled else ""
         versions = ", ".join(f"{version}" for version, _ in turn.versions)
-        heading = f"{turn.role}{' ' + turn.name if turn.name else ''} · {counts}"
         heading += f" · version {versions}" if versions else ""
         yield RenderedTurn(turn.role, heading, _masked(transcript, turn, raw))
 
@@ -239,6 +238,8 @@ def print_turns(console: Console, turns: Iterable[RenderedTurn]) -> None:
 def _masked(transcript: Transcript, turn: Turn, raw: bool) -> Text:
     from rich.text import Text
 
+    if not len(transcript.tokens):
+        return Text(harmless(turn.raw))
     start, stop = (turn.start, turn.stop) if raw else (turn.body_start, turn.body_stop)
     text = Text()
     trained = transcript.tokens.loss_mask[start:stop].tolist()

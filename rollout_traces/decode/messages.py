@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from rollout_traces.decode.content import Body, pair_results
 from rollout_traces.decode.grammars import Grammar, grammars_for, parameters_by_tool, parse_assistant
 from rollout_traces.decode.markers import ROLE_ALIASES
 from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.plain_values import plain
 from rollout_traces.model.text import text_of
 from rollout_traces.model.transcript import (
     THINKING_UNCLOSED,
@@ -114,19 +116,18 @@ def _body(message: Mapping[str, Any], index: int, schemas: Mapping[str, Mapping[
     warnings = parsed.warnings
     if not parsed.thinking_closed:
         warnings = (*warnings, f"{THINKING_UNCLOSED}: the thinking was opened and not closed")
-    calls = tuple(
-        ToolCall(call.name, call.arguments, call.raw, call.id or f"call_{index}_{n}", 0, 0)
-        for n, call in enumerate(parsed.calls)
-    )
-    given, reasons = _given_calls(message.get("tool_calls"), index, len(calls))
+    written = (ToolCall(c.name, c.arguments, c.raw, c.id or "", 0, 0) for c in parsed.calls)
+    given, reasons = _given_calls(message.get("tool_calls"))
+    calls = tuple(replace(c, id=c.id or f"call_{index}_{n}") for n, c in enumerate([*written, *given]))
     thinking = "\n\n".join(dict.fromkeys(filter(None, (thinking_beside(message), parsed.thinking))))
-    return Body(parsed.content, thinking or None, (*calls, *given), warnings=(*warnings, *reasons))
+    return Body(parsed.content, thinking or None, calls, warnings=(*warnings, *reasons))
 
 
-def _given_calls(given: Any, index: int, first: int) -> tuple[tuple[ToolCall, ...], tuple[str, ...]]:
+def _given_calls(given: Any) -> tuple[list[ToolCall], list[str]]:
+    """A message's structured calls, without an id where they say none; and what is odd about them."""
     calls: list[ToolCall] = []
     reasons: list[str] = []
-    for n, item in enumerate(given if isinstance(given, Sequence) and not isinstance(given, str) else ()):
+    for item in given if isinstance(given, Sequence) and not isinstance(given, str) else ():
         if not isinstance(item, Mapping):
             continue
         function = item.get("function", item)
@@ -137,13 +138,12 @@ def _given_calls(given: Any, index: int, first: int) -> tuple[tuple[ToolCall, ..
                 arguments = orjson.loads(arguments or "{}")
             except orjson.JSONDecodeError as error:
                 reasons.append(f"{UNPARSED}: the arguments are no JSON ({error})")
-                arguments = None
-        if not isinstance(arguments, Mapping):
-            arguments = None
-        raw = orjson.dumps(dict(item), default=str).decode()
-        identity = str(item.get("id") or f"call_{index}_{first + n}")
-        calls.append(ToolCall(str(function.get("name") or ""), arguments, raw, identity, 0, 0))
-    return tuple(calls), tuple(reasons)
+        arguments = arguments if isinstance(arguments, Mapping) else None
+        raw = orjson.dumps(plain(item)).decode()
+        calls.append(
+            ToolCall(str(function.get("name") or ""), arguments, raw, str(item.get("id") or ""), 0, 0)
+        )
+    return calls, reasons
 
 
 def _turn(message: Mapping[str, Any], role: Role, body: Body, pair: tuple[str | None, str | None]) -> Turn:
@@ -201,17 +201,6 @@ class Aligned:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Message:
-    role: Role
-    text: str
-    thinking: str | None
-    calls: tuple[Mapping[str, Any], ...]
-    call_id: str | None
-    name: str | None
-    failed: bool
-
-
 def align(turns: Sequence[Turn], messages: Sequence[Mapping[str, Any]]) -> Aligned:
     """Lays a row's structured messages over its turns.
 
@@ -224,26 +213,26 @@ def align(turns: Sequence[Turn], messages: Sequence[Mapping[str, Any]]) -> Align
         ids; else the turns as they are and a warning that names the first message that does not.
     """
     decoded = tuple(turns)
-    pairs: dict[int, _Message] = {}
+    merged = list(decoded)
     at = 0
-    for index, value in enumerate(messages):
-        message = _read(value)
-        if message is None:
+    for index, message in enumerate(messages):
+        said = str(message.get("role", "")).lower() if isinstance(message, Mapping) else ""
+        role = ROLE_ALIASES.get(said)
+        if role is None:
             return _refused(decoded, index, "has no role that is known, or is no mapping")
-        while at < len(decoded) and decoded[at].role == "system" != message.role:
+        while at < len(decoded) and decoded[at].role == "system" != role:
             at += 1
         if at == len(decoded):
-            return _refused(decoded, index, f"({message.role}) stands after the tokens' last turn")
-        turn = decoded[at]
-        if message.role == "system" != turn.role and _stands_in(message.text, turn):
+            return _refused(decoded, index, f"({role}) stands after the tokens' last turn")
+        turn, stands = decoded[at], _stands_in(text_of(message.get("content")), decoded[at])
+        if role == "system" != turn.role and stands:
             continue
-        if not _same_role(message, turn):
-            return _refused(decoded, index, f"is {message.role}, turn {at} of the tokens is {turn.role}")
-        if not _stands_in(message.text, turn):
-            return _refused(decoded, index, f"({message.role}) has other text than turn {at} of the tokens")
-        pairs[at] = message
+        if role != turn.role and (turn.role != "context" or role == "assistant"):
+            return _refused(decoded, index, f"is {role}, turn {at} of the tokens is {turn.role}")
+        if not stands:
+            return _refused(decoded, index, f"({role}) has other text than turn {at} of the tokens")
+        merged[at] = _merge(turn, role, message)
         at += 1
-    merged = [_merge(turn, pairs[i]) if i in pairs else turn for i, turn in enumerate(decoded)]
     rest = len(decoded) - at
     notes = (f"messages cover {at} of {len(decoded)} turns; the rest is shown as decoded",) if rest else ()
     return Aligned(tuple(merged), True, notes)
@@ -252,10 +241,6 @@ def align(turns: Sequence[Turn], messages: Sequence[Mapping[str, Any]]) -> Align
 def _refused(turns: tuple[Turn, ...], index: int, what: str) -> Aligned:
     warning = f"messages_disagree: message {index} {what}; the tokens are shown"
     return Aligned(turns, False, (warning,))
-
-
-def _same_role(message: _Message, turn: Turn) -> bool:
-    return message.role == turn.role or (turn.role == "context" and message.role != "assistant")
 
 
 def _stands_in(text: str, turn: Turn) -> bool:
@@ -267,64 +252,28 @@ def _stands_in(text: str, turn: Turn) -> bool:
     return (bool(answer) and answer in turn.raw) or any(form in turn.raw for form in encoded)
 
 
-def _read(value: Any) -> _Message | None:
-    if not isinstance(value, Mapping):
-        return None
-    role = ROLE_ALIASES.get(str(value.get("role", "")).lower())
-    if role is None:
-        return None
-    calls = value.get("tool_calls")
-    return _Message(
-        role,
-        text_of(value.get("content")),
-        thinking_beside(value) or None,
-        tuple(c for c in calls if isinstance(c, Mapping)) if isinstance(calls, (list, tuple)) else (),
-        None if value.get("tool_call_id") is None else str(value["tool_call_id"]),
-        None if value.get("name") is None else str(value["name"]),
-        value.get("is_error") is True,
-    )
-
-
-def _merge(turn: Turn, message: _Message) -> Turn:
-    thinking = message.thinking if message.thinking is not None else turn.thinking
-    inline = bool(turn.thinking) and str(turn.thinking).strip() in message.text
+def _merge(turn: Turn, role: Role, message: Mapping[str, Any]) -> Turn:
+    text = text_of(message.get("content"))
+    inline = bool(turn.thinking) and str(turn.thinking).strip() in text
+    given, _ = _given_calls(message.get("tool_calls"))
+    pairs = zip_longest(given, turn.tool_calls[: len(given)])
+    name = str(message.get("name") or "") if role == "tool" else ""
     return replace(
         turn,
-        role=message.role,
-        content=turn.content if inline else message.text,
-        thinking=thinking,
-        tool_calls=_merge_calls(turn, message.calls) if message.calls else turn.tool_calls,
-        tool_call_id=message.call_id or turn.tool_call_id,
-        name=message.name or turn.name if message.role == "tool" else turn.name,
-        failed=message.role == "tool" and message.failed,
+        role=role,
+        content=turn.content if inline else text,
+        thinking=thinking_beside(message) or turn.thinking,
+        tool_calls=tuple(_merge_call(turn, n, *pair) for n, pair in enumerate(pairs)) or turn.tool_calls,
+        tool_call_id=str(message.get("tool_call_id") or "") or turn.tool_call_id,
+        name=name or turn.name,
+        failed=role == "tool" and message.get("is_error") is True,
     )
 
 
-def _merge_calls(turn: Turn, calls: Sequence[Mapping[str, Any]]) -> tuple[ToolCall, ...]:
-    merged = []
-    for index, call in enumerate(calls):
-        written = turn.tool_calls[index] if index < len(turn.tool_calls) else None
-        function = call.get("function", call)
-        function = function if isinstance(function, Mapping) else {}
-        name, arguments = str(function.get("name") or ""), function.get("arguments")
-        merged.append(
-            ToolCall(
-                name=name or (written.name if written else ""),
-                arguments=_arguments(arguments, written),
-                raw=written.raw if written else (arguments if isinstance(arguments, str) else turn.raw),
-                id=str(call.get("id") or (written.id if written else f"call_{turn.start}_{index}")),
-                start=written.start if written else turn.body_start,
-                stop=written.stop if written else turn.body_stop,
-            )
-        )
-    return tuple(merged)
-
-
-def _arguments(value: Any, written: ToolCall | None) -> Mapping[str, Any] | None:
-    if isinstance(value, Mapping):
-        return dict(value)
-    try:
-        parsed = json.loads(value)
-    except (TypeError, ValueError, RecursionError):
-        parsed = None
-    return parsed if isinstance(parsed, dict) else (written.arguments if written else None)
+def _merge_call(turn: Turn, n: int, given: ToolCall, written: ToolCall | None) -> ToolCall:
+    """A message's call in the place of the one that the tokens hold; what it does not say is as they say it."""
+    if written is None:
+        made = given.id or f"call_{turn.start}_{n}"
+        return replace(given, id=made, start=turn.body_start, stop=turn.body_stop)
+    arguments = given.arguments or written.arguments or given.arguments
+    return replace(written, name=given.name or written.name, arguments=arguments, id=given.id or written.id)
