@@ -8,12 +8,13 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from rollout_traces.analysis.curves import Part, SeriesName
-from rollout_traces.analysis.detected_movement import Moved, is_spike
+from rollout_traces.analysis.curves import Part, SeriesName, of_neighbours
+from rollout_traces.analysis.detected_movement import Moved, beside, is_spike
 from rollout_traces.analysis.panel import Panel, rows_of
 from rollout_traces.analysis.parts import BOUND, REMAINS, effects
 from rollout_traces.analysis.run_rows import BY_OUTCOME
-from rollout_traces.analysis.scan import OF_RUN, Whitened, coefficients, whitened
+from rollout_traces.analysis.scan import OF_RUN, Whitened, coefficients, n_tests, whitened
+from rollout_traces.analysis.screen import freedom_of, log_chance
 from rollout_traces.analysis.slow_change import PLAIN_CHANCE, is_loss
 
 ALIKE = 4.0
@@ -161,16 +162,32 @@ def _is_of_mix(found: Moved, column: str) -> bool:
 
 
 def _comes_with(each: Moved, found: Sequence[Moved]) -> bool:
-    """Tells whether a movement of what is computed from another measure comes while that is learned late, as rewards of a group differ most halfway."""
+    """Tells whether a movement of what is computed from another measure comes while that is learned late, or hardly shows beside what is learned of it: rewards of a group differ most halfway, and all are alike at the end."""
     own, parts = each.template, each.chosen.values
     return any(
         other.panel.names[0] == SeriesName(each.panel.parents[0])
         and other.chosen.values == parts
         and other.drift
-        and not is_learning(other)
-        and max(own.start, other.template.start) < min(own.stop, other.template.stop)
+        and (
+            _is_of_its_parent(each, other)
+            if is_learning(other)
+            else max(own.start, other.template.start) < min(own.stop, other.template.stop)
+        )
         for other in found
     )
+
+
+def _is_of_its_parent(each: Moved, parent: Moved) -> bool:
+    """Tells whether hardly a movement is left beside what it is computed from, and the square of that."""
+    n = len(each.panel.steps)
+    if is_spike(each) or not np.array_equal(each.panel.steps, parent.panel.steps):
+        return False
+    values = parent.panel.values[parent.chosen.at]
+    values = of_neighbours(np.where(np.isfinite(values), values, np.nanmean(values)))
+    at = np.asarray([each.chosen.at])
+    own = beside(each.basis[at], np.stack([values, values**2]))
+    left, _ = coefficients(whitened(each.panel.values[at], each.noise.at(at), own), each.template.over(n))
+    return bool(np.log(n_tests(n)) + log_chance(left, freedom_of(each.panel)[at])[0] > PLAIN_CHANCE)
 
 
 def _is_said(each: Moved, entry: AlikeMovements) -> bool:
@@ -188,13 +205,13 @@ def _is_said(each: Moved, entry: AlikeMovements) -> bool:
 
 
 def _goes_against(found: Moved, other: Moved) -> bool:
-    """Tells whether a figure of an evaluation goes another way over the run than the same figure does in training."""
+    """Tells whether a figure of an evaluation falls over the run while the same figure rises in training."""
     name, training = found.panel.names[0], other.panel.names[0]
     is_same = name.column.endswith(f"/{training.column}") and name[1:] == training[1:]
     return (
         is_same
         and training.is_paid
-        and _way(found) * _way(other) < 0
+        and _way(found) < 0 < _way(other)
         and max(found.log_p, other.log_p) <= PLAIN_CHANCE
     )
 

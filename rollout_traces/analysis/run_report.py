@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -132,6 +132,13 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
             f"{len(steps)} steps show what groups are sure of alone; of logged scalars {FEWEST_STEPS} are needed."
         )
     remarks += contained("rewards known", _without_reward, rows) or []
+    of_rows = [panel for panel in panels if panel.source is rows]
+    shown_again = contained("rollouts shown again", steps_again, of_rows) or {}
+    if shown_again:
+        panels = [_counted_once(panel, shown_again) for panel in panels]
+        remarks.append(
+            f"{len(shown_again)} of {len(steps)} steps show rollouts of an earlier step again: each counts once."
+        )
     if replaced := contained("attempts", replaced_sentence, relations, run, split):
         remarks.append(replaced)
     made, n_series = contained("movements", _made, rows, panels, contained) or ([], 0)
@@ -164,6 +171,53 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
         n_rows,
         int(steps[-1]),
     )
+
+
+MOST_AGAIN = 1 / 2
+"""Part of the numbers whose mean is the same to the last bit at two steps, from which on one shows the rollouts of the other ..."""
+FEWEST_AGAIN = 3
+"""... of at least so many that are not the same at most steps."""
+
+
+def steps_again(panels: Sequence[Panel]) -> dict[int, int]:
+    """Maps each step that shows the rollouts of an earlier one, as where a trainer takes several steps with a batch, to that.
+
+    Args:
+        panels: the series of rollouts, over the same steps.
+    """
+    same_P_T = []
+    for panel in panels:
+        if panel.parts[0] != () or panel.is_share:
+            continue
+        known = np.isfinite(panel.levels[0])
+        _, first, place, n = np.unique(
+            panel.levels[0], return_index=True, return_inverse=True, return_counts=True
+        )
+        if n.max() <= MOST_AGAIN * known.sum():
+            same_P_T.append(np.where(known, first[place], -1))
+    if len(same_P_T) < FEWEST_AGAIN:
+        return {}
+    found = {}
+    for at, same in enumerate(np.stack(same_P_T, axis=1)):
+        places, n = np.unique(same[same >= 0], return_counts=True)
+        if len(n) and n.max() > MOST_AGAIN * len(same) and places[n.argmax()] < at:
+            found[int(panels[0].steps[at])] = int(panels[0].steps[places[n.argmax()]])
+    return found
+
+
+def _counted_once(panel: Panel, again: Mapping[int, int]) -> Panel:
+    """A panel without the figures of steps that an earlier step with the same rollouts has too: they are no further evidence."""
+    seen: dict[tuple[int, float], int] = {}
+    for at, step in enumerate(panel.steps.tolist()):
+        seen.setdefault((again.get(step, step), float(panel.levels[0, at])), at)
+    left_out = sorted(set(range(len(panel.steps))).difference(seen.values()))
+    if not left_out:
+        return panel
+    figures = {name: getattr(panel, name).copy() for name in ("values", "levels", "errors", "rows", "groups")}
+    for name, values in figures.items():
+        values[:, left_out] = np.nan if name in ("values", "levels") else 0.0
+    carried = {at: each for at, each in panel.carried.items() if at not in left_out}
+    return replace(panel, **figures, carried=carried)
 
 
 def _without_reward(rows: RunRows) -> list[str]:

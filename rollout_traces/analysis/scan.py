@@ -301,7 +301,10 @@ def locate(series: Whitened, kind: Kind, start: int, length: int) -> Located:
         onset[chosen] += mass
         if each == "window":
             np.add.at(end, chosen + size, mass)
-    template = Template(best_kind, at, stop)
+    begins = at
+    while best_kind != "ramp" and begins < stop - 1 and not series.weight[0, begins]:  # nobody knows of it yet
+        begins += 1
+    template = Template(best_kind, begins, stop)
     size_of = {"window": series.windows, "ramp": series.ramps}
     z = series.levels()[0, at] if best_kind == "level" else size_of[best_kind](best_length)[0, at]
     last = None if best_kind != "window" else _interval(end, stop)

@@ -12,6 +12,10 @@ from rollout_traces.analysis.run_rows import read_rows
 from rollout_traces.analysis.selections import RunScope
 from tests.analysis.builders import steps, table
 from tests.analysis.test_movements import drawn, logged, told
+from tests.perturbations.equations import compute
+from tests.perturbations.run import Run
+from tests.perturbations.spec import draw_spec
+from tests.perturbations.tables import Relations
 from tests.stories.relations import TableRelations
 
 
@@ -175,3 +179,41 @@ def test_when_something_began_is_said_as_well_as_it_is_known():
     sharp = steps(60, n_sampled=lambda s, g, i: 100 + 40 * (s >= 30) + 9 * of_rollouts[s, g, i])
     [entry] = told(table(sharp))
     assert ", since step 30." in entry.sentence
+
+
+def test_groups_that_are_all_alike_once_nearly_all_is_solved_are_learned():
+    """Seen once: an error, that more groups teach nothing since step 51, in a healthy run that learned from its first step on."""
+    healthy = Relations(compute(Run(draw_spec("agent", 715043), 0, ())))
+    assert "error" not in [each.severity for each in diagnose(healthy, "run").diagnoses]
+
+
+def test_groups_that_are_all_alike_at_once_are_an_error_all_the_same():
+    """Half of the groups get one reward for all from step 40 on, of which the mean says nothing."""
+
+    def reward(s: int, g: int, i: int) -> float:
+        solved = 0.3 + 0.4 * s / 80
+        chance = drawn(s, g, 0 if s >= 40 and g % 2 else i)
+        return float(chance < solved)
+
+    found = diagnose(table(steps(80, groups=16, size=4, reward=reward)), "run").diagnoses
+    assert any(
+        str(each.series[0]) in ("group/tie_share", "group/reward_std_mean")
+        and each.severity == "error"
+        and 38 <= each.step <= 42
+        for each in found
+    )
+
+
+def test_an_evaluation_that_rises_is_no_warning_whatever_training_does():
+    """Seen once: “the evaluation rises” as a warning, since what was rewarded in training fell."""
+
+    def rows(split: str, way: float) -> list[dict]:
+        def success(s: int, g: int, i: int) -> int:
+            return int(drawn(s, g, i) < 0.5 + way * (s / 60 - 0.5))
+
+        return [{**row, "split": split} for row in steps(60, groups=16, reward=success, success=success)]
+
+    for way, severity in ((0.4, "info"), (-0.4, "warn")):
+        found = diagnose(table(rows("rollout", -way) + rows("eval-rollout", way)), "run").diagnoses
+        of_evaluation = [each.severity for each in found if "eval" in str(each.series[0])]
+        assert of_evaluation and (severity == "info") == (set(of_evaluation) == {"info"})

@@ -784,7 +784,7 @@ class TestLearningAndTurns:
         """Seen once: a component that fell at step 22 was said to have risen from step 5 to 21."""
         trial = draw_trial(draw_spec("replayed", 730288), 3)
         found = diagnose(Relations(trial.run), "run").diagnoses
-        own = [each for each in found if str(each.series[0]) == "component/brevity"]
+        own = [each for each in found if each.series[0].column == "component/brevity"]
         assert [(each.shape, each.step) for each in own if each.after < each.before] == [("level", 22)]
         assert "window" not in [each.shape for each in own]
 

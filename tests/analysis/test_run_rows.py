@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rollout_traces.analysis import diagnose
 from rollout_traces.analysis.run_rows import (
     FEWEST_HITS,
     MOST_PARTS,
@@ -180,3 +181,48 @@ class TestTags:
             ("flags", "a"): [1.0, 1.0, 0.0, None, 1.0, 0.0, 0.0],
             ("flags", "b"): [1.0, 0.0, 0.0, None, 1.0, 1.0, 0.0],
         }
+
+
+class TestRolloutsThatAreShownAgain:
+    """A trainer that takes four steps with a batch logs its rollouts four times: they are no further evidence."""
+
+    @staticmethod
+    def rows(seed: int, onset: int = 40) -> list[dict]:
+        noise = np.random.default_rng(seed).normal(0, 1, (10, 6, 4, 4))
+
+        def drawn(column: int, middle: float, spread: float):
+            return lambda s, g, i: middle + spread * noise[s // 4, g, i, column]
+
+        reward = drawn(0, 0.5, 0.2)
+        return steps(
+            40,
+            prompt_key=lambda s, g, i: f"p{s // 4}-{g}",
+            reward=lambda s, g, i: reward(s, g, i) - 0.4 * (s >= onset),
+            n_sampled=drawn(1, 400, 40),
+            mean_logprob=drawn(2, -0.3, 0.02),
+            mismatch_k3=drawn(3, 0.01, 0.001),
+        )
+
+    def test_chance_is_not_surer_the_more_often_it_is_shown(self):
+        """Seen once: an error or a warning in 7 of 20 such runs, in which nothing moved."""
+        for seed in (5, 6, 7, 10, 14, 17, 18):
+            report = diagnose(table(self.rows(seed)), "run")
+            assert report.remarks == (
+                "30 of 40 steps show rollouts of an earlier step again: each counts once.",
+            )
+            assert {each.severity for each in report.diagnoses} <= {"info"}
+
+    def test_what_changes_in_them_is_said(self):
+        report = diagnose(table(self.rows(3, onset=22)), "run")
+        fell = next(each for each in report.diagnoses if each.severity == "error")
+        assert (str(fell.series[0]), fell.step) == ("reward", 22)
+
+    def test_prompts_that_come_again_with_other_rollouts_are_none(self):
+        rng = np.random.default_rng(1)
+        rows = [{**row, "reward": float(rng.normal())} for row in self.rows(1)]
+        assert "again" in diagnose(table(rows), "run").remarks[0]
+        rows = [
+            {**row, "n_sampled": 400 + float(rng.normal()), "mean_logprob": -0.3 + float(rng.normal())}
+            for row in rows
+        ]
+        assert diagnose(table(rows), "run").remarks == ()
