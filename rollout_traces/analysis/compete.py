@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from rollout_traces.analysis.curves import Part, SeriesName, of_neighbours
-from rollout_traces.analysis.detected_movement import Moved, beside, is_spike
+from rollout_traces.analysis.detected_movement import NEAR_EDGE, Moved, beside, is_spike
 from rollout_traces.analysis.panel import Panel, rows_of
 from rollout_traces.analysis.parts import BOUND, REMAINS, effects
 from rollout_traces.analysis.run_rows import BY_OUTCOME
@@ -23,6 +23,8 @@ ALIKE_PART = 0.1
 """... or this part of what its own steps explain: a movement is no exact step or ramp, and a large one has exact edges."""
 ENDS = 10
 """Part of the run at each end at which a change over the whole run is read."""
+MANY_TIMES = 1 / 3
+"""Part of the larger share of an end up to which rollouts that end so are hardly the same ones before and since."""
 SHOWS = 3.0
 """Standard errors of a series at the steps of an entry that it joins."""
 STARTS = 0.05
@@ -129,8 +131,13 @@ def _causes(made: list[AlikeMovements]) -> list[AlikeMovements]:
 
 
 def _is_from_mix(entry: AlikeMovements, cause: AlikeMovements) -> bool:
-    """Tells whether an entry is, at its steps, what comes of other shares of how rollouts ended, which another entry tells from then on or before."""
+    """Tells whether an entry is, at its steps, what comes of other shares of how rollouts ended, which another entry tells from then on or before, or is of those of one end, which are others when they are many times as many."""
     onset = int(entry.head.panel.steps[entry.head.located.onset[1]])
+    part = entry.head.panel.parts[entry.head.chosen.at] if entry.part is None else entry.part
+    for found in cause.found:
+        name, begins = found.panel.names[0], span(found)[0]
+        if (name.column, name.value) in part and begins <= onset + NEAR_EDGE and _is_many_times(found):
+            return True
     columns = {found.panel.names[0].column for found in cause.found if span(found)[0] <= onset}
     of_rows = [found for found in entry.found if found.panel.source is not None]
     return bool(of_rows) and any(
@@ -138,22 +145,32 @@ def _is_from_mix(entry: AlikeMovements, cause: AlikeMovements) -> bool:
     )
 
 
+def _is_many_times(found: Moved) -> bool:
+    """Tells whether a share is many times what it was, or a small part of it."""
+    levels, inside = found.panel.levels[found.chosen.at], found.template.inside(len(found.panel.steps))
+    before, since = (float(np.nanmean(levels[steps])) for steps in (~inside, inside))
+    return min(before, since) < MANY_TIMES * max(before, since)
+
+
 def _is_of_mix(found: Moved, column: str) -> bool:
     """Tells whether the upper bound of what remains of a movement among rows of one value of a column is under half of it."""
     rows, measure = found.panel.source, found.panel.measure
     if rows is None or measure is None or column not in rows.parts:
         return False
-    if measure.drawn or is_spike(found) or measure.name.column == column:
+    if is_spike(found) or measure.name.column == column:
         return False
     values, (codes, _) = measure.read(), rows.parts[column]
     held = np.isfinite(values) & (codes >= 0)
     if found.chosen.values:
         held &= rows_of(rows, found.chosen.values)
     at, values, codes = rows.at[held], values[held], codes[held]
-    usual = np.bincount(codes, values) / np.maximum(np.bincount(codes), 1)
-    n_T = np.bincount(at, minlength=len(rows.steps))
+    weight = rows.weight[held] if measure.drawn else np.ones(len(at))
+    n_T = np.bincount(at, weight, len(rows.steps))
     with np.errstate(invalid="ignore", divide="ignore"):
-        both = np.stack([np.bincount(at, each, len(n_T)) / n_T for each in (values, values - usual[codes])])
+        usual = np.bincount(codes, values * weight) / np.bincount(codes, weight)
+        both = np.stack(
+            [np.bincount(at, each * weight, len(n_T)) / n_T for each in (values, values - usual[codes])]
+        )
     place = np.asarray([found.chosen.at] * 2)
     w = whitened(both, found.noise.at(place), found.basis[place])
     size, error = effects(w, found.template.over(len(n_T)))

@@ -74,14 +74,12 @@ def _relative_change(found: Moved) -> float:
 
 
 def _stands_still(found: Moved) -> bool:
-    """Tells whether a part has the same level as before, as rewards of 0 have while all others are paid more."""
+    """Tells whether a part has the same level as before, as rewards of 0 have while all others are paid more; of one that cannot be told, whether it went the other way than beside the rest."""
     before, after, _ = levels_of(found)
-    return (
-        bool(found.chosen.values)
-        and before is not None
-        and after is not None
-        and number(before) == number(after)
-    )
+    if not found.panel.parts[found.chosen.at] or before is None or after is None:
+        return False
+    same = number(before) == number(after)
+    return same or (found.chosen.values is None and (after - before) * found.located.z < 0)
 
 
 def _is_shared(found: Moved) -> bool:
@@ -126,7 +124,7 @@ def _is_of_few(found: Moved) -> bool:
         counted[list(found.chosen.members)][:, inside].sum()
         for counted in (found.panel.rows, found.panel.groups)
     )
-    return bool(found.chosen.values) and (n_rows < FEW_ROWS or n_groups < FEW_GROUPS)
+    return bool(found.panel.parts[found.chosen.at]) and (n_rows < FEW_ROWS or n_groups < FEW_GROUPS)
 
 
 def is_expected(found: Moved) -> bool:
@@ -167,8 +165,8 @@ def _severity_of_entry(found: Sequence[Moved], n_series: int) -> Severity:
             return "info"
         found = [each for each in of_rows if not is_given(each.panel)]  # the mix is taken off them
     if any(each.is_set for each in found):
-        own = [each for each in of_rows if not is_given(each.panel) or _is_lost(each.panel)]
-        own = [each for each in own if each.panel.parents[0] != "advantage"]
+        own = [each for each in of_rows if not is_given(each.panel) or _is_lost(each)]
+        own = [each for each in own if each.panel.parents[0] != "advantage" and not _is_duration(each.panel)]
         found = own + [each for each in found if each.is_set and _is_off(each)]
         leaps = any(_is_setting(each) and _leaps(each) for each in all_found)
     severities = {severity_of(each, n_series) for each in found} | ({"warn"} if leaps else set())
@@ -191,9 +189,15 @@ def _leaps(found: Moved) -> bool:
     return bool(earlier.any() and abs(after or 0.0) > LEAP * earlier.max())
 
 
-def _is_lost(panel: Panel) -> bool:
-    """Tells whether a measure says that rollouts are lost: how many an engine or a worker has, or a group."""
-    return is_of_sampler(panel) or panel.names[0].column in OF_WHOLE_GROUPS
+def _is_lost(found: Moved) -> bool:
+    """Tells whether a movement says that rollouts are lost: an engine or a worker has none any more, or groups have another size."""
+    is_gone = found.located.z < 0 and is_of_sampler(found.panel) and not _is_shared(found)
+    return is_gone or found.panel.names[0].column in OF_WHOLE_GROUPS
+
+
+def _is_duration(panel: Panel) -> bool:
+    """Tells whether a measure is how long something of a rollout took."""
+    return "/timing/" in f"/{panel.names[0].column}"
 
 
 def _is_off(found: Moved) -> bool:

@@ -14,6 +14,9 @@ LENGTH = "n_sampled"
 OF_WHOLE_GROUPS = ("group/size_mean", "group/prompts")
 """Measures of whole groups, unknown where a part cuts through groups."""
 
+JUST_BEFORE = 6
+"""Steps before one, in two of which a prompt that is asked again and again was asked too; of an epoch that is longer none is."""
+
 
 def group_rows(rows: RunRows) -> RunRows | None:
     """The groups of a run as rows, parted by the columns that are one value in a group; None without groups.
@@ -70,7 +73,7 @@ def _tied(rows: RunRows, values: np.ndarray, n_units: int) -> np.ndarray:
 
 
 def _prompts(rows: RunRows, groups: RunRows, n_units: int) -> None:
-    """Adds the share of groups whose prompt an earlier group of the step has too, or groups of both steps before, and of groups of several prompts."""
+    """Adds the share of groups whose prompt an earlier group of the step has too, or groups of two of the steps just before, and of groups of several prompts."""
     if not len(rows.prompt) or (rows.prompt < 0).any():
         return
     high, low = np.full(n_units, -1), np.full(n_units, np.iinfo(np.int64).max)
@@ -78,7 +81,7 @@ def _prompts(rows: RunRows, groups: RunRows, n_units: int) -> None:
     np.minimum.at(low, rows.unit, rows.prompt)
     n_prompts = int(rows.prompt.max()) + 1
     cell = groups.at.astype(np.int64) * n_prompts + high
-    again = np.isin(cell - n_prompts, cell) & np.isin(cell - 2 * n_prompts, cell)
+    again = sum(np.isin(cell - back * n_prompts, cell).astype(int) for back in range(1, JUST_BEFORE + 1)) >= 2
     of_step = np.ones(n_units, bool)
     of_step[np.unique(cell, return_index=True)[1]] = False
     again |= of_step

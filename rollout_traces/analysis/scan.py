@@ -302,7 +302,9 @@ def locate(series: Whitened, kind: Kind, start: int, length: int) -> Located:
         if each == "window":
             np.add.at(end, chosen + size, mass)
     begins = at
-    while best_kind != "ramp" and begins < stop - 1 and not series.weight[0, begins]:  # nobody knows of it yet
+    while (
+        best_kind != "ramp" and begins < stop - 1 and not series.weight[0, begins]
+    ):  # nobody knows of it yet
         begins += 1
     template = Template(best_kind, begins, stop)
     size_of = {"window": series.windows, "ramp": series.ramps}

@@ -308,3 +308,47 @@ def test_a_learning_rate_that_starts_anew_and_decays_is_another_level():
     rate = 1e-6 + 1e-5 * (1 + np.cos(np.pi * (t % 100) / 100))
     [entry] = diagnose(logged(steps(200), rate.tolist(), "train/learning_rate"), "run").diagnoses
     assert (entry.step, entry.last) == (100, None)
+
+
+def test_engines_that_a_number_announces_are_no_fault():
+    """Seen once: an error of eight engines and of the seconds that each rollout took, where a scaler went from four to eight and back."""
+    rng = np.random.default_rng(3)
+    place, seconds = rng.random((100, 10, 8)), rng.normal(0, 0.3, (100, 10, 8))
+
+    def engines(s: int) -> int:
+        return 8 if 40 <= s < 70 else 4
+
+    rows = steps(
+        100,
+        groups=10,
+        size=8,
+        engine=lambda s, g, i: f"sglang-{int(place[s, g, i] * engines(s))}",
+        **{"timing/generate": lambda s, g, i: 2.9 - 0.2 * (engines(s) - 4) + seconds[s, g, i]},
+    )
+    relations = logged(rows, [float(engines(s)) for s in range(100)], "rollout/num_engines")
+    report = diagnose(relations, "run")
+    assert {each.severity for each in report.diagnoses} == {"info"}
+    assert "“rollout/num_engines” rose from 4 to 8" in report.diagnoses[0].sentence
+
+
+def test_prompts_that_are_asked_in_turn_again_and_again_are_said():
+    """Seen once: nothing was said of 24 prompts, of 600, that a loader asked from step 40 on, eight at a step."""
+    order = np.random.default_rng(2).permutation(600)
+
+    def prompt(s: int, g: int, i: int) -> str:
+        return f"p{order[(8 * s + g) % (24 if s >= 40 else 600)]}"
+
+    found = told(table(steps(80, groups=8, prompt_key=prompt, reward=drawn)))
+    assert [(each.name, 40 <= each.step <= 47) for each in found] == [
+        ("the same prompts are asked again and again", True)
+    ]
+
+
+def test_prompts_of_a_small_data_set_come_again_in_every_epoch():
+    rng = np.random.default_rng(4)
+    order = np.concatenate([rng.permutation(80) for _ in range(8)])
+
+    def prompt(s: int, g: int, i: int) -> str:
+        return f"p{order[8 * s + g]}"
+
+    assert told(table(steps(80, groups=8, prompt_key=prompt, reward=drawn))) == []

@@ -126,3 +126,60 @@ def test_what_a_source_that_comes_every_third_step_is_given_is_said_of_the_step_
     found = in_world("alternating", 20135, 2)
     assert not [each for each in found if each.shape == "recurring"]
     assert any(each.series[0].column == "system" and each.step in (49, 50) for each in found)
+
+
+class TestThoseThatAreCutOff:
+    """What is measured of rollouts that ended alike is of others when they are many times as many."""
+
+    @staticmethod
+    def rows(**columns: object) -> list[dict]:
+        rng = np.random.default_rng(8)
+        ends = rng.random((90, 8, 6))
+
+        def cut(s: int, g: int, i: int) -> bool:
+            return bool(ends[s, g, i] < (0.3 if s >= 45 else 0.03))
+
+        of_end = {name: (lambda s, g, i, of=of: of(s, g, i, cut(s, g, i))) for name, of in columns.items()}
+        return steps(
+            90, groups=8, size=6, stop_reason=lambda s, g, i: "length" if cut(s, g, i) else "stop", **of_end
+        )
+
+    def test_what_a_few_of_them_were_is_said_under_their_number(self):
+        """Seen once: an error beside it, that a flag fell from 45 % to 1 % on stop_reason “length”."""
+        rng = np.random.default_rng(9).random((90, 8, 6))
+
+        def errors(s: int, g: int, i: int, cut: bool) -> int:
+            return int(cut and rng[s, g, i] < (0.05 if s >= 45 else 0.7))
+
+        found = told(table(self.rows(n_tool_errors=errors)))
+        assert [each.name for each in found] == ["answers are cut off"]
+        assert any(str(each.series[0]) == "n_tool_errors" for each in found[0].consequences)
+
+    def test_answers_that_they_lack_are_said_under_their_number(self):
+        """Seen once: an error beside it, of answers in another form."""
+        rows = [
+            {**row, "uid": f"u{at}", "traced": True, "selected_by": "random", "selected_probability": 1.0}
+            for at, row in enumerate(self.rows())
+        ]
+        words = ["then", "add", "both", "sides", "and", "carry", "one", "over", "to", "the", "left"]
+        rng = np.random.default_rng(3)
+        texts = [
+            {
+                "uid": row["uid"],
+                "written": " ".join(rng.choice(words, 30))
+                + ("" if row["stop_reason"] == "length" else f" \\boxed{{{at}}}"),
+            }
+            for at, row in enumerate(rows)
+        ]
+        found = told(table(rows, texts))
+        assert [each.name for each in found] == ["answers are cut off"]
+
+    def test_rewards_that_stay_0_while_all_others_are_paid_more_are_no_rise(self):
+        """Seen once: an error, “the reward rises: reward rose from 0 to 0.05”, of what beside the others fell."""
+        rng = np.random.default_rng(5).random((90, 8, 6))
+
+        def reward(s: int, g: int, i: int, cut: bool) -> float:
+            return float(rng[s, g, i] < (0.05 * (s > 60) if cut else 0.2 + 0.6 * s / 90))
+
+        found = told(table(self.rows(reward=reward)))
+        assert not any("reward rose from 0 " in each.sentence for each in found)
