@@ -244,12 +244,19 @@ def collected(scope: RunScope, rows: RunRows, contained: Contained) -> list[Pane
     logged = contained("logged scalars", _logged, scope, panels) or []
     logged += contained("heaviest rollouts", _heaviest, scope) or []
     panels += [one_of(panel, [i]) for panel in logged for i in range(len(panel.names))]
-    return [panel for panel in panels if len(panel.steps) >= fewest_steps(panel)]
+    n_steps = max([len(rows.steps), *(len(panel.steps) for panel in panels)])
+    return [panel for panel in panels if len(panel.steps) >= fewest_steps(panel, n_steps)]
 
 
-def fewest_steps(panel: Panel) -> int:
-    """Counts the steps from which on a series is looked at: fewer where groups say how sure each step is."""
-    return FEWEST_STEPS if panel.source is None else FEWEST_EVALUATIONS
+def fewest_steps(panel: Panel, n_steps: int) -> int:
+    """Counts the steps from which on a series is looked at, of a run of so many: fewer where groups say how sure each step is, and of what is logged at some steps alone."""
+    if panel.source is not None:
+        return FEWEST_EVALUATIONS
+    return FEWEST_AT_TIMES if n_steps >= FEWEST_STEPS else FEWEST_STEPS
+
+
+FEWEST_AT_TIMES = 8
+"""Values of a number that is logged at every so many steps of a run, as the time that a checkpoint takes: one in 700 of noise alone is a warning."""
 
 
 def _logged(scope: RunScope, panels: Sequence[Panel]) -> list[Panel]:

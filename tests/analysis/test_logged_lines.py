@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from rollout_traces.analysis import diagnose
@@ -10,6 +11,7 @@ from rollout_traces.analysis.curves import less_what_comes_again
 from rollout_traces.analysis.schedules import is_steered
 from tests.analysis.builders import steps, table
 from tests.analysis.test_movements import happens, logged, told
+from tests.stories.relations import TableRelations
 
 T = np.arange(100)
 
@@ -227,3 +229,14 @@ def test_a_divergence_that_begins_anew_at_once_is_an_error_though_it_climbs_agai
 def test_a_maximum_that_is_off_its_ceiling_once_is_no_warning():
     values = 1.73 - 2e-4 * np.random.default_rng(9).random(100) - np.where(T == 48, 0.01, 0.0)
     assert not told(logged(steps(100), values.tolist(), "critic/advantages/max"))
+
+
+def test_a_number_that_is_logged_at_every_tenth_step_is_looked_at():
+    """Seen once: nothing was said of checkpoints that took seven times as long, at four of nine."""
+    rng = np.random.default_rng(6)
+    metrics = pa.concat_tables(
+        logged(steps(1), [float(value)], "timing_s/save_checkpoint", 10 * at + 9).sql("select * from metrics")
+        for at, value in enumerate(rng.normal([22.0] * 5 + [150.0] * 4, 2.0))
+    )
+    [entry] = told(TableRelations(table(steps(90)).sql("select * from rollouts"), metrics))
+    assert (str(entry.series[0]), entry.step) == ("timing_s/save_checkpoint", 59)
