@@ -313,12 +313,11 @@ def _why(error: object) -> str:
     return WHY.get(status or 0) or f"the Hub answered {status}. Try again later."
 
 
-def app_files(title: str, pinned: Mapping[str, str] | None = None) -> dict[str, bytes]:
+def app_files(title: str) -> dict[str, bytes]:
     """Every file of the hosted inspector.
 
     Args:
         title: what the Space is called.
-        pinned: version by requirement; those installed here by default.
 
     Returns:
         Content by path.
@@ -326,7 +325,7 @@ def app_files(title: str, pinned: Mapping[str, str] | None = None) -> dict[str, 
     Raises:
         ConfigError: a requirement is not installed here, so that its version is not known.
     """
-    versions = dict(pinned) if pinned is not None else pinned_versions()
+    versions = pinned_versions()
     values = {"title": json.dumps(title), "gradio": versions["gradio"], "python": PYTHON}
     listed = "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
     return {

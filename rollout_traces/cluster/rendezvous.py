@@ -209,15 +209,15 @@ def publish_node_folder(ranks: Ranks, key: str, folder: Path | None) -> None:
     ranks.store.set(f"{key}/folder/{ranks.node}", orjson.dumps(None if folder is None else str(folder)))
 
 
-def wait_for_node_folder(ranks: Ranks, key: str, patience: float = PATIENCE) -> Path | None:
+def wait_for_node_folder(ranks: Ranks, key: str) -> Path | None:
     """The folder that the ranks of this node write into; None when none was published in time, or there is none."""
     name = f"{key}/folder/{ranks.node}"
     try:
-        ranks.store.wait([name], datetime.timedelta(seconds=patience))
+        ranks.store.wait([name], datetime.timedelta(seconds=PATIENCE))
         folder = orjson.loads(ranks.store.get(name))
     except Exception as error:  # noqa: BLE001  what a store raises is its own; the rank then logs by itself
         log.warning(
-            "rank %d: no folder of its node was published within %g s: %r", ranks.rank, patience, error
+            "rank %d: no folder of its node was published within %g s: %r", ranks.rank, PATIENCE, error
         )
         return None
     return None if folder is None else Path(folder)

@@ -355,7 +355,6 @@ def flag_metrics(
     *,
     off: Collection[str] = (),
     random_flags: Mapping[int, Sequence[Flag]] | None = None,
-    only: Collection[str] | None = None,
     parameters: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Computes the shares of rollouts that carry each flag; a flag that is off has no key.
@@ -367,7 +366,6 @@ def flag_metrics(
         off: names of flags whose inputs are missing (`off_flags`).
         random_flags: row -> what `flag_row` found, for every traced row that was chosen uniformly at
             random, those without flags included; None when nothing was traced.
-        only: the names that were looked for; None as in `wanted`.
         parameters: the thresholds they were looked for with.
 
     Returns:
@@ -375,7 +373,7 @@ def flag_metrics(
         `<split>/flags/<name>_random_share` over the random rows, of which there are
         `<split>/flags/random_share_n`.
     """
-    specs = [spec for spec in wanted(split, only, parameters or {}) if spec.name not in off]
+    specs = [spec for spec in wanted(split, None, parameters or {}) if spec.name not in off]
     metrics: dict[str, float] = {}
     if n_rows:
         raised = _rows_with(flags_by_row)

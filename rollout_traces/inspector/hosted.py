@@ -37,22 +37,18 @@ LOCKING = "TRACKIO_SQLITE_LOCKING_MODE"
 """On a Space Trackio locks a project's file for itself alone; the inspector reads the same file."""
 
 
-def serve_hosted(environment: Mapping[str, str] | None = None) -> None:
+def serve_hosted() -> None:
     """Serves every project in Trackio's folder until the process is asked to stop.
 
-    Args:
-        environment: the variables it is set up by; the process's own by default.
-
     Raises:
-        ConfigError: a variable is missing or cannot be understood.
+        ConfigError: a variable of its environment is missing or cannot be understood.
     """
     from rollout_traces.inspector.server import build_server, listen, serve
 
-    environment = os.environ if environment is None else environment
-    options = hosted_options(environment)
+    options = hosted_options(os.environ)
     os.environ.setdefault(LOCKING, "NORMAL")
     give_the_hub_up_after(HUB_SECONDS)
-    server = build_server(Workspace(may_label=takes_labels(environment)), options)
+    server = build_server(Workspace(may_label=takes_labels(os.environ)), options)
     print(f"Inspector on port {options.port}.", flush=True)
     if server.no_dashboard:
         print(f"Trackio's dashboard is not served: {server.no_dashboard}", flush=True)

@@ -80,10 +80,10 @@ def find_left(project: str | None = None, roots: Sequence[Path] | None = None) -
     return found
 
 
-def not_all_stored(project: str | None = None, roots: Sequence[Path] | None = None) -> list[str]:
+def not_all_stored(project: str | None = None) -> list[str]:
     """A sentence for each run of this node of which something is damaged or in a newer format, its folder's end included."""
     said = []
-    for root in roots if roots is not None else default_roots():
+    for root in default_roots():
         for folder in run_folders(root, project):
             try:
                 manifest = folder.manifest()
