@@ -42,7 +42,7 @@ from rollout_traces.inspector.workspace import (
     as_plain,
     seen,
 )
-from rollout_traces.model.plain_values import plain, texts_in
+from rollout_traces.model.plain_values import plain, texts_in, with_texts
 from rollout_traces.model.units import MB
 from rollout_traces.steps.redact import HIDDEN, Redaction
 from rollout_traces.store import RowPage, StepGroups, Store, TraceRow
@@ -401,15 +401,13 @@ class Hiding:
 
     def value(self, value: Any) -> Any:
         """Plain values with every text hidden in; the characters keep their number as a browser counts."""
-        if isinstance(value, str):
+
+        def hidden(text: str) -> str:
             for pattern in self._patterns:
-                value = pattern.sub(lambda match: HIDDEN * int(utf16_positions(match[0])[-1]), value)
-            return value
-        if isinstance(value, Mapping):
-            return {self.value(key): self.value(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self.value(item) for item in value]
-        return value
+                text = pattern.sub(lambda match: HIDDEN * int(utf16_positions(match[0])[-1]), text)
+            return text
+
+        return with_texts(value, hidden)
 
     def payload(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         """A rollout as the page draws it: hidden in, and without the ids of tokens whose text is hidden."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -121,6 +121,15 @@ def cut(text: str) -> str:
     if len(text) <= MAX_TEXT:
         return text
     return f"{text[:MAX_TEXT]}\n[cut: {len(text) - MAX_TEXT} of {len(text)} characters left out]"
+
+
+def with_texts(value: Any, change: Callable[[str], Any]) -> Any:
+    """A plain value with each of its texts changed, the keys of its mappings among them."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {with_texts(key, change): with_texts(item, change) for key, item in value.items()}
+    return [with_texts(item, change) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def texts_in(value: Any) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.model.packed_batch import PackedBatch
+from rollout_traces.model.plain_values import with_texts
 from rollout_traces.model.spans import TEXTS
 from rollout_traces.model.text import short_hash, words
 from rollout_traces.model.transcript import ToolCall, Transcript, Turn
@@ -117,39 +118,35 @@ class Redaction:
             hidden[named] = self._hide_beside(hide, value)
         return hidden
 
+    def _named(self, message: Mapping[str, Any]) -> set[str] | None:
+        """The pieces that the hook names; None where it fails, which must not let anything through."""
+        try:
+            return {str(piece) for piece in self.hook(message) if piece}
+        except Exception:  # noqa: BLE001  counted
+            self._counters["redact_errors"] += 1
+            return None
+
     def _hide_given(self, hide: _Hider, message: Mapping[str, Any]) -> dict[str, Any]:
         """Hides pieces in a message that the trainer gave: those that the hook names in the whole message, and in each text."""
         content = message.get("content")
         text = content if isinstance(content, str) else "" if content is None else str(content)
-        try:
-            named = {str(piece) for piece in self.hook({**message, "content": text}) if piece}
-        except Exception:  # noqa: BLE001  a hook that fails must not let anything through; counted
-            self._counters["redact_errors"] += 1
+        named = self._named({**message, "content": text})
+        if named is None:
             return {"role": str(message.get("role")), "content": HIDDEN}
         return dict(self._hide_beside(hide, _Hider(named)(dict(message))))
 
     def _hide_beside(self, hide: _Hider, value: Any) -> Any:
         """Hides pieces in a rollout's further data: the rollout's own pieces, and those that the hook names there."""
-        if isinstance(value, str):
-            try:
-                named = {str(piece) for piece in self.hook({"role": "metadata", "content": value}) if piece}
-            except Exception:  # noqa: BLE001  a hook that fails must not let anything through; counted
-                self._counters["redact_errors"] += 1
-                return HIDDEN * len(value)
-            return hide(_Hider(named)(value))
-        if isinstance(value, Mapping):
-            return {
-                self._hide_beside(hide, key): self._hide_beside(hide, item) for key, item in value.items()
-            }
-        if isinstance(value, (list, tuple)):
-            return [self._hide_beside(hide, item) for item in value]
-        return value
+
+        def hidden(text: str) -> str:
+            named = self._named({"role": "metadata", "content": text})
+            return HIDDEN * len(text) if named is None else hide(_Hider(named)(text))
+
+        return with_texts(value, hidden)
 
     def _pieces_of(self, message: Mapping[str, Any], turn: Turn) -> set[str]:
-        try:
-            wanted = {str(piece) for piece in self.hook(message) if piece}
-        except Exception:  # noqa: BLE001  a hook that fails must not let anything through; counted
-            self._counters["redact_errors"] += 1
+        wanted = self._named(message)
+        if wanted is None:
             return {turn.raw, turn.content, *([turn.thinking] if turn.thinking else [])} - {""}
         if all(piece in turn.raw or _escaped(piece) in turn.raw for piece in wanted):
             return wanted
@@ -166,15 +163,12 @@ class _Hider:
         )
 
     def __call__(self, value: Any) -> Any:
-        if isinstance(value, str):
-            for piece in self._pieces:
-                value = value.replace(piece, HIDDEN * len(piece))
-            return value
-        if isinstance(value, Mapping):
-            return {self(key): self(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self(item) for item in value]
-        return value
+        return with_texts(value, self._hidden)
+
+    def _hidden(self, text: str) -> str:
+        for piece in self._pieces:
+            text = text.replace(piece, HIDDEN * len(piece))
+        return text
 
 
 def _hide_turn(turn: Turn, pieces: set[str], spans: Sequence[tuple[int, int]]) -> Turn:

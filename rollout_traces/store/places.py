@@ -14,7 +14,7 @@ INDEX_FOLDER = "rollout-index"
 """Beside the projects; Trackio takes only `*.db` in its folder for a project."""
 LABELS_FOLDER = "rollout-labels"
 """Beside the projects as well, and never removed with an index."""
-LABELS_SUFFIX = ".jsonl"
+LINES_SUFFIX = ".jsonl"
 SIDE_FOLDER = "rollout-columns"
 """Beside the projects: side tables of each, which no index can make again."""
 MARKS_FOLDER = "rollout-marks"
@@ -69,12 +69,15 @@ def _is_kept(folder: Path, *inside: Path) -> bool:
     return believed and is_own(nearest) and os.access(nearest, os.W_OK)
 
 
+def _beside(database: Path, folder: str, otherwise: Path) -> Path:
+    """A file of lines of a project's own: beside its database, or elsewhere where it cannot be kept there."""
+    place = database.parent / folder
+    return place / f"{database.stem}{LINES_SUFFIX}" if _is_kept(place) else otherwise
+
+
 def local_labels_path(database: Path) -> Path:
     """The file of a project's labels: beside its database, or in the user's data where it cannot be kept there."""
-    folder = database.parent / LABELS_FOLDER
-    if _is_kept(folder):
-        return folder / f"{database.stem}{LABELS_SUFFIX}"
-    return own_labels_path(str(database.resolve()))
+    return _beside(database, LABELS_FOLDER, own_labels_path(str(database.resolve())))
 
 
 def own_labels_path(address: str) -> Path:
@@ -84,7 +87,7 @@ def own_labels_path(address: str) -> Path:
         address: what distinguishes it from all others (a URL and project, a path).
     """
     data = Path(os.environ.get("XDG_DATA_HOME", "~/.local/share")).expanduser() / "rollout-traces" / "labels"
-    return data / (_named_after(address) + LABELS_SUFFIX)
+    return data / (_named_after(address) + LINES_SUFFIX)
 
 
 def cached_index_path(address: str) -> Path:
@@ -103,10 +106,7 @@ def _named_after(address: str) -> str:
 
 def marks_path(database: Path) -> Path:
     """The file of what readers said of a project's incidents: beside its database, or in the cache."""
-    folder = database.parent / MARKS_FOLDER
-    if _is_kept(folder):
-        return folder / f"{database.stem}.jsonl"
-    return cached_marks_path(cached_index_path(str(database.resolve())))
+    return _beside(database, MARKS_FOLDER, cached_marks_path(cached_index_path(str(database.resolve()))))
 
 
 def cached_marks_path(index: Path) -> Path:
