@@ -291,6 +291,20 @@ class TestPage:
         shown.get("findings").wait_for()
         assert shown.get("carried").count() == 0
 
+    def test_names_on_the_timeline_are_whole_on_a_phone(self, shown: Visit):
+        """Seen once: a name that began before the middle ended outside."""
+        before = shown.page.viewport_size
+        shown.page.set_viewport_size({"width": 390, "height": 844})
+        shown.open(project="story", run="off", split="rollout")
+        strip = shown.page.locator(".rt-run-strip:visible")
+        strip.wait_for()
+        assert strip.evaluate(
+            """node => { const own = node.getBoundingClientRect();
+            return [...node.querySelectorAll("text")].map(text => text.getBoundingClientRect())
+                .every(box => box.left >= own.left - 1 && box.right <= own.right + 1); }"""
+        )
+        shown.page.set_viewport_size(before)
+
     def test_a_healthy_run_says_so(self, shown: Visit):
         shown.open(project="story", run="healthy", split="rollout")
         shown.get("run-verdict").wait_for()

@@ -20,7 +20,7 @@ import { actions } from "../explain/script.js";
 const AGAIN_AFTER = 20000;
 const SHOWN = 10; // diagnoses that are unfolded
 const MARKED = 3; // diagnoses whose first step is marked on the charts
-const STRIP = { left: 8, right: 8, row: 22 };
+const STRIP = { left: 8, right: 8, row: 22, letter: 6.6 };
 
 let call;
 let root;
@@ -308,19 +308,9 @@ function strip(wide, step) {
       svg("title", inert(each.sentence)),
     );
     leadsTo(bar, each.step);
-    const left = start > wide / 2;
-    picture.append(
-      bar,
-      svg(
-        "text",
-        {
-          x: left ? Math.max(x(each.last ?? last), start + 3) : start,
-          y: i * STRIP.row + 10,
-          "text-anchor": left ? "end" : "start",
-        },
-        inert(`${(each.series || [])[0] || each.name}, step ${each.step}`),
-      ),
-    );
+    const words = inert(`${(each.series || [])[0] || each.name}, step ${each.step}`);
+    const fits = Math.max(Math.min(start, wide - STRIP.letter * words.length), 0);
+    picture.append(bar, svg("text", { x: fits, y: i * STRIP.row + 10 }, words));
   });
   const base = heads.length * STRIP.row + 10;
   picture.append(svg("line", { x1: STRIP.left, x2: wide - STRIP.right, y1: base, y2: base }));
