@@ -153,7 +153,7 @@ def _is_many_times(found: Moved) -> bool:
 
 
 def _is_of_mix(found: Moved, column: str) -> bool:
-    """Tells whether the upper bound of what remains of a movement among rows of one value of a column is under half of it."""
+    """Tells whether the upper bound of what remains of a movement among rows of one value of a column, beside what those have at other steps, is under half of it."""
     rows, measure = found.panel.source, found.panel.measure
     if rows is None or measure is None or column not in rows.parts:
         return False
@@ -165,9 +165,13 @@ def _is_of_mix(found: Moved, column: str) -> bool:
         held &= rows_of(rows, found.chosen.values)
     at, values, codes = rows.at[held], values[held], codes[held]
     weight = rows.weight[held] if measure.drawn else np.ones(len(at))
-    n_T = np.bincount(at, weight, len(rows.steps))
+    n_T, n_codes = np.bincount(at, weight, len(rows.steps)), int(codes.max(initial=0)) + 1
+    others = weight * ~found.template.inside(len(n_T))[at]  # what each end usually has beside the movement
     with np.errstate(invalid="ignore", divide="ignore"):
-        usual = np.bincount(codes, values * weight) / np.bincount(codes, weight)
+        usual = np.bincount(codes, values * others, n_codes) / np.bincount(codes, others, n_codes)
+        usual = np.where(
+            np.isfinite(usual), usual, np.average(values, weights=others) if others.any() else 0.0
+        )
         both = np.stack(
             [np.bincount(at, each * weight, len(n_T)) / n_T for each in (values, values - usual[codes])]
         )

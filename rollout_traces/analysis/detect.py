@@ -20,6 +20,7 @@ from rollout_traces.analysis.detected_movement import (
     of_chosen,
     outlasts,
     rows_of_basis,
+    since_it_was_lost,
     stands,
     there_and_back,
 )
@@ -59,6 +60,7 @@ from rollout_traces.analysis.slow_change import (
     gain,
     is_loss,
     is_needed,
+    is_purpose,
     learning_is_likelier,
     less_of_all,
     may_be_slow,
@@ -253,6 +255,8 @@ def _search(
         replace(each, is_sure=each.drift or _is_bent(each, float(sure[each.chosen.at]))) for each in learned
     ]
     curves = polynomials(len(panel.steps), DRIFT_DEGREE if learned else 0)[1:]
+    if is_purpose(panel):
+        others = [since_it_was_lost(each) if each.located.z > 0 else each for each in others]
     joined = there_and_back(others, curves)
     return learned + [from_its_end(from_its_first(each, joined, curves)) for each in joined]
 

@@ -123,6 +123,14 @@ def from_its_end(found: Moved) -> Moved:
     return replace(found, located=_level_behind(found, abs(found.located.z)))
 
 
+def since_it_was_lost(found: Moved) -> Moved:
+    """What is learned for a while, since it is no longer there: what a policy has learned it keeps."""
+    template = found.template
+    if not found.drift or template.kind != "window" or template.stop == len(found.panel.steps):
+        return found
+    return replace(found, located=_level_behind(found, abs(found.located.z)), drift=False)
+
+
 def _level_behind(window: Moved, size: float) -> Located:
     """The level that begins where a window ends, the other way than the window went."""
     n, end = len(window.panel.steps), window.located.end or (window.template.stop - 1,) * 2

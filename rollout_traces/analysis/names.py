@@ -70,6 +70,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(("mean_logprob",), "down", "", "", SAMPLER, "the policy became less certain", "Look at temperature, clipping and the KL term."),
     Signature(("flags empty_completion",), "up", "", "", SAMPLER, "answers are empty", "Open some of them: what did the engine return?"),
     Signature(("flags repetition",), "up", "", "", SAMPLER, "answers repeat themselves", "Read how these rollouts end, and compare temperature and penalties."),
+    Signature(("stop_reason stop",), "down", "", "", SAMPLER, "fewer answers end by themselves", "Compare the limit, and read how these rollouts end."),
     Signature(("stop_reason length", "flags truncated"), "up", "", "", SAMPLER, "answers are cut off", "Compare the limit, and read how these rollouts end."),
     Signature(("written/refusal refusal",), "up", "", "", OUTCOME, "the policy refuses", "Read these rollouts: which prompts does it refuse?"),
     Signature(("written/script *", "written/language *"), "", "", "", OUTCOME, "answers are in another language", "Read these rollouts: does a reward see the language?"),

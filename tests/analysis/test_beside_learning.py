@@ -217,3 +217,14 @@ def test_an_evaluation_that_rises_is_no_warning_whatever_training_does():
         found = diagnose(table(rows("rollout", -way) + rows("eval-rollout", way)), "run").diagnoses
         of_evaluation = [each.severity for each in found if "eval" in str(each.series[0])]
         assert of_evaluation and (severity == "info") == (set(of_evaluation) == {"info"})
+
+
+def test_what_is_lost_after_it_was_learned_fell_then():
+    """Seen once: “the reward rises, from step 24 to 78” as an info, and an error that it rose at the last two steps, where it was low from 79 to 117."""
+    rng = np.random.default_rng(7).normal(0, 0.5, (120, 8, 6))
+
+    def reward(s: int, g: int, i: int) -> float:
+        return 0.65 + 0.4 * (1 - float(np.exp(-s / 25))) - 0.35 * (79 <= s < 118) + rng[s, g, i]
+
+    found = told(table(steps(120, groups=8, size=6, reward=reward)))
+    assert [(each.name, each.step, each.last) for each in found] == [("the reward falls", 79, 117)]

@@ -183,3 +183,27 @@ class TestThoseThatAreCutOff:
 
         found = told(table(self.rows(reward=reward)))
         assert not any("reward rose from 0 " in each.sentence for each in found)
+
+
+def test_what_begins_when_all_are_cut_off_already_is_no_consequence_of_that():
+    """Seen once: log-probabilities of one engine, off since step 67, hung under a limit that cut off all rollouts since step 52."""
+    rng = np.random.default_rng(4)
+    engine, off = rng.integers(0, 3, (120, 8, 6)), np.exp(rng.normal(-1, 0.4, (120, 8, 6)))
+
+    def apart(s: int, g: int, i: int) -> float:
+        return float(off[s, g, i] * (2.0 if s >= 67 and engine[s, g, i] == 0 else 1.0))
+
+    rows = steps(
+        120,
+        groups=8,
+        size=6,
+        engine=lambda s, g, i: f"vllm-{engine[s, g, i]}",
+        stop_reason=lambda s, g, i: "length" if s >= 52 else "stop",
+        mismatch_abs_max=apart,
+    )
+    found = told(table(rows))
+    assert [(str(each.series[0]), each.step) for each in found] == [
+        ("stop_reason stop", 52),
+        ("mismatch_abs_max", 67),
+    ]
+    assert not any(each.consequences for each in found)
