@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from rollout_traces.decode.markers import Markers, Opener, TemplateMarkers
 from rollout_traces.model.transcript import Transcript
 from tests.decode.builders import E, S, of_template, said
 from tests.decode.template_table import chat_equal, results_equal
@@ -224,3 +227,11 @@ class TestPlainMarkers:
 
     def test_that_are_cut_off_within_words_are_words(self) -> None:
         assert self.cut("User: a Assist") == [("user", "a Assist")]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_opener_s_special_token_of_any_id_is_never_looked_for_in_plain_text(first):
+    dialect = TemplateMarkers(openers=(Opener("user", "<|im_start|>user\n"),))
+    markers = Markers(dialect, SimpleNamespace(added={first: "<|im_start|>"}))
+    assert list(markers.anchored) == [first] and markers.free == []
+    assert Markers(dialect, SimpleNamespace(added={})).free

@@ -13,6 +13,8 @@ import rollout_traces as rt
 from rollout_traces.cli import build_app
 from rollout_traces.errors import ConfigError
 from rollout_traces.export import export_atif, export_scout
+from rollout_traces.export.atif import trajectory
+from rollout_traces.export.scout import transcript
 from rollout_traces.export.training import export_training
 from rollout_traces.export.training_samples import TrainingOptions
 from tests.generator import BatchPlan, rollout_batch, tiny_tokenizer
@@ -64,6 +66,39 @@ def test_every_rollout_is_a_transcript_of_scout_s_kinds(store, tmp_path):
                 assert theirs["tool_call_id"] == mine["tool_call_id"] and theirs["function"]
     with pytest.raises(ConfigError, match="not empty"):
         export_scout(store, tmp_path / "out")
+
+
+RECORD = {
+    "id": "a",
+    "run": "r1",
+    "run_id": "1",
+    "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "yes"}],
+}
+
+
+def test_a_reply_that_was_cut_off_says_its_limit_to_scout():
+    limits = [
+        transcript({**RECORD, "stop_reason": why}, "p").get("limit") for why in ("length", "stop", None)
+    ]
+    assert limits == ["token", None, None]
+
+
+def test_a_reply_s_tokens_are_its_step_s_metrics():
+    tokens = {
+        "input_ids": [5, 6, 7, 8, 9],
+        "response_mask": [0, 0, 1, 1, 0],
+        "logprobs": [None, None, -1.0, -2.0, None],
+    }
+    asked, replied = trajectory({**RECORD, **tokens})["steps"]
+    assert "metrics" not in asked
+    assert replied["metrics"] == {
+        "prompt_tokens": 2,
+        "completion_tokens": 2,
+        "prompt_token_ids": [5, 6],
+        "completion_token_ids": [7, 8],
+        "logprobs": [-1.0, -2.0],
+    }
+    assert "metrics" not in trajectory(RECORD)["steps"][1]
 
 
 def part(kind, name, text):

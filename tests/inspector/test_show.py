@@ -91,6 +91,8 @@ class TestPorts:
             monkeypatch.setattr(server, "MOST_PORTS", 1)
             with pytest.raises(ConfigError, match=f"no free port between {port} and {port} on 127"):
                 listen("127.0.0.1")
+        with listen("127.0.0.1") as last:
+            assert last.getsockname()[1] == port
 
     @pytest.mark.parametrize("port", [0, 99_999, -1])
     def test_one_that_was_asked_for_and_is_none_is_refused(self, port):

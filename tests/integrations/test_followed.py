@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import rollout_traces as rt
-from rollout_traces.integrations import followed
+from rollout_traces.integrations import followed, verl_observer
 from rollout_traces.integrations.run_report import LIVE_PLACE
+from rollout_traces.logger.live import NOT_LIVE
 from rollout_traces.store import open_store
 
 BESIDE = """
@@ -87,3 +90,16 @@ class TestTrainer:
 
         gc.collect()
         assert not followed.begin("q", split="rollout").id
+
+
+class TestTools:
+    def test_a_tool_of_verls_loop_answers_whether_its_rollout_is_followed_or_not(self):
+        async def call(loop, tool_call, asked):
+            return f"{tool_call.name}: {asked}"
+
+        called, tool = verl_observer._called(call), SimpleNamespace(name="search")
+        assert asyncio.run(called(None, tool, "Porto")) == "search: Porto"
+        rollout = followed.Followed(NOT_LIVE)
+        with rollout.running():
+            assert asyncio.run(called(None, tool, asked="Kyoto")) == "search: Kyoto"
+        assert [(span["kind"], span["name"]) for span in rollout.noted] == [("tool", "search")]

@@ -119,6 +119,12 @@ def test_the_row_that_left_no_other_stands_for_its_episode(step):
     assert with_episode_lengths(ledger).get("n_sampled").tolist() == [6, 6, 6, 2, 4, 4]
 
 
+def test_of_rows_that_say_no_parent_the_first_stands_for_its_episode(step):
+    _, ledger = step
+    plain = type(ledger)({name: column for name, column in ledger.columns.items() if name != "parent"})
+    assert first_rows(plain).tolist() == [True, False, False, True, True, False]
+
+
 def test_pass_rates_and_groups_count_an_episode_once(step):
     packed, ledger = step
     metrics = rollout_metrics(packed, ledger, keys="full")

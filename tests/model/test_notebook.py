@@ -112,3 +112,18 @@ class TestPlot:
 
 def test_the_example_is_where_the_notebook_says() -> None:
     assert Path(FOLDER).is_dir()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, ""),
+        ("", ""),
+        ("<b>&", "&lt;b&gt;&amp;"),
+        (0.123456, "0.1235"),
+        (("a", "<"), "a, &lt;"),
+        (7, "7"),
+    ],
+)
+def test_a_value_is_shown_as_its_text(value, shown):
+    assert escaped(value) == shown

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_traces.settings.secrets import MASK, without_secrets
+from rollout_traces.settings.secrets import MASK, stored_config, without_secrets
 
 LONG = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6"
 
@@ -86,3 +86,11 @@ def test_masking_twice_is_masking_once(config):
 def test_a_long_text_takes_time_in_proportion_to_its_length():
     for piece in ("://", "a:", "eyJ-.", "-----BEGIN ", "sk-", "?key=", "hf_", "--a", "a.", "a="):
         assert without_secrets({"template": piece * 40_000})
+
+
+def test_a_warning_says_what_is_masked_and_how_it_is_kept(caplog):
+    assert stored_config({"hf_token": LONG, "lr": 1}) == {"hf_token": MASK, "lr": 1}
+    assert "hf_token looks like a secret" in caplog.text and "not_secret=['hf_token']" in caplog.text
+    caplog.clear()
+    assert stored_config({"hf_token": LONG}, ["hf_token"]) == {"hf_token": LONG}
+    assert not caplog.records

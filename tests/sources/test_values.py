@@ -84,6 +84,12 @@ class TestNames:
         [row] = rows_of(written(tmp_path, record))
         assert (row.messages, row.reward) == (CHAT, 1.0)
 
+    def test_a_reply_of_several_messages_is_one_rollout(self, tmp_path):
+        more = [CHAT[1], {"role": "tool", "content": "seen"}, {"role": "assistant", "content": "b"}]
+        [row] = rows_of(written(tmp_path, {"prompt": [CHAT[0]], "completion": more, "reward": 1}))
+        assert [message["content"] for message in row.messages] == ["q", "a", "seen", "b"]
+        assert row.n_prompt_messages == 1
+
     def test_a_prompt_with_several_replies_is_a_group(self, tmp_path):
         record = {
             "prompt": "q",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import types
 
 import pytest
 
@@ -52,6 +53,9 @@ def test_a_mapping_a_section_and_a_dataclass_say_the_same():
         lr: float = 0.1
 
     assert read(section) == read({"stats_logger": section, "lr": 0.1}) == read(Stats()) == read(Whole())
+    assert read(section) == read(types.SimpleNamespace(stats_logger=types.SimpleNamespace(**section)))
+    with pytest.raises(ConfigError, match="stats_logger: seen int"):
+        read(7)
 
 
 def test_a_yaml_file_with_a_section(tmp_path):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from rollout_traces.decode.decoder import TranscriptDecoder
-from rollout_traces.inspector.pages.episodes import depths, leaving, parent_rows
+from rollout_traces.inspector.pages.episodes import _seconds, depths, leaving, parent_rows
+from rollout_traces.store.rows import TraceRow
 from tests.generator import Conversation, encode, tiny_tokenizer
 from tests.inspector.agents import ROWS, episode_conversations
 
@@ -68,3 +69,17 @@ class TestHowItLeft:
     def test_without_the_tokens_of_both_it_is_unobserved(self, transcripts):
         assert leaving(None, transcripts["lead"]).kind == "unknown"
         assert leaving(transcripts["lead"], None).kind == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("values", "seconds"),
+    [
+        (
+            {"timing/generate": 1.5, "timing/tools": 2, "timing/start": 1e9, "reward": 3.0, "source": "web"},
+            3.5,
+        ),
+        ({"timing/started": 1e9, "timing/note": "slow", "reward": 3.0}, None),
+    ],
+)
+def test_the_seconds_of_a_row_are_its_timings_without_when_it_began(values, seconds):
+    assert _seconds(TraceRow("a", "1", "r1", "rollout", 1, values)) == seconds

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.errors import ConfigError, StoreError
+from rollout_traces.inspector import shared_file
 from rollout_traces.inspector.payload import unpacked
 from rollout_traces.inspector.shared_file import (
     Hiding,
@@ -163,6 +164,22 @@ class TestTheCommand:
         [held] = re.findall(r'id="rt-held">(.*?)</script>', out.read_text("utf-8"))
         assert json.loads(held)["rollouts"][0]["id"] == longest
         assert "sk-4711" not in held
+
+    def test_writes_the_report_of_a_named_run(self, workspace, tmp_path, monkeypatch):
+        from typer.testing import CliRunner
+
+        from rollout_traces.cli import build_app
+
+        seen: list[Shared] = []
+        monkeypatch.setattr(
+            shared_file,
+            "shared_contents",
+            lambda of, wanted: seen.append(wanted) or shared_contents(of, wanted),
+        )
+        asked = ["share", "run", "-p", "share", "--explain", "--step", "1", "-o", str(tmp_path / "page.html")]
+        done = CliRunner().invoke(build_app(["share"]), asked)
+        assert done.exit_code == 0, done.output
+        assert [(wanted.run, wanted.step, wanted.rollouts) for wanted in seen] == [("run", 1, ())]
 
     @pytest.mark.parametrize("arguments", [[], ["x", "y", "--explain"], ["--group", "three"]])
     def test_asks_for_one_thing(self, arguments, workspace):

@@ -60,6 +60,12 @@ class TestMeaning:
         assert store.count(where="not reward = 1") == len(rows) - ones
         assert store.count(where="reward != 1") == len(rows) - ones - unknown
 
+    def test_a_text_is_compared_with_another_column(self, table) -> None:
+        store, rows = table
+        same = [r["number"] for r in rows if "source" in r and r["source"] == r.get("stop_reason")]
+        found = store.query(where="source = stop_reason", limit=1000)
+        assert same and sorted(row["number"] for row in found.rows) == same
+
 
 class TestRefusals:
     @pytest.mark.parametrize(
