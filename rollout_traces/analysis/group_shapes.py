@@ -85,10 +85,15 @@ def _prompts(rows: RunRows, groups: RunRows, n_units: int) -> None:
     of_step = np.ones(n_units, bool)
     of_step[np.unique(cell, return_index=True)[1]] = False
     again |= of_step
-    for value, held in (("again", again), ("several", high != low)):
+    for value, held, is_known in (
+        ("again", again, groups.at >= JUST_BEFORE),  # what was asked before the run nobody knows
+        ("several", high != low, np.ones(n_units, bool)),
+    ):
         if held.sum() >= FEWEST_HITS:
             name = SeriesName("group/prompts", value, "share")
-            groups.measures.append(RowMeasure(name, _constant(held.astype(float))))
+            groups.measures.append(
+                RowMeasure(name, _constant(np.where(is_known, held.astype(float), np.nan)))
+            )
 
 
 def _covariance(rows: RunRows, groups: RunRows, apart: np.ndarray, length: np.ndarray, n_units: int) -> None:

@@ -286,7 +286,7 @@ def came_or_went(panel: Panel, members: Sequence[int], template: Template) -> bo
         template: how.
     """
     n, start = len(panel.steps), template.start
-    if not panel.is_share or (template.kind == "window" and template.stop < n):
+    if not panel.is_share:
         return False
     there = np.isfinite(panel.levels[members]) & (panel.rows[members] > 0)
     rows_T = np.where(there, panel.rows[members], 0.0).sum(axis=0)
@@ -294,8 +294,9 @@ def came_or_went(panel: Panel, members: Sequence[int], template: Template) -> bo
     if held_T.sum() > rows_T.sum() / 2:  # of what most have, the rest is looked at
         held_T = rows_T - held_T
     risen = min(template.stop, n - NEAR_EDGE) if template.kind == "ramp" else start
-    edge = (slice(max(start - NEAR_EDGE, 0), start), slice(risen, risen + NEAR_EDGE))
-    sides = (slice(start), slice(risen, None))
+    stop = template.stop if template.kind == "window" else n
+    edge = (slice(max(start - NEAR_EDGE, 0), start), slice(risen, min(risen + NEAR_EDGE, stop)))
+    sides = (np.r_[0:start, stop:n], slice(risen, stop))
     n_rows = [rows_T[steps].sum() for steps in (*sides, *edge)]
     if min(n_rows) <= 0:
         return False

@@ -352,3 +352,9 @@ def test_prompts_of_a_small_data_set_come_again_in_every_epoch():
         return f"p{order[8 * s + g]}"
 
     assert told(table(steps(80, groups=8, prompt_key=prompt, reward=drawn))) == []
+
+
+def test_prompts_of_a_few_steps_come_again_from_the_start():
+    """Seen once: an error of a pool of forty prompts, since step 6: before it nobody knows what was asked."""
+    asked = np.random.default_rng(1).integers(0, 40, (80, 8))
+    assert told(table(steps(80, groups=8, prompt_key=lambda s, g, i: f"p{asked[s, g]}", reward=drawn))) == []

@@ -212,3 +212,25 @@ def test_a_host_does_not_move_where_all_learn_late_whose_curve_alone_would_hold_
     of_all = (*of_all, (slice(basis.shape[1] - 1, basis.shape[1]), panel.beside_rest))
     left, _ = less_of_all(panel, noise, basis, of_all)
     assert np.ptp(left.values[1]) < 0.01 < 0.1 < np.ptp(panel.values[1])
+
+
+def test_a_phrase_that_is_there_for_a_while_alone_is_no_slow_change():
+    """Seen once: an info, below what was learned, of a phrase in half of the answers from step 30 to 43 and in none else."""
+    rng = np.random.default_rng(2)
+    words = ["then", "add", "both", "sides", "and", "carry", "one", "over", "to", "the", "left"]
+    rows = [
+        {**row, "uid": f"u{at}", "traced": True, "selected_by": "random", "selected_probability": 1.0}
+        for at, row in enumerate(steps(70, groups=6, size=4))
+    ]
+    texts = [
+        {
+            "uid": row["uid"],
+            "written": " ".join(rng.choice(words, 30))
+            + (" as we all know it" if 30 <= row["step"] < 44 and rng.random() < 0.5 else ""),
+        }
+        for row in rows
+    ]
+    found = told(table(rows, texts))
+    assert {(each.name, each.severity, each.step, each.last) for each in found} == {
+        ("a phrase is written more often", "error", 30, 43)
+    }
