@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -40,6 +40,7 @@ class Carried:
         ids: the rollouts, the largest contribution first.
         p: of so large a share at one step, by those of the steps before; 0 where those are too few or none.
         query: a SELECT of their values.
+        sentence: in words: `2 of 512 rollouts make 78 % of the update`.
     """
 
     column: str
@@ -49,16 +50,16 @@ class Carried:
     ids: tuple[str, ...]
     p: float = 0.0
     query: str = ""
+    sentence: str = field(default="", init=False)
 
-    @property
-    def sentence(self) -> str:
-        """In words: `2 of 512 rollouts make 78 % of the update`."""
+    def __post_init__(self) -> None:
         what = (
             "the update"
             if self.column == UPDATE
             else f"what departs from the mean of {column_text(self.column)}"
         )
-        return f"{self.rows} of {self.of:,} rollouts make {100 * self.share:.0f} % of {what}"
+        said = f"{self.rows} of {self.of:,} rollouts make {100 * self.share:.0f} % of {what}"
+        object.__setattr__(self, "sentence", said)
 
 
 def who_carried(rows: SideRows, a: Selection, *, neighbours: bool) -> Iterator[Carried]:

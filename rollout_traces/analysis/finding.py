@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -98,6 +98,7 @@ class OneSided:
         rows: rollouts of that side that know it.
         of: all of that side.
         values: the most frequent values of a text, each with its rollouts; none for a number.
+        sentence: in words: `extra/“judge”: “gpt” 50 % (16 of 32) of A's rollouts; unknown in all of B's`.
     """
 
     column: str
@@ -105,18 +106,20 @@ class OneSided:
     rows: int
     of: int
     values: tuple[tuple[str, int], ...] = ()
+    sentence: str = field(default="", init=False)
 
-    @property
-    def sentence(self) -> str:
-        """In words: `extra/“judge”: “gpt” 50 % (16 of 32) of A's rollouts; unknown in all of B's`."""
+    def __post_init__(self) -> None:
         other = "B" if self.side == "A" else "A"
-        if not self.values:
-            return f"{column_text(self.column)}: known of {self.rows:,} of {self.side}'s {self.of:,} rollouts, of none of {other}'s"
         said = ", ".join(
             f"{value_text(self.column, value)} {percent(n / self.of)} ({n:,} of {self.of:,})"
             for value, n in self.values
         )
-        return f"{column_text(self.column)}: {said} of {self.side}'s rollouts; unknown in all of {other}'s"
+        text = (
+            f"{said} of {self.side}'s rollouts; unknown in all of {other}'s"
+            if said
+            else f"known of {self.rows:,} of {self.side}'s {self.of:,} rollouts, of none of {other}'s"
+        )
+        object.__setattr__(self, "sentence", f"{column_text(self.column)}: {text}")
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,7 @@ class Finding:
         consequences: what follows from it.
         query: a SELECT of its levels, shares and counts.
         part: the rollouts that alone are compared; None for all.
+        sentence: in words: `stop_reason “length”: 2 % to 57 % on engine “vllm-1”, 0 of 2,611 elsewhere`.
     """
 
     column: str
@@ -156,6 +160,7 @@ class Finding:
     consequences: tuple[Finding, ...] = ()
     query: str = ""
     part: PartOfRows | None = None
+    sentence: str = field(default="", init=False)
 
     @property
     def queries(self) -> tuple[str, ...]:
@@ -172,9 +177,7 @@ class Finding:
         """Column and value."""
         return self.column if self.value is None else f"{self.column} {self.value}"
 
-    @property
-    def sentence(self) -> str:
-        """The difference in words: `stop_reason “length”: 2 % to 57 % on engine “vllm-1”, 0 of 2,611 elsewhere`."""
+    def __post_init__(self) -> None:
         d = self.detail
         form = percent if self.value is not None else number
         name = series_text(SeriesName(self.column, self.value, "logged" if self.logged else "mean"))
@@ -191,7 +194,7 @@ class Finding:
             text = f"{name}: {form(self.b)} to {form(self.a)}" + (f" on {self.part}" if self.part else "")
             if self.value is not None:
                 text += f" ({self.rows_b:,} of {self.n_b:,} to {self.rows_a:,} of {self.n_a:,})"
-        return text + (", new" if self.new else "")
+        object.__setattr__(self, "sentence", text + (", new" if self.new else ""))
 
 
 def rank(f: Finding) -> tuple[bool, int, int, float, str]:

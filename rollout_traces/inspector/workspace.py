@@ -366,7 +366,7 @@ def taken(cls: type[T], found: object, **more: Any) -> T:
         found: has the fields that are not given and have no default.
         **more: fields by name.
     """
-    names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+    names = [field.name for field in fields(cls) if field.init]  # type: ignore[arg-type]
     given = {name: getattr(found, name) for name in names if name not in more and hasattr(found, name)}
     return cls(**given, **more)
 

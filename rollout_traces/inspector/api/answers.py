@@ -163,7 +163,7 @@ class ExplanationAnswer(FromRuns):
 class EventsAnswer(FromRuns):
     """A run as a timeline."""
 
-    events: list[Event]
+    events: tuple[Event, ...]
 
 
 @dataclass(frozen=True)

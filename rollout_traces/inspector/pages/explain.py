@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rollout_traces.analysis import Explanation, Finding, Selection
 from rollout_traces.analysis import explain as explain_selections
-from rollout_traces.analysis.compare import Effect
-from rollout_traces.analysis.decompose import Decomposition
 from rollout_traces.analysis.finding import Detail
-from rollout_traces.analysis.phrases import Phrase
 from rollout_traces.analysis.relations import Relations
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.figures import Number, QueriesAnswer, answered_all
+from rollout_traces.inspector.pages.figures import QueriesAnswer, answered_all
 from rollout_traces.inspector.pages.incidents import run_diagnosed
-from rollout_traces.inspector.pages.run import ShownDiagnosis, shown_diagnosis
+from rollout_traces.inspector.pages.run import ShownDiagnosis, shown_diagnosis, without_queries
 from rollout_traces.inspector.workspace import SplitView, seen, taken
 from rollout_traces.model.text import step_range
 from rollout_traces.store.asking import Steps
@@ -42,62 +38,22 @@ class ShownDetail(Detail):
 
 
 @dataclass(frozen=True)
-class ShownFinding:
-    """A column or value that differs between A and B; what follows from it as sentences."""
+class ShownFinding(Finding):
+    """A column or value that differs between A and B."""
 
-    column: str
-    value: str | None
-    a: Number
-    b: Number
-    n_a: int
-    n_b: int
-    rows_a: int
-    rows_b: int
-    effect: Effect
-    new: bool
-    logged: bool
-    sentence: str
-    detail: ShownDetail | None
-    consequences: list[str]
+    detail: ShownDetail | None = None
 
 
 @dataclass(frozen=True)
-class ShownCarried:
-    """A difference that few rollouts carry."""
-
-    column: str
-    rows: int
-    of: int
-    share: Number
-    p: Number
-    ids: tuple[str, ...]
-    sentence: str
-
-
-@dataclass(frozen=True)
-class ExplainAnswer:
-    """The differences between A and B, ranked.
+class ExplainAnswer(Explanation):
+    """The differences between A and B, ranked; without the queries of their figures.
 
     Attributes:
-        problems: what could not be computed, a line each.
         steps: A's first and last.
     """
 
-    a: str
-    b: str
-    rows: tuple[int, int]
-    groups: tuple[int, int]
-    findings: list[ShownFinding]
-    decompositions: tuple[Decomposition, ...]
-    carried: list[ShownCarried]
-    phrases: tuple[Phrase, ...]
-    winners: tuple[Phrase, ...]
-    only_in: Mapping[str, str]
-    one_sided: list[str]
-    remarks: tuple[str, ...]
-    problems: tuple[str, ...]
-    n_tested: int
-    steps: tuple[int | None, int | None]
+    findings: tuple[ShownFinding, ...] = ()
+    steps: tuple[int | None, int | None] = (None, None)
 
 
 @dataclass(frozen=True)
@@ -114,10 +70,9 @@ def explain(view: SplitView, asked: AskedSides) -> ExplainAnswer:
     return taken(
         ExplainAnswer,
         found,
-        findings=[_shown(each, both) for each in found.findings],
-        decompositions=tuple(replace(each, query="") for each in found.decompositions),
-        one_sided=[each.sentence for each in found.one_sided],
-        carried=[taken(ShownCarried, each) for each in found.carried],
+        findings=tuple(_shown(each, both) for each in found.findings),
+        decompositions=without_queries(found.decompositions),
+        carried=without_queries(found.carried),
         steps=both.a.steps,
     )
 
@@ -157,8 +112,8 @@ def _shown(finding: Finding, both: Sides) -> ShownFinding:
     detail = None
     if finding.detail is not None:
         detail = ShownDetail(**vars(finding.detail), place=filtered(both, finding.detail.where))
-    said = [each.sentence for each in finding.consequences]
-    return taken(ShownFinding, finding, detail=detail, consequences=said)
+    following = without_queries(finding.consequences)
+    return taken(ShownFinding, finding, detail=detail, consequences=following, query="")
 
 
 def filtered(both: Sides, where: str) -> FilteredRollouts:

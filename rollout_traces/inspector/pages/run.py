@@ -35,7 +35,7 @@ from rollout_traces.inspector.pages.figures import (
 )
 from rollout_traces.inspector.pages.incidents import run_alarms, run_diagnosed, run_events, run_scope
 from rollout_traces.inspector.pages.runs import SettingsSince, since_run_before
-from rollout_traces.inspector.workspace import SplitView, remembered, taken
+from rollout_traces.inspector.workspace import SplitView, T, remembered, taken
 from rollout_traces.model.text import quoted
 
 MOST_POINTS = 400
@@ -98,13 +98,6 @@ class ShownDiagnosis:
 
 
 @dataclass(frozen=True)
-class ShownUnobserved(Unobserved):
-    """Something that cannot be known, in words."""
-
-    text: str
-
-
-@dataclass(frozen=True)
 class RunCurves:
     """The metrics that matter of a run and split.
 
@@ -131,10 +124,10 @@ class RunAnswer(RunCurves):
     tiers: tuple[str, ...]
     diagnoses: list[ShownDiagnosis]
     usual: list[Usual]
-    events: list[Event]
+    events: tuple[Event, ...]
     n_events: int
     settings: SettingsSince | None
-    unobserved: list[ShownUnobserved]
+    unobserved: tuple[Unobserved, ...]
     remarks: tuple[str, ...]
     problems: tuple[str, ...]
 
@@ -170,15 +163,15 @@ def run_report(view: SplitView) -> RunAnswer:
         events=without_queries(found[:MOST_DRAWN]),
         n_events=len(found),
         settings=since_run_before(view),
-        unobserved=[ShownUnobserved(**vars(each), text=str(each)) for each in report.unobserved],
+        unobserved=report.unobserved,
         remarks=report.remarks,
         problems=report.problems,
     )
 
 
-def without_queries(found: Sequence[Event]) -> list[Event]:
-    """Events as they are shown: the query of one's figures is given with its answer, where that is asked for."""
-    return [replace(event, query="") for event in found]
+def without_queries(found: Sequence[T]) -> tuple[T, ...]:
+    """What is shown of events and sentences: the query of one's figures is given with its answer, where that is asked for."""
+    return tuple(replace(each, query="") for each in found)  # type: ignore[type-var]
 
 
 def diagnosis_figures(view: SplitView, diagnosis: int = 0, event: int | None = None) -> QueriesAnswer:

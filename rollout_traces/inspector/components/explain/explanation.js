@@ -66,7 +66,7 @@ function beside(answer, doing) {
       ),
     phrases("Written more often in A", answer.phrases, doing),
     phrases("Winners of A’s groups write more often", answer.winners, doing),
-    answer.one_sided.map(each => h("p.rt-faint", sentence(`On one side alone: ${each}.`))),
+    answer.one_sided.map(each => h("p.rt-faint", sentence(`On one side alone: ${each.sentence}.`))),
   ]
     .flat(2)
     .filter(Boolean);
@@ -95,7 +95,9 @@ function finding(each, at, doing) {
       queries(slot, () => doing.figures("findings", at)),
     ),
     slot,
-    each.consequences.length ? h("p.rt-faint", sentence(`With it: ${each.consequences.join("; ")}`)) : null,
+    each.consequences.length
+      ? h("p.rt-faint", sentence(`With it: ${each.consequences.map(one => one.sentence).join("; ")}`))
+      : null,
   );
 }
 
