@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rollout_traces.decode.markers import Markers, Opener, TemplateMarkers
+from rollout_traces.decode import Opener, TemplateMarkers
+from rollout_traces.decode.segment import Markers
 from rollout_traces.model.transcript import Transcript
 from tests.decode.builders import E, S, of_template, said
 from tests.decode.template_table import chat_equal, results_equal

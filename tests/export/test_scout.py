@@ -13,7 +13,6 @@ import rollout_traces as rt
 from rollout_traces.cli import build_app
 from rollout_traces.errors import ConfigError
 from rollout_traces.export import export_atif, export_scout
-from rollout_traces.export.atif import trajectory
 from rollout_traces.export.scout import transcript
 from rollout_traces.export.training import export_training
 from rollout_traces.export.training_samples import TrainingOptions
@@ -83,22 +82,15 @@ def test_a_reply_that_was_cut_off_says_its_limit_to_scout():
     assert limits == ["token", None, None]
 
 
-def test_a_reply_s_tokens_are_its_step_s_metrics():
-    tokens = {
-        "input_ids": [5, 6, 7, 8, 9],
-        "response_mask": [0, 0, 1, 1, 0],
-        "logprobs": [None, None, -1.0, -2.0, None],
-    }
-    asked, replied = trajectory({**RECORD, **tokens})["steps"]
-    assert "metrics" not in asked
-    assert replied["metrics"] == {
-        "prompt_tokens": 2,
-        "completion_tokens": 2,
-        "prompt_token_ids": [5, 6],
-        "completion_token_ids": [7, 8],
-        "logprobs": [-1.0, -2.0],
-    }
-    assert "metrics" not in trajectory(RECORD)["steps"][1]
+def test_a_reply_s_tokens_are_its_step_s_metrics(store, tmp_path):
+    export_atif(store, tmp_path / "atif")
+    steps = [
+        step for path in (tmp_path / "atif").iterdir() for step in json.loads(path.read_bytes())["steps"]
+    ]
+    counted = [step for step in steps if "metrics" in step]
+    assert counted and {step["source"] for step in counted} == {"agent"}
+    for step in counted:
+        assert len(step["metrics"]["completion_token_ids"]) == step["metrics"]["completion_tokens"] > 0
 
 
 def part(kind, name, text):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import rollout_traces as rt
-from rollout_traces.integrations import followed, verl_observer
+from rollout_traces.integrations import agent_lightning, followed
 from rollout_traces.integrations.run_report import LIVE_PLACE
 from rollout_traces.logger.live import NOT_LIVE
 from rollout_traces.store import open_store
@@ -97,7 +97,7 @@ class TestTools:
         async def call(loop, tool_call, asked):
             return f"{tool_call.name}: {asked}"
 
-        called, tool = verl_observer._called(call), SimpleNamespace(name="search")
+        called, tool = agent_lightning.verl_observer._called(call), SimpleNamespace(name="search")
         assert asyncio.run(called(None, tool, "Porto")) == "search: Porto"
         rollout = followed.Followed(NOT_LIVE)
         with rollout.running():
