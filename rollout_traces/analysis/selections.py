@@ -76,6 +76,16 @@ class Selection:
         return " and ".join(parts), params
 
 
+def narrowed(
+    which: Selection, where: str, condition: tuple[str, tuple[Any, ...]]
+) -> tuple[Selection, Selection]:
+    """The rollouts of a selection that a filter, as it is called and in SQL, holds for, and the others."""
+    sql, params = condition
+    holding = replace(which, where=sql, params=params, label=f"{which.name}, {where}")
+    others = f"not coalesce(({sql}), false)"
+    return holding, replace(holding, where=others, label=f"{which.name}, not ({where})")
+
+
 def before(
     relations: Relations, selection: Selection, columns: RolloutColumns, n: int = NEIGHBOURS
 ) -> Selection:

@@ -50,6 +50,7 @@ def explain(
     from rollout_traces.analysis import Selection, diagnose
     from rollout_traces.analysis import explain as explain_selections
     from rollout_traces.analysis.runs import settings_sentences
+    from rollout_traces.analysis.selections import narrowed
 
     store = source.open()
     name = options.run_name(store, run)
@@ -68,8 +69,9 @@ def explain(
     alone = step is None and steps is None and against is None
     b = other_side(store, a, against) if against is not None else None
     if where is not None:
-        a, rest = narrowed(store, a, where)
-        b = rest if alone else narrowed(store, b, where)[0] if b is not None else None
+        condition = store.sql_condition(where)
+        a, rest = narrowed(a, where, condition)
+        b = rest if alone else narrowed(b, where, condition)[0] if b is not None else None
     if b is None and between[0] is None:
         raise typer.BadParameter(
             "--steps without a first step has nothing before it; name one, or give --against."
@@ -110,18 +112,6 @@ def other_side(store: Store, a: Selection, text: str) -> Selection:
     raise typer.BadParameter(
         f"--against {text!r}: no such run or split, and no range of steps. Runs: {', '.join(sorted(n.name for n in store.runs()))}."
     )
-
-
-def narrowed(store: Store, which: Selection, where: str) -> tuple[Selection, Selection]:
-    """The rollouts of a selection that a filter holds for, and the others.
-
-    Raises:
-        QueryError: the filter cannot be understood.
-    """
-    sql, params = store.sql_condition(where)
-    holding = replace(which, where=sql, params=params, label=f"{which.name}, {where}")
-    others = f"not coalesce(({sql}), false)"
-    return holding, replace(holding, where=others, label=f"{which.name}, not ({where})")
 
 
 def print_report(report: RunReport, settings: Sequence[str] = ()) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rollout_traces.analysis import Explanation, Finding, Selection
 from rollout_traces.analysis import explain as explain_selections
 from rollout_traces.analysis.finding import Detail
 from rollout_traces.analysis.relations import Relations
+from rollout_traces.analysis.selections import narrowed
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import QueriesAnswer, answered_all
 from rollout_traces.inspector.pages.incidents import run_diagnosed
@@ -184,12 +185,16 @@ def sides(view: SplitView, asked: AskedSides) -> Sides:
         QueryError: a filter cannot be understood.
     """
     steps = step_range(asked.steps) if asked.steps else (asked.step, asked.step)
-    a = _selection(view, view.run, view.split, steps, asked.where)
+    a, rest = _selection(view, view.run, view.split, steps, asked.where)
     b = None
     if asked.against_rest:
-        b = _rest(a, asked.where)
+        if rest is None:
+            raise StoreError(
+                "against the rest: A has no filter, so nothing is left out. Give one, or other steps."
+            )
+        b = rest
     elif asked.against_run or asked.against_split or asked.against_steps or asked.against_where is not None:
-        b = _selection(
+        b, _ = _selection(
             view,
             asked.against_run or view.run,
             asked.against_split or view.split,
@@ -219,16 +224,8 @@ def relations_of(view: SplitView, asked: Sides) -> Relations:
     return part if part.n_rows <= MOST_OF_A_PART else store.table()
 
 
-def _selection(view: SplitView, run: str, split: str, steps: Steps, where: str) -> Selection:
-    sql, params = view.store.sql_condition(where) if where else ("", ())
+def _selection(
+    view: SplitView, run: str, split: str, steps: Steps, where: str
+) -> tuple[Selection, Selection | None]:
     plain = Selection(view.store.run(run).name, split, steps)
-    return replace(plain, where=sql, params=params, label=f"{plain.name}, {where}") if where else plain
-
-
-def _rest(a: Selection, where: str) -> Selection:
-    if not where:
-        raise StoreError(
-            "against the rest: A has no filter, so nothing is left out. Give one, or other steps."
-        )
-    plain = replace(a, where="", params=(), label="")
-    return replace(a, where=f"not coalesce(({a.where}), false)", label=f"{plain.name}, not ({where})")
+    return narrowed(plain, where, view.store.sql_condition(where)) if where else (plain, None)
