@@ -148,8 +148,9 @@ def _is_from_mix(entry: AlikeMovements, cause: AlikeMovements) -> bool:
 def _is_many_times(found: Moved) -> bool:
     """Tells whether a share is many times what it was, or a small part of it."""
     levels, inside = found.panel.levels[found.chosen.at], found.template.inside(len(found.panel.steps))
-    before, since = (float(np.nanmean(levels[steps])) for steps in (~inside, inside))
-    return min(before, since) < MANY_TIMES * max(before, since)
+    sides = [levels[steps & np.isfinite(levels)] for steps in (~inside, inside)]
+    before, since = (float(np.sum(side)) / max(len(side), 1) for side in sides)
+    return min(map(len, sides)) > 0 and min(before, since) < MANY_TIMES * max(before, since)
 
 
 def _is_of_mix(found: Moved, column: str) -> bool:

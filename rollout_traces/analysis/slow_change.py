@@ -26,6 +26,7 @@ from rollout_traces.analysis.learning import is_given, may_be_learned
 from rollout_traces.analysis.noise import Noise
 from rollout_traces.analysis.panel import Panel, one_of
 from rollout_traces.analysis.parts import Chosen
+from rollout_traces.analysis.run_rows import UNKNOWN
 from rollout_traces.analysis.scan import (
     Kind,
     Located,
@@ -204,7 +205,7 @@ def may_be_slow(found: Moved, template: Template) -> bool:
         template: the one of the scan's that it is nearest to, of which there are about as many as of what is learned.
     """
     panel, n = found.panel, len(found.panel.steps)
-    if is_spike(found) or is_given(panel) or is_loss(found):
+    if is_spike(found) or is_given(panel) or is_loss(found) or panel.names[0].value == UNKNOWN:
         return False
     # what is held back in one part is learned in the others
     if not (may_be_learned(panel, found.chosen.values) or is_purpose(panel)):

@@ -207,3 +207,20 @@ def test_what_begins_when_all_are_cut_off_already_is_no_consequence_of_that():
         ("mismatch_abs_max", 67),
     ]
     assert not any(each.consequences for each in found)
+
+
+def test_what_is_unknown_of_those_of_one_lag_alone_is_said_of_them():
+    """Seen once: an info of all rollouts, from 0 to 9 %, of what came in half of those that were two versions old, and in no other."""
+    rng = np.random.default_rng(6)
+    lag, unknown = rng.choice(3, (100, 8, 6), p=[0.6, 0.25, 0.15]), rng.random((100, 8, 6))
+
+    def success(s: int, g: int, i: int) -> int | None:
+        share = 0.5 * min(max(s - 25, 0) / 25, 1.0) if lag[s, g, i] == 2 else 0.0
+        return None if unknown[s, g, i] < share else int(drawn(s, g, i) > 0)
+
+    rows = steps(100, groups=8, size=6, success=success, staleness_max=lambda s, g, i: int(lag[s, g, i]))
+    found = told(table(rows))
+    assert [(str(each.series[0]), each.part) for each in found] == [
+        ("success unknown", (("staleness_max", "2"),))
+    ]
+    assert 20 <= found[0].step <= 34
