@@ -16,6 +16,7 @@ from tests.perturbations.equations import compute
 from tests.perturbations.run import Run
 from tests.perturbations.spec import draw_spec
 from tests.perturbations.tables import Relations
+from tests.perturbations.truth import draw_trial
 from tests.stories.relations import TableRelations
 
 
@@ -228,3 +229,16 @@ def test_what_is_lost_after_it_was_learned_fell_then():
 
     found = told(table(steps(120, groups=8, size=6, reward=reward)))
     assert [(each.name, each.step, each.last) for each in found] == [("the reward falls", 79, 117)]
+
+
+def test_a_component_that_falls_with_what_is_solved_is_not_learned():
+    """Seen once: the component that says what is solved fell from 0.6 to 0.38 as an info, beside a success that fell “perhaps by chance”."""
+    report = diagnose(Relations(draw_trial(draw_spec("agent", 715008), 2).run), "run")
+    fell = [
+        each
+        for each in report.diagnoses
+        if "component/correct" in map(str, each.series) and each.severity == "warn"
+    ]
+    assert [(each.name, 45 <= each.step <= 55) for each in fell] == [
+        ("a component of the reward changed", True)
+    ]
