@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 
 from rollout_traces.export.rows import ExportQuery, empty_folder, records
-from rollout_traces.model.plain_values import from_json, plain
+from rollout_traces.model.plain_values import parsed_call, plain
 from rollout_traces.model.text import short_hash
 from rollout_traces.trace.conversion import with_thinking_apart
 
@@ -109,10 +109,8 @@ def _steps(messages: Sequence[Mapping[str, Any]], calls: list[dict[str, Any]]) -
 
 
 def _call(call: Mapping[str, Any], at: int) -> dict[str, Any]:
-    function = call.get("function") or {}
+    function = parsed_call(call, "text")["function"]
     arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        arguments = from_json(arguments or "{}", {"text": arguments})
     return {
         "tool_call_id": str(call.get("id") or f"call_{at}"),
         "function_name": str(function.get("name") or ""),

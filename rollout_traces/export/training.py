@@ -346,7 +346,7 @@ def _pi_message(message: Mapping[str, Any], called: dict[str, str]) -> dict[str,
         called[identity] = str(function.get("name") or "tool")
         block = {"type": "toolCall", "id": identity, "name": called[identity]}
         given = function.get("arguments")
-        named = given if isinstance(given, dict) else {} if given == "" else {"input": given}
+        named = given if isinstance(given, dict) else {"input": given}
         blocks.append({**block, "arguments": named})
     shown = {"role": _PI_ROLES.get(role, role), "content": blocks}
     if role != "tool":

@@ -14,7 +14,7 @@ import orjson
 
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.export.rows import ExportQuery, found
-from rollout_traces.model.plain_values import from_json
+from rollout_traces.model.plain_values import parsed_call
 from rollout_traces.model.text import IDENTITY_BYTES, short_hash, text_of
 from rollout_traces.trace.conversion import TraceRecord, read_transcript, with_thinking_apart
 
@@ -232,15 +232,8 @@ def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message whose tools' arguments are values where they are JSON: templates write them as such."""
     plain = {**message, "content": message.get("content") or ""}
     if plain.get("tool_calls"):
-        plain["tool_calls"] = [_call(call) for call in plain["tool_calls"]]
+        plain["tool_calls"] = [parsed_call(call) for call in plain["tool_calls"]]
     return plain
-
-
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = dict(call.get("function") or {})
-    if isinstance(arguments := function.get("arguments"), str):
-        function["arguments"] = from_json(arguments, arguments)
-    return {**call, "function": function}
 
 
 def _split(messages: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

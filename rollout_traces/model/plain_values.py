@@ -92,6 +92,14 @@ def from_json(text: str | bytes, otherwise: Any = None) -> Any:
         return otherwise
 
 
+def parsed_call(call: Mapping[str, Any], name: str = "") -> dict[str, Any]:
+    """A message's tool call with its arguments as values; a text that is no JSON stands under a name, or as it is."""
+    function = dict(call.get("function") or {})
+    if isinstance(text := function.get("arguments"), str):
+        function["arguments"] = from_json(text or "{}", {name: text} if name else text)
+    return {**call, "function": function}
+
+
 def finite_or_text(value: Any) -> Any:
     """A value, or the values of a list, with NaN as None and infinities as texts of `INFINITE`; all else as it is."""
     if type(value) is float:

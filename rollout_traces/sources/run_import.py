@@ -14,7 +14,7 @@ import numpy as np
 from rollout_traces.decode.decoder import TranscriptDecoder
 from rollout_traces.logger.attempts import attempts_of
 from rollout_traces.logger.rollout_logger import RolloutLogger
-from rollout_traces.model.plain_values import from_json
+from rollout_traces.model.plain_values import parsed_call
 from rollout_traces.model.text import IDENTITY_BYTES, short_hash
 from rollout_traces.model.units import KB, MB, MINUTE
 from rollout_traces.sources.base import FileReading, Found, Record
@@ -209,12 +209,7 @@ class ReEncoder:
 
 def _with_parsed_arguments(message: Record) -> dict[str, Any]:
     """Templates expect a call's arguments as a mapping, not as JSON text."""
-    calls = []
-    for call in message.get("tool_calls") or ():
-        function = dict(call.get("function") or {})
-        if isinstance(text := function.get("arguments"), str):
-            function["arguments"] = from_json(text or "{}", {"text": text})
-        calls.append({**call, "function": function})
+    calls = [parsed_call(call, "text") for call in message.get("tool_calls") or ()]
     return {**message, **({"tool_calls": calls} if calls else {})}
 
 
