@@ -134,15 +134,3 @@ class Diagnosis:
         """Tells whether it is in force at some step of a range; None at an end is open."""
         ended = self.last is not None and first is not None and self.last < first
         return not ended and (last is None or self.step <= last)
-
-
-def setting_entry(step: int, key: str, sentence: str, advice: str = "") -> Diagnosis:
-    """The entry of a setting that changed at an attempt.
-
-    Args:
-        step: the attempt's first step.
-        key: the setting.
-        sentence: what changed, in words.
-        advice: what to do next.
-    """
-    return Diagnosis("info", sentence, advice, 1, (), (), "level", (step, step), step, name=f"setting {key}")

@@ -247,17 +247,16 @@ def flips(
     )
 
 
-def bootstrap(differences: np.ndarray, seed: int = 0, draws: int = DRAWS) -> tuple[float, float]:
+def bootstrap(differences: np.ndarray, seed: int) -> tuple[float, float]:
     """95 % percentile interval of a mean over prompts.
 
     Args:
         differences: float [K], one a prompt.
         seed: of the draws.
-        draws: how many.
     """
     rng = np.random.default_rng(seed)
     values, counts = np.unique(differences, return_counts=True)
-    drawn = rng.multinomial(len(differences), counts / len(differences), draws) @ values / len(differences)
+    drawn = rng.multinomial(len(differences), counts / len(differences), DRAWS) @ values / len(differences)
     low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)
 

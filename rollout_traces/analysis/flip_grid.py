@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_traces.analysis.evaluations import solved_sql
-from rollout_traces.analysis.relations import Relations, RolloutColumns, current, describe
+from rollout_traces.analysis.relations import Relations, current, describe
 from rollout_traces.analysis.selections import Selection
 
 MOST_EVALUATIONS = 40
@@ -68,29 +68,20 @@ class FlipGrid:
     solved_by: str
 
 
-def flip_grid(
-    relations: Relations,
-    runs: Sequence[str],
-    split: str = "eval-rollout",
-    *,
-    threshold: float | None = None,
-    columns: RolloutColumns | None = None,
-) -> FlipGrid:
+def flip_grid(relations: Relations, runs: Sequence[str], split: str = "eval-rollout") -> FlipGrid:
     """The grid of one run's evaluations, or of several runs', step by step.
 
     Args:
         relations: where to read.
         runs: the runs, in the order of their columns at one step.
         split: the evaluation split.
-        threshold: a rollout is solved from this reward on; as in `flips` where it is not given.
-        columns: what `rollouts` has.
 
     Raises:
         StoreError: no prompt keys, or neither success nor reward is known.
     """
-    c = columns or describe(relations)
+    c = describe(relations)
     sides = [Selection(run, split) for run in runs]
-    solved, said = solved_sql(relations, c, sides[0], sides[-1], threshold)
+    solved, said = solved_sql(relations, c, sides[0], sides[-1], None)
     query = f"""
         select key, run, step, count(s) as n, sum(s) as k, any_value(prompt) as prompt,
             min(case when s = 1 then id end) as solved_id, min(case when s = 0 then id end) as failed_id

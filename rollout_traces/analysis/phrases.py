@@ -220,7 +220,7 @@ def winners_against_losers(relations: Relations, columns: RolloutColumns, a: Sel
 
 
 def enriched(
-    texts: Sequence[str], in_a: np.ndarray, groups: np.ndarray, ids: Sequence[str] = (), most: int = MOST
+    texts: Sequence[str], in_a: np.ndarray, groups: np.ndarray, ids: Sequence[str] = ()
 ) -> list[Phrase]:
     """n-grams that A has more often than B, surest first, contained ones left out.
 
@@ -229,7 +229,6 @@ def enriched(
         in_a: bool [N]; which are A's.
         groups: int [N]; what is independent: the groups of the rollouts.
         ids: [N]; ids for the examples.
-        most: how many at most.
     """
     from scipy.stats import false_discovery_control, norm
 
@@ -243,9 +242,8 @@ def enriched(
     p = 2 * norm.sf(np.abs(z))
     sure = (false_discovery_control(np.maximum(p, np.finfo(float).tiny)) <= DISCOVERY) & (z > 0)
     phrases: list[Phrase] = []
-    for i in distinct_phrases(
-        found, [i for i in np.argsort(-z, kind="stable").tolist() if sure[i]], y_a, most
-    ):
+    ranked = [i for i in np.argsort(-z, kind="stable").tolist() if sure[i]]
+    for i in distinct_phrases(found, ranked, y_a, MOST):
         mine = found.texts(i)[in_a[found.texts(i)]]
         if len(np.unique(groups[mine])) >= FEWEST_GROUPS:
             examples = tuple(ids[at] for at in mine[:EXAMPLES]) if len(ids) else ()

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.analysis.diagnosis import Diagnosis, setting_entry
+from rollout_traces.analysis.diagnosis import ENVIRONMENT, Diagnosis
 from rollout_traces.analysis.relations import Relations, as_arrays, current, describe
 from rollout_traces.model.names import EARLIER_KEY
 from rollout_traces.model.text import quoted
@@ -185,10 +185,17 @@ def setting_entries(relations: Relations, run: str, split: str = "rollout") -> l
         (str(a), int(s)) for a, s in zip(found["attempt"].tolist(), found["first"].tolist(), strict=True)
     ]
     return [
-        setting_entry(
-            step,
-            each.key,
+        Diagnosis(
+            "info",
             f"{quoted(each.key)} was changed at step {step}, where the run was resumed: {setting_text(each.a)} to {setting_text(each.b)}.",
+            advice="",
+            tier=ENVIRONMENT,
+            series=(),
+            part=(),
+            shape="level",
+            onset=(step, step),
+            step=step,
+            name=f"setting {each.key}",
         )
         for step, changed in settings_of_attempts(config(run), attempts)
         for each in changed

@@ -86,21 +86,18 @@ def narrowed(
     return holding, replace(holding, where=others, label=f"{which.name}, not ({where})")
 
 
-def before(
-    relations: Relations, selection: Selection, columns: RolloutColumns, n: int = NEIGHBOURS
-) -> Selection:
-    """The n steps before a selection, of the same run, split and filter.
+def before(relations: Relations, selection: Selection, columns: RolloutColumns) -> Selection:
+    """The ten steps before a selection, fewer where there are fewer, of the same run, split and filter.
 
     Args:
         relations: where to read.
         selection: has a first step.
         columns: what `rollouts` has.
-        n: how many steps; fewer where there are fewer.
     """
     scope, params = replace(selection, steps=(None, None)).condition(columns)
     rows = relations.sql(
         f"select distinct step from rollouts where {scope} and step < ? order by step desc limit ?",
-        [*params, selection.steps[0], n],
+        [*params, selection.steps[0], NEIGHBOURS],
     ).to_pydict()["step"]
     first, last = (min(rows), max(rows)) if rows else (None, None)
     if first is None:
