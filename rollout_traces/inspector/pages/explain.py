@@ -45,7 +45,7 @@ class ShownFinding(Finding):
     detail: ShownDetail | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExplainAnswer(Explanation):
     """The differences between A and B, ranked; without the queries of their figures.
 
