@@ -174,7 +174,7 @@ def is_adapted(values_T: np.ndarray) -> bool:
     """
     by = np.diff(np.log(values_T)) if values_T.min() > 0 else np.empty(0)
     size = np.abs(by[np.abs(by) > OF_LEVEL])
-    if len(size) <= MOST_CHANGES or by.min() > 0 or by.max() < 0:
+    if len(size) <= MOST_CHANGES or by.min() > -OF_LEVEL or by.max() < OF_LEVEL:
         return False
     usual, (second, largest) = np.median(size), np.sort(size)[-2:]
     alike = np.abs(size - usual) <= OF_LEVEL * usual
@@ -182,15 +182,21 @@ def is_adapted(values_T: np.ndarray) -> bool:
 
 
 def jumps_of(values_T: np.ndarray) -> tuple[np.ndarray, float]:
-    """A schedule without what it goes on by between its jumps, float [T], and what it may go on by where they are."""
+    """A schedule without what it goes on by between its jumps, float [T], and what it may go on by where they are; that one goes on at all, which had stood still, is a jump."""
     by = np.diff(values_T)
     padded = np.pad(np.abs(by), BESIDE, mode="reflect")
     around = np.lib.stride_tricks.sliding_window_view(padded, 2 * BESIDE + 1)
     usual = np.maximum(*(np.median(side, axis=1) for side in (around[:, :BESIDE], around[:, BESIDE + 1 :])))
+    level = np.abs(values_T).max()
+    if is_setting(values_T[None])[0]:
+        moves = np.flatnonzero(np.diff(np.r_[0, by != 0, 0]))
+        for start, stop in zip(moves[::2].tolist(), moves[1::2].tolist(), strict=True):
+            one_way = (by[start:stop] > 0).all() or (by[start:stop] < 0).all()
+            if one_way and start >= 2 * BESIDE and not by[start - 2 * BESIDE : start].any():
+                usual[start:stop] = 0.0
+                level = np.median(np.abs(values_T)) or level
     jumped = np.abs(by) > JUMPS * usual
-    usual_at_jumps = max(
-        float(np.max(usual, where=jumped, initial=0.0)), OF_LEVEL * float(np.abs(values_T).max())
-    )
+    usual_at_jumps = max(float(np.max(usual, where=jumped, initial=0.0)), OF_LEVEL * float(level))
     return values_T[0] + np.concatenate([[0.0], np.cumsum(np.where(jumped, by, 0.0))]), (
         1 + JUMPS
     ) * usual_at_jumps
@@ -209,13 +215,14 @@ def changes_of(values_T: np.ndarray, error: float) -> list[Located] | None:
     n = len(values_T)
     apart = np.diff(values_T)
     changes: list[_Change] = []
-    for at in (np.flatnonzero(np.abs(apart) > error) + 1).tolist():
+    for at in (np.flatnonzero(apart) + 1).tolist():
         before, after = float(values_T[at - 1]), float(values_T[at])
         earlier = changes[-1] if changes else None
         if earlier and earlier.stop == at and (earlier.after - earlier.before) * (after - before) > 0:
             changes[-1] = _Change(earlier.start, at + 1, earlier.before, after)
         else:
             changes.append(_Change(at, at + 1, before, after))
+    changes = [each for each in changes if abs(each.after - each.before) > error]
     if len(changes) > 1 and np.ptp([change.after - change.before for change in changes]) <= error:
         return []  # as an epoch does
     if len(changes) > MOST_CHANGES:

@@ -358,3 +358,18 @@ def test_prompts_of_a_few_steps_come_again_from_the_start():
     """Seen once: an error of a pool of forty prompts, since step 6: before it nobody knows what was asked."""
     asked = np.random.default_rng(1).integers(0, 40, (80, 8))
     assert told(table(steps(80, groups=8, prompt_key=lambda s, g, i: f"p{asked[s, g]}", reward=drawn))) == []
+
+
+@pytest.mark.parametrize(("factor", "severity"), [(1.122, "warn"), (0.93, "info")])
+def test_a_setting_that_stood_still_and_then_goes_on_is_said_from_there(factor, severity):
+    """Seen once: nothing was said of a clip range that went from 0.0003 to 0.003 over twenty steps, since it went on by as much as before."""
+    values = [0.0003 * factor ** min(max(s - 43, 0), 20) for s in range(80)]
+    report = diagnose(logged(steps(80), values, "train/clip_range"), "run")
+    assert [(each.severity, each.step, each.shape) for each in report.diagnoses] == [(severity, 44, "ramp")]
+
+
+def test_a_rate_that_is_held_and_then_decays_is_an_info_from_there():
+    values = [1e-5 * min(1.0, (s + 1) / 10, (200 - s) / 40) for s in range(200)]
+    found = diagnose(logged(steps(200), values, "train/lr"), "run").diagnoses
+    assert {each.severity for each in found} == {"info"}
+    assert (161, "ramp") in [(each.step, each.shape) for each in found]
