@@ -35,7 +35,6 @@ from rollout_traces.analysis.kinks import goes_on
 from rollout_traces.analysis.learning import is_given, is_mix, is_of_sampler
 from rollout_traces.analysis.names import SIGNATURES, Signature
 from rollout_traces.analysis.noise import TINY
-from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import effects
 from rollout_traces.analysis.run_rows import UNKNOWN
 from rollout_traces.analysis.scan import SPIKE, whitened
@@ -166,7 +165,8 @@ def _severity_of_entry(found: Sequence[Moved], n_series: int) -> Severity:
         found = [each for each in of_rows if not is_given(each.panel)]  # the mix is taken off them
     if any(each.is_set for each in found):
         own = [each for each in of_rows if not is_given(each.panel) or _is_lost(each)]
-        own = [each for each in own if each.panel.parents[0] != "advantage" and not _is_duration(each.panel)]
+        own = [each for each in own if each.panel.parents[0] != "advantage"]
+        own = [each for each in own if "/timing/" not in f"/{each.panel.names[0].column}"]
         found = own + [each for each in found if each.is_set and _is_off(each)]
         leaps = any(_is_setting(each) and _leaps(each) for each in all_found)
     severities = {severity_of(each, n_series) for each in found} | ({"warn"} if leaps else set())
@@ -193,11 +193,6 @@ def _is_lost(found: Moved) -> bool:
     """Tells whether a movement says that rollouts are lost: an engine or a worker has none any more, or groups have another size."""
     is_gone = found.located.z < 0 and is_of_sampler(found.panel) and not _is_shared(found)
     return is_gone or found.panel.names[0].column in OF_WHOLE_GROUPS
-
-
-def _is_duration(panel: Panel) -> bool:
-    """Tells whether a measure is how long something of a rollout took."""
-    return "/timing/" in f"/{panel.names[0].column}"
 
 
 def _is_off(found: Moved) -> bool:
