@@ -184,9 +184,14 @@ def is_adapted(values_T: np.ndarray) -> bool:
 def jumps_of(values_T: np.ndarray) -> tuple[np.ndarray, float]:
     """A schedule without what it goes on by between its jumps, float [T], and what it may go on by where they are; that one goes on at all, which had stood still, is a jump."""
     by = np.diff(values_T)
-    padded = np.pad(np.abs(by), BESIDE, mode="reflect")
-    around = np.lib.stride_tricks.sliding_window_view(padded, 2 * BESIDE + 1)
-    usual = np.maximum(*(np.median(side, axis=1) for side in (around[:, :BESIDE], around[:, BESIDE + 1 :])))
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(by, BESIDE, mode="reflect"), 2 * BESIDE + 1)
+    # one side of which goes the other way all the time says nothing of how far a step goes
+    usual = np.maximum(
+        *(
+            np.where((side * by[:, None] < 0).all(axis=1), 0.0, np.median(np.abs(side), axis=1))
+            for side in (around[:, :BESIDE], around[:, BESIDE + 1 :])
+        )
+    )
     level = np.abs(values_T).max()
     if is_setting(values_T[None])[0]:
         moves = np.flatnonzero(np.diff(np.r_[0, by != 0, 0]))

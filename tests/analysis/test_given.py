@@ -373,3 +373,10 @@ def test_a_rate_that_is_held_and_then_decays_is_an_info_from_there():
     found = diagnose(logged(steps(200), values, "train/lr"), "run").diagnoses
     assert {each.severity for each in found} == {"info"}
     assert (161, "ramp") in [(each.step, each.shape) for each in found]
+
+
+def test_a_rate_that_is_warmed_up_again_in_the_midst_of_its_decay_is_said():
+    """Seen once: nothing was said of a warm-up at step 40, whose steps are larger than the one by which the rate fell."""
+    own = [5e-7 * min((s + 1) / 6, 1 - max(s - 6, 0) / 54) for s in range(60)]
+    [entry] = diagnose(logged(steps(60), [*own[:40], *own[:20]], "train/lr"), "run").diagnoses
+    assert (entry.severity, entry.step) == ("info", 40)
