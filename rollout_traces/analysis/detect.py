@@ -82,6 +82,10 @@ LASTING_BESIDE = -5.0
 """... and of a part beside the rest of its groups or steps, in which what lasts for all is not."""
 
 
+SHOWS = np.log(0.05)
+"""Log of the chance up to which a few rows, which lie beyond the tail of all others, show in the mean of their step."""
+
+
 def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -> list[Moved]:
     """The movements of a measure, the surest first, each of its smallest part.
 
@@ -443,7 +447,6 @@ def spikes_of_rows(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]
     """The steps that a handful of rows carry away from the step's other rows and from the other steps, against the noise and the tail of the rows."""
     if not panel.carried or panel.parts[0] != ():
         return []
-    n = len(panel.steps)
     found = []
     for at, carried in panel.carried.items():
         whole = carried.level
@@ -452,9 +455,8 @@ def spikes_of_rows(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]
         usual = np.median(others[np.isfinite(others)]) if np.isfinite(others).any() else whole
         apart = carried.apart or min(whole - panel.levels[0, at], whole - usual, key=abs)
         z = float(apart / error) if np.isfinite(error) and error > 0 else 0.0
-        by_noise = float(np.log(n_tests(n)) + log_chance(np.asarray(z), freedom_of(panel)[0]))
-        log_p = max(by_noise, carried.log_p)
-        if np.isfinite(z) and log_p <= limit[0]:
+        shows = log_chance(np.asarray(z), freedom_of(panel)[0]) <= SHOWS  # the rows say which step it is
+        if np.isfinite(z) and shows and carried.log_p <= limit[0]:
             located = Located(Template("window", at, at + 1), (at, at), (at, at), float(z))
             levels = panel.levels.copy()
             levels[0, at] = whole
@@ -466,7 +468,7 @@ def spikes_of_rows(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]
                     noise,
                     located,
                     chosen,
-                    log_p,
+                    carried.log_p,
                     n_carriers=carried.n_rows,
                 )
             )

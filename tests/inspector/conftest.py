@@ -294,7 +294,7 @@ class Visit:
             self._calls.remove(request)
 
     def _said(self, message: object) -> None:
-        if message.type == "error" and "attribute" in message.text:  # type: ignore[attr-defined]
+        if message.type == "error" and "> attribute" in message.text:  # type: ignore[attr-defined]
             self.sins.append(f"drew wrongly: {message.text}")  # type: ignore[attr-defined]
 
     def _answered(self, response: object) -> None:

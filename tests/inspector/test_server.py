@@ -19,7 +19,6 @@ import uvicorn
 from rollout_traces.errors import ConfigError
 from rollout_traces.inspector import server
 from rollout_traces.inspector.assets import SCRIPTS, bundle, katex
-from rollout_traces.inspector.pages import rollouts
 from rollout_traces.inspector.registry import PAGES
 from rollout_traces.inspector.server import warm_up
 from rollout_traces.inspector.trackio_mount import dashboard_files
@@ -225,8 +224,8 @@ def test_the_newest_step_of_the_only_project_is_read(trackio_dir, monkeypatch):
     write_step(make_ledger([[0.0, 1.0]], step=1), (0, 1), project="demo")
     write_step(make_ledger([[0.0, 1.0]], step=2), (0, 1), project="demo")
     seen = []
-    really = rollouts.rollout
-    monkeypatch.setattr(rollouts, "rollout", lambda *given: seen.append(really(*given)))
+    really = server.rollout
+    monkeypatch.setattr(server, "rollout", lambda *given: seen.append(really(*given)))
     workspace = Workspace()
     warm_up(workspace).join(60)
     assert [found["metadata"]["step"] for found in seen] == [2]

@@ -6,6 +6,8 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +26,12 @@ rollout.stage("sampling", turns=1, tokens=5, words="It is")
 time.sleep(1)
 print(rollout.id)
 """
+
+
+def answer_of(call: Coroutine) -> object:
+    """What a coroutine answers in a thread of its own: a browser's loop may run in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, call).result()
 
 
 @pytest.fixture
@@ -98,8 +106,8 @@ class TestTools:
             return f"{tool_call.name}: {asked}"
 
         called, tool = agent_lightning.verl_observer._called(call), SimpleNamespace(name="search")
-        assert asyncio.run(called(None, tool, "Porto")) == "search: Porto"
+        assert answer_of(called(None, tool, "Porto")) == "search: Porto"
         rollout = followed.Followed(NOT_LIVE)
         with rollout.running():
-            assert asyncio.run(called(None, tool, asked="Kyoto")) == "search: Kyoto"
+            assert answer_of(called(None, tool, asked="Kyoto")) == "search: Kyoto"
         assert [(span["kind"], span["name"]) for span in rollout.noted] == [("tool", "search")]

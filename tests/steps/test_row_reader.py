@@ -15,6 +15,7 @@ from rollout_traces.steps.redact import HIDDEN, Redaction
 from rollout_traces.steps.row_reader import RowReader, details_of, extra_metadata, images_of
 from tests.builders import make_packed_batch
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
+from tests.pictures import png
 
 GOOD = {"kind": "generate", "start": 10.0, "end": 12.5, "turn": 0, "engine": "e0", "version": 3}
 
@@ -86,7 +87,7 @@ class TestSpans:
         assert "timings" not in store.ledger().columns
 
 
-PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01" + b"\0" * 9).decode()
+PNG = base64.b64encode(png()).decode()
 """The beginning of an image of one pixel."""
 
 
