@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from types import SimpleNamespace
 
 import pytest
@@ -31,7 +32,7 @@ print(rollout.id)
 def answer_of(call: Coroutine) -> object:
     """What a coroutine answers in a thread of its own: a browser's loop may run in this one."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, call).result()
+        return pool.submit(copy_context().run, asyncio.run, call).result()
 
 
 @pytest.fixture
