@@ -33,7 +33,7 @@ from rollout_traces.analysis.relations import Relations
 from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows, read_rows
 from rollout_traces.analysis.runs import replaced_sentence, setting_entries
 from rollout_traces.analysis.scan import SPIKE
-from rollout_traces.analysis.schedules import warm_up_of
+from rollout_traces.analysis.schedules import setting_changes, warm_up_of
 from rollout_traces.analysis.screen import (
     FEWEST_EVALUATIONS,
     FEWEST_STEPS,
@@ -207,6 +207,8 @@ def steps_again(panels: Sequence[Panel]) -> dict[int, int]:
 
 def _counted_once(panel: Panel, again: Mapping[int, int]) -> Panel:
     """A panel without the figures of steps that an earlier step with the same rollouts has too: they are no further evidence."""
+    if panel.source is None and setting_changes(panel) is not None:  # what is set stays as it is
+        return panel
     seen: dict[tuple[int, float], int] = {}
     for at, step in enumerate(panel.steps.tolist()):
         seen.setdefault((again.get(step, step), float(panel.levels[0, at])), at)

@@ -19,6 +19,7 @@ from rollout_traces.analysis.run_rows import (
 )
 from rollout_traces.analysis.selections import RunScope
 from tests.analysis.builders import steps, table
+from tests.analysis.test_movements import logged
 
 
 def read(rows: list[dict], **scope: object) -> RunRows:
@@ -216,6 +217,12 @@ class TestRolloutsThatAreShownAgain:
         report = diagnose(table(self.rows(3, onset=22)), "run")
         fell = next(each for each in report.diagnoses if each.severity == "error")
         assert (str(fell.series[0]), fell.step) == ("reward", 22)
+
+    def test_a_setting_of_their_steps_stays_a_setting(self):
+        rates = [1e-6 if s < 21 else 5e-7 for s in range(40)]
+        report = diagnose(logged(self.rows(0), rates, "train/lr"), "run")
+        [entry] = [each for each in report.diagnoses if str(each.series[0]) == "train/lr"]
+        assert (entry.severity, entry.step, entry.before, entry.after) == ("info", 21, 1e-6, 5e-7)
 
     def test_prompts_that_come_again_with_other_rollouts_are_none(self):
         rng = np.random.default_rng(1)
