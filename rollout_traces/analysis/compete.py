@@ -23,7 +23,7 @@ ALIKE_PART = 0.1
 """... or this part of what its own steps explain: a movement is no exact step or ramp, and a large one has exact edges."""
 ENDS = 10
 """Part of the run at each end at which a change over the whole run is read."""
-MANY_TIMES = 1 / 3
+OF_LARGER_SHARE = 1 / 3
 """Part of the larger share of an end up to which rollouts that end so are hardly the same ones before and since."""
 SHOWS = 3.0
 """Standard errors of a series at the steps of an entry that it joins."""
@@ -136,7 +136,7 @@ def _is_from_mix(entry: AlikeMovements, cause: AlikeMovements) -> bool:
     part = entry.head.panel.parts[entry.head.chosen.at] if entry.part is None else entry.part
     for found in cause.found:
         name, begins = found.panel.names[0], span(found)[0]
-        if (name.column, name.value) in part and begins <= onset + NEAR_EDGE and _is_many_times(found):
+        if (name.column, name.value) in part and begins <= onset + NEAR_EDGE and _are_other_ones(found):
             return True
     columns = {found.panel.names[0].column for found in cause.found if span(found)[0] <= onset}
     of_rows = [found for found in entry.found if found.panel.source is not None]
@@ -145,12 +145,12 @@ def _is_from_mix(entry: AlikeMovements, cause: AlikeMovements) -> bool:
     )
 
 
-def _is_many_times(found: Moved) -> bool:
-    """Tells whether a share is many times what it was, or a small part of it."""
+def _are_other_ones(found: Moved) -> bool:
+    """Tells whether a share is many times what it was, or a small part of it, so that those that have the value are hardly the same ones."""
     levels, inside = found.panel.levels[found.chosen.at], found.template.inside(len(found.panel.steps))
     sides = [levels[steps & np.isfinite(levels)] for steps in (~inside, inside)]
     before, since = (float(np.sum(side)) / max(len(side), 1) for side in sides)
-    return min(map(len, sides)) > 0 and min(before, since) < MANY_TIMES * max(before, since)
+    return min(map(len, sides)) > 0 and min(before, since) < OF_LARGER_SHARE * max(before, since)
 
 
 def _is_of_mix(found: Moved, column: str) -> bool:

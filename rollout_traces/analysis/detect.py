@@ -82,7 +82,7 @@ LASTING_BESIDE = -5.0
 """... and of a part beside the rest of its groups or steps, in which what lasts for all is not."""
 
 
-SHOWS = np.log(0.05)
+IN_THE_MEAN = np.log(0.05)
 """Log of the chance up to which a few rows, which lie beyond the tail of all others, show in the mean of their step."""
 
 
@@ -455,7 +455,9 @@ def spikes_of_rows(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]
         usual = np.median(others[np.isfinite(others)]) if np.isfinite(others).any() else whole
         apart = carried.apart or min(whole - panel.levels[0, at], whole - usual, key=abs)
         z = float(apart / error) if np.isfinite(error) and error > 0 else 0.0
-        shows = log_chance(np.asarray(z), freedom_of(panel)[0]) <= SHOWS  # the rows say which step it is
+        shows = (
+            log_chance(np.asarray(z), freedom_of(panel)[0]) <= IN_THE_MEAN
+        )  # the rows say which step it is
         if np.isfinite(z) and shows and carried.log_p <= limit[0]:
             located = Located(Template("window", at, at + 1), (at, at), (at, at), float(z))
             levels = panel.levels.copy()
