@@ -392,7 +392,7 @@ def join_prompt_response(
     for b, (prompt, response) in enumerate(zip(prompt_ids, response_ids, strict=True)):
         ids[b, : starts[b]], ids[b, starts[b] : stops[b]] = prompt, response
         attention[b, : stops[b]] = True
-    given = {"loss_mask": [[1] * len(row) for row in response_ids], **columns}
+    given = {"loss_mask": [np.ones(len(row), bool) for row in response_ids], **columns}
     tracks = {
         key: _behind_prompts(key, given[key], starts, stops, shape)
         for key in ("loss_mask", *TOKEN_KEYS)

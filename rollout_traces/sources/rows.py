@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -261,6 +263,11 @@ def batch_of(rows: Sequence[RolloutRow], *, decodes_tokens: bool) -> RolloutBatc
 
 def _token_ids(given: Any) -> np.ndarray:
     """[n]; ids that a dump wrote as floats are whole numbers all the same, or none."""
+    if isinstance(given, list):
+        with contextlib.suppress(TypeError, OverflowError):
+            return np.array(
+                array("q", given)
+            )  # half the time of `np.asarray`, on the calling thread of a hook
     ids = np.asarray(given)
     if ids.dtype.kind == "f" and (broken := ~np.isfinite(ids) | (ids != np.floor(ids))).any():
         raise ValueError(f"input_ids: seen {ids[broken][0]}, expected whole numbers")

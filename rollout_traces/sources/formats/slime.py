@@ -99,7 +99,7 @@ def row_of(sample: Record, step: int, split: str, n: int, reward_key: str | None
     mask = _of_response(sample, "loss_mask", n_response)
     sampled = np.arange(len(tokens)) >= before
     if mask is not None:
-        sampled[before:] = np.asarray(mask) > 0
+        sampled[before:] = mask
     status = sample.get("status")
     name = None if status is None else str(getattr(status, "value", status)).lower()
     row = RolloutRow(
