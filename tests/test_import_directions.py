@@ -82,7 +82,6 @@ READS_MORE = {
         "store.store",
         "sources.formats.own_export",
     ): "a batch is handed back as an import of its rows hands it over",
-    ("inspector.payload", "decode.messages"): "another tool's messages are taken apart as a run's are",
     ("inspector.pages.health", "worker.recovery"): "Health says what waits in this node's spools",
     ("inspector.shared_file", "steps.redact"): "a shared file hides as a run's hook does",
 }

@@ -46,7 +46,6 @@ def run(
         check_only: Look at the first rollouts as `check` does, and end the script.
     """
     from rollout_traces.integrations import run_report
-    from rollout_traces.settings.logger_options import as_environment
 
     script = ["-m", module] if module else []
     if not script and not context.args:
@@ -58,7 +57,7 @@ def run(
         "selection": selection,
         "check_only": check_only or None,
     }
-    environment = {**os.environ, **as_environment(given), **run_report.environment()}
+    environment = {**os.environ, **run_report.environment(given)}
     path = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *([path] if path else [])])
     sys.stdout.flush()

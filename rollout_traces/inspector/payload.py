@@ -14,12 +14,11 @@ import numpy as np
 import orjson
 
 from rollout_traces.alarms.worn import nested
-from rollout_traces.decode.messages import transcript_of_messages
 from rollout_traces.flags import REGISTRY
 from rollout_traces.model.spans import as_seconds, checked
 from rollout_traces.model.text import encodable
 from rollout_traces.model.transcript import TokenTrack, Transcript, Turn
-from rollout_traces.trace.conversion import TraceRecord, newer_schema, read_details, read_transcript
+from rollout_traces.trace.conversion import TraceRecord, newer_schema, read_details, shown_transcript
 from rollout_traces.trace.images import IMAGES_KEY
 
 _DTYPES = {kind: np.dtype(f"<{kind}") for kind in ("u1", "i2", "i4", "f2", "f4")}
@@ -54,7 +53,7 @@ def rollout_payload(trace_id: str, record: TraceRecord) -> dict[str, Any]:
 
 
 def _payload(trace_id: str, record: TraceRecord, details: Mapping[str, Any]) -> dict[str, Any]:
-    transcript = read_transcript(record) or transcript_of_messages(record.messages)
+    transcript = shown_transcript(record)
     metadata: dict[str, Any] = {
         key: encodable(value) if isinstance(value, str) else value for key, value in record.metadata.items()
     }

@@ -13,8 +13,10 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rollout_traces.model.private_files import replace_file
 from rollout_traces.model.units import MS
@@ -89,10 +91,13 @@ def write() -> None:
     replace_file(Path(folder) / f"{os.getpid()}.json", said.encode())
 
 
-def environment() -> dict[str, str]:
-    """The variables for a script that this process is about to become."""
+def environment(options: Mapping[str, Any]) -> dict[str, str]:
+    """The variables for a script that this process is about to become, whose hooks are given the options."""
+    from rollout_traces.settings.logger_options import as_environment  # no hooked script needs it
+
     folder = tempfile.mkdtemp(prefix="rollout-traces-run-")
-    return {FOLDER: folder, PROCESS: str(os.getpid()), LIVE_PLACE: str(Path(folder) / "live.place")}
+    own = {FOLDER: folder, PROCESS: str(os.getpid()), LIVE_PLACE: str(Path(folder) / "live.place")}
+    return as_environment(options) | own
 
 
 def say_at_exit() -> None:

@@ -21,8 +21,8 @@ from rollout_traces.logger.arguments import naming
 from rollout_traces.logger.attempts import attempts_of
 from rollout_traces.logger.spool_client import SpoolClient, place_of_run, unique
 from rollout_traces.model.plain_values import plain
+from rollout_traces.model.secrets import without_secrets
 from rollout_traces.model.units import GB, MB
-from rollout_traces.settings.secrets import without_secrets
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.sink.webhook import ENVIRONMENT, LAST_WAIT, AlertWebhook
 from rollout_traces.spool.folder import MemorySpool, SpoolWriter

@@ -40,11 +40,11 @@ from rollout_traces.logger.rank_client import RankClient, client_of_rank, share
 from rollout_traces.model.live_lines import MAX_TEXT, LivePlace
 from rollout_traces.model.names import node_name
 from rollout_traces.model.plain_values import finite_or_named, plain
+from rollout_traces.model.secrets import stored_config
 from rollout_traces.model.text import fresh_name
 from rollout_traces.model.units import MINUTE
 from rollout_traces.settings.logger_options import LoggerKeywords, LoggerOptions, default_of, page_address
 from rollout_traces.settings.run_settings import CONFIG_KEY, FLAG_PARAMETERS
-from rollout_traces.settings.secrets import stored_config
 from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.spool.record import Record
 from rollout_traces.steps.run_state import StepOptions

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from rollout_traces.errors import ConfigError
 from rollout_traces.logger.arguments import check_choice
 from rollout_traces.model.plain_values import plain
+from rollout_traces.model.secrets import stored_config
 from rollout_traces.settings.logger_options import LoggerOptions, option_names, read_environment, typed_value
-from rollout_traces.settings.secrets import stored_config
 
 log = logging.getLogger("rollout_traces")
 

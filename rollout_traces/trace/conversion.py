@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from rollout_traces.decode.grammars import TYPED_FAMILIES, parse_assistant
+from rollout_traces.decode.messages import transcript_of_messages
 from rollout_traces.ledger import columns as ledgers
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.model.plain_values import cut, plain
@@ -145,6 +146,11 @@ def read_transcript(record: TraceRecord) -> Transcript | None:
     """
     packed = next((span[TRACK_KEY] for span in record.spans if span.get(TRACK_KEY)), None)
     return None if packed is None else unpack_transcript(packed, record.messages)
+
+
+def shown_transcript(record: TraceRecord) -> Transcript:
+    """The transcript of any trace, made of its messages where another tool wrote it; raises as `read_transcript`."""
+    return read_transcript(record) or transcript_of_messages(record.messages)
 
 
 def newer_schema(metadata: Mapping[str, Any]) -> str | None:

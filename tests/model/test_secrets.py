@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_traces.settings.secrets import MASK, stored_config, without_secrets
+from rollout_traces.model.secrets import MASK, stored_config, without_secrets
 
 LONG = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6"
 
