@@ -60,17 +60,17 @@ def carried_by(rows: RunRows, measure: RowMeasure, values: np.ndarray) -> Handfu
         values: float [N], that number, comparable between steps.
     """
     nothing = Handful(np.empty(0, np.int64), {})
-    known = np.flatnonzero(np.isfinite(values))
-    if measure.name.statistic != "mean" or len(known) < FEWEST_ROWS:
+    if measure.name.statistic != "mean" or (there := np.isfinite(values)).sum() < FEWEST_ROWS:
         return nothing
-    own = values if len(known) == len(values) else values[known]
-    seen = own[:: -(-len(known) // ENOUGH_ROWS)]
+    own = values if there.all() else values[there]
+    seen = own[:: -(-len(own) // ENOUGH_ROWS)]
     middle = np.median(seen)
     half, most = np.quantile(np.abs(seen - middle), [0.5, 0.9], method="higher")
     usual = max(half, most / NORMAL)
-    size = np.abs(own - middle)
-    if usual <= 0 or size.max() <= BEYOND * usual or len(np.unique(own[: 1 << 12])) < TWO_VALUED:
+    furthest = max(own.max() - middle, middle - own.min())
+    if usual <= 0 or furthest <= BEYOND * usual or len(np.unique(own[: 1 << 12])) < TWO_VALUED:
         return nothing
+    known, size = np.flatnonzero(there), np.abs(own - middle)
     at = rows.at[known]
     n = np.bincount(at, minlength=len(rows.steps))
     total = np.bincount(at, size, len(rows.steps))

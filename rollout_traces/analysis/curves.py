@@ -249,7 +249,8 @@ FEWEST_TIMES = 4
 def of_neighbours(values: np.ndarray, width: int = NEIGHBOURS) -> np.ndarray:
     """float [N]: the median of the values around each, float [N], and itself; `width` is odd."""
     padded = np.pad(values, width // 2, mode="reflect")
-    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(padded, width), axis=1))
+    around = np.lib.stride_tricks.sliding_window_view(padded, width)
+    return np.asarray(np.partition(around, width // 2, axis=1)[:, width // 2])
 
 
 def less_what_comes_again(values_T: np.ndarray) -> np.ndarray:

@@ -143,7 +143,7 @@ class Parting:
     def cells(self, column: str = "") -> StepCells:
         """The cells of a way to part the rows."""
         if column not in self._cells:
-            self._cells[column] = StepCells(self.rows, column)
+            self._cells[column] = StepCells(self.rows, column, self.cells() if column else None)
         return self._cells[column]
 
     def panel(self, measure: RowMeasure) -> Panel | None:
@@ -207,7 +207,9 @@ class Parting:
         rows = self.rows
         plain = measure.read()
         weight = rows.weight if measure.drawn else None
-        is_centred, values = (False, plain) if measure.drawn else self._centred(plain)
+        known = _known(plain, np.isfinite(plain))
+        between = float(np.var(known)) if len(known) else 0.0
+        is_centred, values = (False, plain) if measure.drawn else self._centred(plain, between)
         handful = carried_by(rows, measure, values)
         without = handful.rows
         carried = {}
@@ -228,10 +230,11 @@ class Parting:
             }
             plain, values = plain.astype(float), values.astype(float)
             plain[without] = values[without] = np.nan
+            known = _known(plain, np.isfinite(plain))
+            between = float(np.var(known)) if len(known) else 0.0
         of_all = values
         if measure.name.column.rsplit("/", 1)[-1] != "source":
             values = self._less_mix(values, weight)
-        known = _known(plain, np.isfinite(plain))
         return _Values(
             plain,
             values,
@@ -240,7 +243,7 @@ class Parting:
             carried,
             is_share=bool(((known == 0) | (known == 1)).all()),
             is_centred=is_centred,
-            between=float(np.var(known)) if len(known) else 0.0,
+            between=between,
             within=self._within(values),
             rounding=(float(FLOAT32) * _largest(values)) ** 2,
         )
@@ -277,61 +280,59 @@ class Parting:
                 control[i],
             )
 
-    def _centred(self, values: np.ndarray) -> tuple[bool, np.ndarray]:
+    def _centred(self, values: np.ndarray, between: float) -> tuple[bool, np.ndarray]:
         """Tells whether a step's mean or sum is always the same, and float [N], the values as they compare between steps.
 
         Of what adds up to the same each is larger where there are few.
+
+        Args:
+            values: float [N].
+            between: variance of all of them.
         """
-        at, there = self.rows.at, np.isfinite(values)
-        n = _counted(at, there, len(self.rows.steps))
-        total = np.bincount(at, _filled(values, there), len(n))[n > 0]
-        known = n[n > 0]
+        cells = self.cells()
+        n, total = (np.bincount(cells.at, each, cells.n_steps) for each in cells.of_units(values, None))
+        known, total = n[n > 0], total[n > 0]
         if not len(known):
             return False, values
-        least = LEAST_ERROR**2 * float(np.var(_known(values, there))) / known
+        least = LEAST_ERROR**2 * between / known
         if _is_constant(total / known, least):
             return True, values
         if _is_constant(total, least * known**2):
-            return True, values * (n / known.mean())[at]
+            return True, values * (n / known.mean())[self.rows.at]
         return False, values
 
     def _within(self, values: np.ndarray) -> float:
         """The variance of rows around the mean of their group; 0 where no group has two."""
-        unit = self.rows.unit
-        there = np.isfinite(values)
-        n = _counted(unit, there, 0)
-        plain = (
-            _filled(values - _known(values, there).mean(), there) if there.any() else np.zeros(len(values))
-        )
-        total = np.bincount(unit, plain, len(n))
+        n, total = self.cells().of_units(values, None)
+        known = _known(values, np.isfinite(values))
+        middle = float(known.mean()) if len(known) else 0.0
+        apart, total = known - middle, total - n * middle
         freedom = np.maximum(n - 1, 0).sum()
-        squares = float(np.einsum("i,i->", plain, plain))  # BLAS would start threads, which spin
+        squares = float(np.einsum("i,i->", apart, apart))  # BLAS would start threads, which spin
         return max(squares - float((total**2 / np.maximum(n, 1)).sum()), 0.0) / freedom if freedom else 0.0
 
     def _less_mix(self, values: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
         """float [N]: values less the usual level of their source and of their prompt, so that a mix is no movement."""
-        there = np.isfinite(values) if weight is None else np.isfinite(values) & (weight > 0)
-        if self.sources is not None and (self.sources >= 0).all() and there.any():
-            n = _counted(self.sources, there, 0)
-            usual = np.bincount(self.sources, _filled(values, there)) / np.maximum(n, 1)
-            values = values - (usual - np.average(usual, weights=n))[self.sources]
-        if self._is_visited:
-            values = values - self._of_prompts(values, there)[self.rows.unit]
-        return values
+        values = values if weight is None else np.where(weight > 0, values, np.nan)
+        if self.sources is not None and (self.sources >= 0).all():
+            cells = self.cells("source")
+            n, total = (np.bincount(cells.value, each) for each in cells.of_units(values, None))
+            if n.any():
+                usual = total / np.maximum(n, 1)
+                values = values - (usual - np.average(usual, weights=n))[self.sources]
+        return values - self._of_prompts(values)[self.rows.unit] if self._is_visited else values
 
-    def _of_prompts(self, values: np.ndarray, there: np.ndarray) -> np.ndarray:
+    def _of_prompts(self, values: np.ndarray) -> np.ndarray:
         """float [U]: what the other visits of its prompt, net of their steps, say of each group (best linear prediction, Henderson 1975).
 
         No group is compared with itself, so that how groups differ still says how sure a mean of them is.
 
         Args:
-            values: float [N].
-            there: bool [N], which of them are known.
+            values: float [N], NaN where unknown.
         """
         at, prompt = self._visits
-        n = _counted(self.rows.unit, there, len(at))
+        n, total = self.cells().of_units(values, None)
         known = (n > 0) & (prompt >= 0)
-        total = np.bincount(self.rows.unit, _filled(values, there), len(at))
         mean, weight = np.where(known, total / np.maximum(n, 1), 0.0), np.where(known, n, 0.0)
         expected = np.zeros(len(at))
         if _is_given(mean[known], prompt[known]):
@@ -367,21 +368,12 @@ class Parting:
 
 
 def _largest(values: np.ndarray) -> float:
-    return float(np.abs(_filled(values, np.isfinite(values))).max(initial=0.0))
+    known = _known(values, np.isfinite(values))
+    return max(float(known.max(initial=0.0)), -float(known.min(initial=0.0)))
 
 
 def _known(values: np.ndarray, there: np.ndarray) -> np.ndarray:
     return values if there.all() else values[there]
-
-
-def _filled(values: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """The values, 0 where there is none."""
-    return values if there.all() else np.where(there, values, 0.0)
-
-
-def _counted(places: np.ndarray, there: np.ndarray, size: int) -> np.ndarray:
-    """float [size]: how many values there are at each place."""
-    return np.bincount(places, None if there.all() else there, size).astype(float)
 
 
 def _is_given(mean: np.ndarray, prompt: np.ndarray) -> bool:

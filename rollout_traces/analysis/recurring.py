@@ -119,11 +119,11 @@ def _far_off(panel: Panel, i: int) -> _Recurring | None:
     error = np.sqrt(np.median(panel.errors[i][places]))
     left /= max(DEVIATION * float(np.median(np.abs(left))) if is_logged(panel) else float(error), TINY**0.5)
     most = int(len(places) * MOST_TIMES)
+    beyond = max(float(np.median(np.abs(left))), PLAINLY)
     best: tuple[float, np.ndarray] | None = None
     for side in (left, -left):
         order = np.argsort(-side, kind="stable")
         far, counts = side[order], np.arange(FEWEST_TIMES, most + 1)
-        beyond = max(float(np.median(np.abs(left))), PLAINLY)
         ratios = far[counts - 1] / np.maximum(far[counts], beyond)
         log_p = np.log(2 * len(counts)) - TAIL * counts * np.log(np.maximum(ratios, 1.0))
         k = int(np.argmin(log_p))
@@ -147,11 +147,12 @@ def _log_chance_of_a_period(n: int, k: int) -> float:
 
 def _levels(panel: Panel, i: int, at: np.ndarray, log_p: float) -> _Recurring:
     """A series with its levels at some steps and at the others."""
-    known = np.flatnonzero(np.isfinite(panel.levels[i]) & (panel.rows[i] > 0))
-    sides = np.intersect1d(known, at), np.setdiff1d(known, at)
+    known = np.isfinite(panel.levels[i]) & (panel.rows[i] > 0)
+    beside = known.copy()
+    beside[at] = False
     there, usual = (
-        float(np.average(panel.levels[i][each], weights=panel.rows[i][each])) if len(each) else 0.0
-        for each in sides
+        float(np.average(panel.levels[i][each], weights=panel.rows[i][each])) if each.any() else 0.0
+        for each in (known & ~beside, beside)
     )
     return _Recurring(panel, panel.parts[i], at, log_p, there, usual)
 

@@ -197,12 +197,10 @@ def steps_again(panels: Sequence[Panel]) -> dict[int, int]:
             same_P_T.append(np.where(known, first[place], -1))
     if len(same_P_T) < FEWEST_AGAIN:
         return {}
-    found = {}
-    for at, same in enumerate(np.stack(same_P_T, axis=1)):
-        places, n = np.unique(same[same >= 0], return_counts=True)
-        if len(n) and n.max() > MOST_AGAIN * len(same) and places[n.argmax()] < at:
-            found[int(panels[0].steps[at])] = int(panels[0].steps[places[n.argmax()]])
-    return found
+    same, steps = np.stack(same_P_T), panels[0].steps
+    pairs, n = np.unique((same + len(steps) * np.arange(len(steps)))[same >= 0], return_counts=True)
+    at, before = np.divmod(pairs[n > MOST_AGAIN * len(same)], len(steps))
+    return dict(zip(steps[at[before < at]].tolist(), steps[before[before < at]].tolist(), strict=True))
 
 
 def _counted_once(panel: Panel, again: Mapping[int, int]) -> Panel:
@@ -334,11 +332,15 @@ def _of_groups(rows: RunRows, contained: Contained) -> list[Panel]:
     for column in rows.parts:
         if column not in rows.cutting or column in BY_OUTCOME:
             continue
-        cut = group_rows(rows.cut_by(column))
-        for part in _of_measures(cut, contained) if cut is not None else []:
+        if (cut := group_rows(rows.cut_by(column))) is None:
+            continue
+        cut.measures = [
+            each
+            for each in cut.measures
+            if each.name.column not in OF_WHOLE_GROUPS and each.name.statistic != "correlation"
+        ]
+        for part in _of_measures(cut, contained):
             name = part.names[0]
-            if name.column in OF_WHOLE_GROUPS or name.statistic == "correlation":
-                continue
             own = one_of(part, [i for i, each in enumerate(part.parts) if each])
             if own.names:
                 panels[name] = stacked([panels[name], own]) if name in panels else own

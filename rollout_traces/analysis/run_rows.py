@@ -180,30 +180,27 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
         rows.prompt = prompts if (prompts >= 0).any() else rows.prompt
     kept = found.column("kept").to_numpy(zero_copy_only=False).astype(bool)
     # steps that come while this reads are left out
-    seen = replace(run, within=run.within or (int(steps[0]), int(steps[-1]))) if len(steps) else run
-    for name, kept_values in _columns_of(seen, numbers, len(at)):
+    read = replace(run, within=run.within or (int(steps[0]), int(steps[-1]))) if len(steps) else run
+    for name, kept_values in _columns_of(read, numbers, len(at)):
         floats = kept_values()
         known = np.isfinite(floats)
+        seen = floats if known.all() else floats[known]
         of_traces = not kept.all() and not known[~kept].any()
         if not of_traces and name not in NULL_BY_DEFINITION and known.any() and not known.all():
             unknown = SeriesName(prefix + name, UNKNOWN, "share")
             rows.measures.append(RowMeasure(unknown, _unknown(known), condition=f"{name} is null"))
-        if known.any() and np.ptp(floats[known]) > 0:
+        if len(seen) and np.ptp(seen) > 0:
             rows.measures.append(RowMeasure(SeriesName(prefix + name), kept_values, of_traces))
-        if _adds_up_to_nothing(floats, at):
+        if _adds_up_to_nothing(seen, at if len(seen) == len(at) else at[known]):
             size = SeriesName(prefix + name, None, "size")
             rows.measures.append(RowMeasure(size, _size(kept_values), of_traces))
-        for point in _points(floats[known]) if name not in DERIVED else []:
+        for point in _points(seen) if name not in DERIVED else []:
             share = SeriesName(prefix + name, f"{point:g}", "share")
             rows.measures.append(
                 RowMeasure(share, _is_at(kept_values, point), of_traces, f"{name} = {point:g}", prefix + name)
             )
-        if (
-            name in CUT_BY_NUMBER
-            and known.any()
-            and len(np.unique(floats[known][:ENOUGH_ROWS])) <= MOST_PARTS
-        ):
-            lags, lag = np.unique(floats[known], return_inverse=True)
+        if name in CUT_BY_NUMBER and len(seen) and len(np.unique(seen[:ENOUGH_ROWS])) <= MOST_PARTS:
+            lags, lag = np.unique(seen, return_inverse=True)
             if 2 <= len(lags) <= MOST_PARTS:
                 held = np.full(len(at), -1)
                 held[known] = lag
@@ -288,13 +285,12 @@ def _adds_up_to_nothing(values: np.ndarray, at: np.ndarray) -> bool:
     """Tells whether a number of both signs has a mean near 0 at most steps, as advantages have: it can move in its size alone.
 
     Args:
-        values: float [N], NaN where unknown.
+        values: float [N].
         at: int [N], the step of each.
     """
-    there = np.isfinite(values)
-    if not there.any() or values[there].min() >= 0:
+    if not len(values) or values.min() >= 0:
         return False
-    total, size = (np.bincount(at[there], each) for each in (values[there], np.abs(values[there])))
+    total, size = (np.bincount(at, each) for each in (values, np.abs(values)))
     return bool(np.median(np.abs(total[size > 0]) / size[size > 0]) <= NOTHING) if size.any() else False
 
 

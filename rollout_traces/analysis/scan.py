@@ -8,7 +8,7 @@ Sums over a template are differences of cumulative sums, so that all places cost
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -72,23 +72,38 @@ class Whitened:
         norm, least = (own**2).sum(axis=1), np.sqrt(np.finfo(float).eps) * (h**2).sum(axis=1)
         return np.where(norm > least, (own @ self.residual[0]) ** 2 / np.where(norm > least, norm, 1.0), 0.0)
 
+    def of(self, values: np.ndarray) -> Whitened:
+        """Other values, float [S, T], with the same noise and basis."""
+        y = self.apply(np.where(self.weight > 0, values, 0.0))
+        return replace(self, residual=_left(y, self.basis))
+
     @cached_property
-    def sums(self) -> tuple[np.ndarray, np.ndarray]:
+    def sums(self) -> np.ndarray:
         """Cumulative sums F [S, 1 + K, T + 1]: a window's product is F[b] - F[a], with the residual and each of the basis."""
         root = np.sqrt(self.weight)
         weighted = root[:, None] * np.concatenate([self.residual[:, None], self.basis], axis=1)
         taken = weighted * self.memory[:, None]
         total = _cumulated(weighted - taken)
         total[..., :-1] -= taken
-        return total, _cumulated(total[..., -1:] - total[..., :-1])
+        return total
 
     @cached_property
-    def squares(self) -> tuple[np.ndarray, ...]:
-        """Cumulative sums [S, T + 1] behind the size of a template."""
+    def sums_of_levels(self) -> np.ndarray:
+        """Cumulative sums of what `sums` says of the level from each step on, of which ramps are made."""
+        return _cumulated(self.sums[..., -1:] - self.sums[..., :-1])
+
+    @cached_property
+    def squares(self) -> np.ndarray:
+        """Cumulative sums [S, T + 1] of the squares of a template of ones."""
+        return _cumulated(self.weight * (1 - self.memory) ** 2)
+
+    @cached_property
+    def squares_of_ramps(self) -> tuple[np.ndarray, np.ndarray]:
+        """Cumulative sums [S, T + 1] of the squares of a ramp from step 0 on, and of their slope there."""
         w, m = self.weight, self.memory
         t = np.arange(w.shape[1], dtype=float)
-        own, cross = w * (1 - m) ** 2, w * (1 - m) * m
-        return tuple(_cumulated(part) for part in (own, own * t, own * t * t, cross, cross * t, w * m * m))
+        by_t = w * (1 - m) * ((1 - m) * t + m)
+        return _cumulated(w * ((1 - m) * t + m) ** 2), _cumulated(by_t)
 
     @cached_property
     def after(self) -> np.ndarray:
@@ -97,9 +112,7 @@ class Whitened:
 
     def windows(self, length: int) -> np.ndarray:
         """float [S, T - length + 1]: the size of each window of a length; the last is a level, by its other name."""
-        total, _ = self.sums
-        n = self.weight.shape[1]
-        own = self.squares[0]
+        total, own, n = self.sums, self.squares, self.weight.shape[1]
         product = total[..., length:] - total[..., :-length]
         norm = (
             own[:, length:]
@@ -111,26 +124,23 @@ class Whitened:
 
     def levels(self) -> np.ndarray:
         """float [S, T]: the size of a level from each step on."""
-        total, _ = self.sums
-        own = self.squares[0]
+        total, own = self.sums, self.squares
         product = total[..., -1:] - total[..., :-1]
         return _sizes(product, own[:, -1:] - own[:, 1:] + self.weight)
 
     def ramps(self, length: int) -> np.ndarray:
         """float [S, T - length + 1]: the size of a ramp over a length from each step on."""
-        _, levels = self.sums
-        product = (levels[..., length:] - levels[..., :-length]) / length
-        own, by_t, by_t2, cross, cross_t, square = self.squares
+        levels = self.sums_of_levels
+        product = levels[..., length:] - levels[..., :-length]  # of a ramp that rises by 1 a step
+        own, (from_0, by_t) = self.squares, self.squares_of_ramps
         first = np.arange(self.weight.shape[1] - length + 1, dtype=float) - 1
 
         def over(part: np.ndarray) -> np.ndarray:
             return part[:, length:] - part[:, :-length]
 
-        rise = over(by_t2) - 2 * first * over(by_t) + first**2 * over(own)
-        mixed = 2 * (over(cross_t) - first * over(cross))
+        rise = over(from_0) - 2 * first * over(by_t) + first**2 * over(own)
         # at its first step, the value before is 0, so that nothing is taken off: the step's own weight is whole
-        norm = (rise + mixed + over(square)) / length**2 + own[:, -1:] - own[:, length:]
-        return _sizes(product, norm)
+        return _sizes(product, rise + length**2 * (own[:, -1:] - own[:, length:]))
 
 
 def whitened(values: np.ndarray, noise: Noise, basis: np.ndarray) -> Whitened:
@@ -156,8 +166,12 @@ def whitened(values: np.ndarray, noise: Noise, basis: np.ndarray) -> Whitened:
     )
     orthonormal = np.swapaxes(found * usable[:, None, :], 1, 2)
     y = _whiten(np.where(there, values, 0.0), weight, memory)
-    residual = y - np.einsum("skt,sk->st", orthonormal, np.einsum("skt,st->sk", orthonormal, y))
-    return Whitened(weight, memory, orthonormal, residual)
+    return Whitened(weight, memory, orthonormal, _left(y, orthonormal))
+
+
+def _left(y: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """What an orthonormal basis, float [S, K, T], leaves of float [S, T]."""
+    return np.asarray(y - np.einsum("skt,sk->st", basis, np.einsum("skt,st->sk", basis, y)))
 
 
 def _whiten(values: np.ndarray, weight: np.ndarray, memory: np.ndarray) -> np.ndarray:
@@ -175,8 +189,8 @@ def _cumulated(values: np.ndarray) -> np.ndarray:
 
 
 def _sizes(product: np.ndarray, norm: np.ndarray) -> np.ndarray:
-    left = norm - (product[:, 1:] ** 2).sum(axis=1)
-    usable = left > LEAST_OWN * np.maximum(norm, np.finfo(float).tiny)
+    left = norm - np.einsum("skt,skt->st", product[:, 1:], product[:, 1:])
+    usable = left > LEAST_OWN * norm
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(usable, product[:, 0] / np.sqrt(left), 0.0)
 
@@ -195,7 +209,7 @@ def polynomials(n_steps: int, degree: int) -> np.ndarray:
 def coefficients(w: Whitened, template: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """float [S], [S]: the size of a template in each series, and the error of its coefficient (infinite: unknown)."""
     h = w.apply(np.broadcast_to(template, w.weight.shape))
-    left = h - np.einsum("skt,sk->st", w.basis, np.einsum("skt,st->sk", w.basis, h))
+    left = _left(h, w.basis)
     norm = np.sqrt((left**2).sum(axis=1))
     usable = norm > np.sqrt(np.finfo(float).eps)
     size = np.where(usable, (left * w.residual).sum(axis=1) / np.where(usable, norm, 1.0), 0.0)

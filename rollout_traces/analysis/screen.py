@@ -245,7 +245,8 @@ def scan(panel: Panel, noise: Noise, basis: np.ndarray) -> tuple[Scanned, Whiten
     """
     n_series, n = panel.values.shape
     wide = np.broadcast_to(basis, (n_series, *basis.shape[-2:]))
-    w, sharp = whitened(noise.clipped, noise, wide), whitened(panel.values, noise, wide)
+    w = whitened(noise.clipped, noise, wide)
+    sharp = w.of(panel.values)
     rows = np.arange(n_series)
     freedom = freedom_of(panel)
     tails_of_best = freedom.copy()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -62,9 +64,10 @@ class StepCells:
     Args:
         rows: the rows.
         column: the column that parts them; "" for none.
+        whole: the cells of no column, whose units are these where each is of one value.
     """
 
-    def __init__(self, rows: RunRows, column: str = "") -> None:
+    def __init__(self, rows: RunRows, column: str = "", whole: StepCells | None = None) -> None:
         codes, values = rows.parts[column] if column else (np.zeros(len(rows.at), np.int64), [""])
         self.n_steps, self.n_values = len(rows.steps), len(values)
         self.parts: list[Part] = [((column, value),) for value in values] if column else [()]
@@ -79,6 +82,9 @@ class StepCells:
         self.at[self.unit] = at
         self.cell = self.value * self.n_steps + self.at
         self._of_all: tuple[np.ndarray, ...] = ()
+        self._of_others: tuple[np.ndarray, ...] = ()
+        self._units = whole if whole and self.known is None and self.n_units == whole.n_units else self
+        self._summed: deque[tuple[Any, ...]] = deque(maxlen=3)
         self.whole = np.cumsum(np.diff(units // self.n_values, prepend=-1) > 0) - 1
 
     def sums(
@@ -92,7 +98,7 @@ class StepCells:
             within: variance of the rows of a group: a group of which a step has fewer rows than usual is less sure.
             between: variance of all rows.
         """
-        n_u, s_u = self._of_units(values, weight)
+        n_u, s_u = self.of_units(values, weight)
         size, shape = self.n_values * self.n_steps, (self.n_values, self.n_steps)
         n, n_groups, mass = self._counts(n_u)
         s = np.bincount(self.cell, s_u, size)
@@ -110,7 +116,7 @@ class StepCells:
         weighted = n
         if weight is not None:
             counted = np.isfinite(values) & (weight > 0)
-            n = np.bincount(self.cell, self._of_units(np.where(counted, 0.0, np.nan), None)[0], size)
+            n = np.bincount(self.cell, self.of_units(np.where(counted, 0.0, np.nan), None)[0], size)
         return CellSums(
             mean.reshape(shape),
             (np.nan_to_num(variance) + fewer).reshape(shape),
@@ -194,38 +200,63 @@ class StepCells:
         Returns:
             As `beside_the_rest`.
         """
-        n_u, s_u = self._of_units(values, weight)
-        rest_n, rest_s = (np.bincount(self.whole, each)[self.whole] - each for each in (n_u, s_u))
-        both = (n_u > 0) & (rest_n > 0)
         there = own.n > 0
         alike = float(np.median((own.variance * own.n)[there])) if there.any() else 0.0
-        if self.n_values <= 2 or n_u[both].sum() < NEARLY_ALL * n_u.sum() or alike < ALIKE * within:
+        if self.n_values <= 2 or self._units is not self or alike < ALIKE * within:
             return None
+        n_u, s_u = self.of_units(values, weight)
+        rest_n, counts, n, mass, n_groups = self._others(n_u)
+        both = counts > 0
+        if n_u[both].sum() < NEARLY_ALL * n_u.sum():
+            return None
+        rest_s = np.bincount(self.whole, s_u)[self.whole] - s_u
         with np.errstate(invalid="ignore", divide="ignore"):
-            counts = np.where(both, n_u * rest_n / (n_u + rest_n), 0.0)
             apart = np.where(both, counts * (s_u / n_u - rest_s / rest_n), 0.0)
-            n, total = (
-                np.bincount(self.cell, each, self.n_values * self.n_steps) for each in (counts, apart)
-            )
-            mean = total / n
+            mean = np.bincount(self.cell, apart, len(n)) / n
         apart -= np.nan_to_num(mean)[self.cell] * counts
-        squares, mass, n_groups = (
-            np.bincount(self.cell, each, len(n)) for each in (apart**2, counts**2, both)
-        )
+        squares = np.bincount(self.cell, apart**2, len(n))
         expected = within * float(both.sum()) / max(float(counts.sum()), TINY)
         shape = self.n_values, self.n_steps
         variance = self._variance(squares, n_groups, mass, n, expected).reshape(shape)
         return mean.reshape(shape), np.nan_to_num(variance), np.ones(self.n_values)
 
+    def _others(self, n_u: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Rows of the other units of each unit's group, and how many rows' worth both are compared with, float [U] each; of these, float [V * T] each, their sum, that of their squares, and how many there are; kept where every row counts."""
+        if n_u is self.n_rows and self._of_others:
+            return self._of_others
+        rest = np.bincount(self.whole, n_u)[self.whole] - n_u
+        counts = n_u * rest / np.maximum(n_u + rest, TINY)
+        size = self.n_values * self.n_steps
+        found = (
+            rest,
+            counts,
+            *(np.bincount(self.cell, each, size) for each in (counts, counts**2, counts > 0)),
+        )
+        if n_u is self.n_rows:
+            self._of_others = found
+        return found
+
     def means(self, values: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
         """float [V, T]: means alone; arguments as for `sums`."""
-        n_u, s_u = self._of_units(values, weight)
+        n_u, s_u = self.of_units(values, weight)
         n, s = self._counts(n_u)[0], np.bincount(self.cell, s_u, self.n_values * self.n_steps)
         with np.errstate(invalid="ignore", divide="ignore"):
             return (s / n).reshape(self.n_values, self.n_steps)
 
-    def _of_units(self, values: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """float [U] each: rows that know a value, by their weight, and the sum of their values."""
+    def of_units(self, values: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """float [U] each: rows that know a value, by their weight, and the sum of their values; the last three are kept."""
+        if self._units is not self:
+            return self._units.of_units(values, weight)
+        for of, by, n, total in self._summed:
+            if of is values and by is weight:
+                return n, total
+        n, total = self._summed_over_units(values, weight)
+        self._summed.append((values, weight, n, total))
+        return n, total
+
+    def _summed_over_units(
+        self, values: np.ndarray, weight: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         if self.known is not None:
             values, weight = values[self.known], None if weight is None else weight[self.known]
         if weight is None and np.isfinite(total := np.bincount(self.unit, values, self.n_units)).all():
@@ -238,7 +269,14 @@ class StepCells:
     @cached_property
     def n_rows(self) -> np.ndarray:
         """float [U]: rows of each unit."""
+        if self._units is not self:
+            return self._units.n_rows
         return np.bincount(self.unit, minlength=self.n_units).astype(float)
+
+    @cached_property
+    def n_units_of_value(self) -> np.ndarray:
+        """int [V]: units of each value, at least 1."""
+        return np.maximum(np.bincount(self.value, minlength=self.n_values), 1)
 
     def _counts(self, n_u: np.ndarray) -> tuple[np.ndarray, ...]:
         """float [V * T] each: rows, groups and the sum of the squares of their rows; kept where every row counts."""
@@ -252,7 +290,7 @@ class StepCells:
 
     def _tails(self, squares: np.ndarray, n_groups: np.ndarray) -> np.ndarray:
         """float [V]: degrees of freedom of Student's t with the kurtosis that a mean of so many groups has."""
-        many = np.maximum(np.bincount(self.value, minlength=self.n_values), 1)
+        many = self.n_units_of_value
         second, fourth = (
             np.bincount(self.value, each, self.n_values) / many for each in (squares, squares**2)
         )
