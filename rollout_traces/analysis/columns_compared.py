@@ -65,6 +65,11 @@ class _Cells:
     place: np.ndarray
     n_values: int
 
+    @cached_property
+    def n_rows(self) -> np.ndarray:
+        """int [C]: rollouts of each."""
+        return np.bincount(self.cell)
+
 
 @dataclass(eq=False)
 class ColumnsCompared:
@@ -126,7 +131,14 @@ class ColumnsCompared:
     def group_sums(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """float [G] rollouts that know a number, and its sum; of float [N], NaN for unknown."""
         known = np.isfinite(values)
+        if known.all():
+            return self._n_rows, self._by_group(values)
         return self._by_group(known.astype(float)), self._by_group(np.where(known, values, 0.0))
+
+    @cached_property
+    def _n_rows(self) -> np.ndarray:
+        """float [G]: rollouts of each group."""
+        return self._by_group(np.ones(len(self.rows.group)))
 
     def _by_group(self, values: np.ndarray, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
         return np.bincount(self.rows.group[rows], values, len(self.rows.group_side))
@@ -219,8 +231,8 @@ class ColumnsCompared:
         """float [V]: by how many errors the mean over a part's groups differs, NaN where a side has too few."""
         x = values[cells.rows]
         known = np.isfinite(x)
-        n = np.bincount(cells.cell, known, len(cells.place))
-        mean = np.bincount(cells.cell, np.where(known, x, 0.0), len(cells.place)) / np.maximum(n, 1)
+        n, x = (cells.n_rows, x) if known.all() else (np.bincount(cells.cell, known), np.where(known, x, 0.0))
+        mean = np.bincount(cells.cell, x) / np.maximum(n, 1)
         there, size = n > 0, 2 * cells.n_values
         at, mean = cells.place[there], mean[there]
         groups = np.bincount(at, minlength=size).astype(float)

@@ -335,14 +335,16 @@ class Parting:
         known = (n > 0) & (prompt >= 0)
         mean, weight = np.where(known, total / np.maximum(n, 1), 0.0), np.where(known, n, 0.0)
         expected = np.zeros(len(at))
-        if _is_given(mean[known], prompt[known]):
+        here = slice(None) if known.all() else known
+        asked = prompt[here]
+        if _is_given(mean[here], asked):
             return expected
         of_step = np.maximum(np.bincount(at, weight), 1)
-        visits = np.bincount(prompt[known], minlength=prompt.max() + 1)
+        visits = np.bincount(asked, minlength=prompt.max() + 1)
         others, again = np.maximum(visits[prompt] - 1, 0), max(int(np.maximum(visits - 1, 0).sum()), 1)
         for _ in range(ROUNDS):
             apart = np.where(known, mean - (np.bincount(at, weight * (mean - expected)) / of_step)[at], 0.0)
-            of_prompt = np.bincount(prompt[known], apart[known], len(visits))
+            of_prompt = np.bincount(asked, apart[here], len(visits))
             squares = float((apart**2).sum())
             own = max(squares - float((of_prompt**2 / np.maximum(visits, 1)).sum()), 0.0) / again
             shared = max(squares / max(known.sum(), 1) - own, 0.0)
