@@ -40,7 +40,7 @@ class Carried:
         ids: the rollouts, the largest contribution first.
         p: of so large a share at one step, by those of the steps before; 0 where those are too few or none.
         query: a SELECT of their values.
-        sentence: in words: `2 of 512 rollouts make 78 % of the update`.
+        sentence: in words: `2 of 512 rollouts make 78% of the update`.
     """
 
     column: str
@@ -58,7 +58,7 @@ class Carried:
             if self.column == UPDATE
             else f"what departs from the mean of {column_text(self.column)}"
         )
-        said = f"{self.rows} of {self.of:,} rollouts make {100 * self.share:.0f} % of {what}"
+        said = f"{self.rows} of {self.of:,} rollouts make {100 * self.share:.0f}% of {what}"
         object.__setattr__(self, "sentence", said)
 
 

@@ -98,7 +98,7 @@ class OneSided:
         rows: rollouts of that side that know it.
         of: all of that side.
         values: the most frequent values of a text, each with its rollouts; none for a number.
-        sentence: in words: `extra/“judge”: “gpt” 50 % (16 of 32) of A's rollouts; unknown in all of B's`.
+        sentence: in words: `extra/“judge”: “gpt” 50% (16 of 32) of A's rollouts; unknown in all of B's`.
     """
 
     column: str
@@ -142,7 +142,7 @@ class Finding:
         consequences: what follows from it.
         query: a SELECT of its levels, shares and counts.
         part: the rollouts that alone are compared; None for all.
-        sentence: in words: `stop_reason “length”: 2 % to 57 % on engine “vllm-1”, 0 of 2,611 elsewhere`.
+        sentence: in words: `stop_reason “length”: 2% to 57% on engine “vllm-1”, 0 of 2,611 elsewhere`.
     """
 
     column: str

@@ -17,6 +17,7 @@ OWN_VALUES = ("flags",)
 """Columns whose values are names of ours."""
 NUMBERS = ("staleness_max",)
 """Columns of numbers by which rollouts are parted."""
+MINUS = "\u2212"
 PER_CENT = 100
 WHOLE_FROM = 1000
 """Numbers from here on are written without decimals."""
@@ -27,18 +28,22 @@ HARDLY_ANY = 0.001
 
 
 def percent(value: float) -> str:
-    """A share in words: `57 %`, `0.4 %`, `0 %`."""
+    """A share in words: `57%`, `0.4%`, `0%`."""
     if value == 0:
-        return "0 %"
+        return "0%"
     if abs(value) < HARDLY_ANY:
-        return "<0.1 %" if value > 0 else ">-0.1 %"
+        return "<0.1%" if value > 0 else f">{MINUS}0.1%"
     size = PER_CENT * value
-    return f"{size:.1f} %" if abs(value) < FEW_PER_CENT else f"{size:.0f} %"
+    return _signed(f"{size:.1f}%" if abs(value) < FEW_PER_CENT else f"{size:.0f}%")
 
 
 def number(value: float) -> str:
     """A number as a person reads it."""
-    return f"{value:,.0f}" if abs(value) >= WHOLE_FROM else f"{value:.3g}"
+    return _signed(f"{value:,.0f}" if abs(value) >= WHOLE_FROM else f"{value:.3g}")
+
+
+def _signed(text: str) -> str:
+    return MINUS + text[1:] if text.startswith("-") else text
 
 
 def since(step: int, last: int | None) -> str:

@@ -175,7 +175,7 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis], links: Mapp
     typer.secho(f"{sentence(found.a)} against {sentence(found.b)}", bold=True)
     typer.echo(
         f"{found.rows[0]:,} rollouts in {found.groups[0]:,} groups against {found.rows[1]:,} in {found.groups[1]:,}; "
-        f"{found.n_tested} columns and values compared, false discovery held at 1 %"
+        f"{found.n_tested} columns and values compared, false discovery held at 1%"
     )
     for remark in (*found.remarks, *found.problems):
         typer.echo(sentence(remark))

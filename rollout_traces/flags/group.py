@@ -70,7 +70,7 @@ def tied_group(population: Population) -> RowFlags:
 
 
 @population_flag(
-    meaning="the group's rewards differ by less than 1 % of the reward range, which normalisation blows up",
+    meaning="the group's rewards differ by less than 1% of the reward range, which normalisation blows up",
     needs=("rewards", "group_ids"),
     splits=("rollout",),
     of_group=True,

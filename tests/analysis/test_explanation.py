@@ -436,7 +436,7 @@ class TestWhatWentWrong:
     def test_the_error_leads_with_its_words_and_what_follows_below(self):
         found = self.told("Error: <n> Service Unavailable")
         assert found.findings[0].sentence == (
-            "error_signatures “Error: <n> Service Unavailable”: 0 % to 50 % (0 of 384 to 192 of 384), new"
+            "error_signatures “Error: <n> Service Unavailable”: 0% to 50% (0 of 384 to 192 of 384), new"
         )
         assert [each.name for each in found.findings[0].consequences] == ["n_tool_errors", "flags tool_error"]
         assert found.only_in == {}
@@ -464,5 +464,5 @@ class TestWhatWentWrong:
         )
         (said,) = found.one_sided
         assert said.sentence.startswith("extra/“judge”: “run; do")
-        assert said.sentence.endswith("“plain” 25 % (96 of 384) of A's rollouts; unknown in all of B's")
+        assert said.sentence.endswith("“plain” 25% (96 of 384) of A's rollouts; unknown in all of B's")
         assert "\x1b" not in said.sentence

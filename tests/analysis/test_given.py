@@ -264,7 +264,7 @@ def test_what_becomes_known_is_no_fault():
 def test_of_how_many_rollouts_the_reward_is_unknown_is_said():
     """Seen once: half of all rewards missing from the first step on, and nothing said."""
     rows = steps(40, reward=lambda s, g, i: drawn(s, g, i) if i % 2 else None)
-    assert diagnose(table(rows), "run").remarks == ("The reward of 50 % of the rollouts is unknown.",)
+    assert diagnose(table(rows), "run").remarks == ("The reward of 50% of the rollouts is unknown.",)
 
 
 def test_what_a_later_attempt_replaced_is_said_to_be_left_out():

@@ -603,7 +603,7 @@ class TestNames:
                 row["error_signatures"] = ["calc-0 timed out"] if fails(s, g, i) else None
         [entry] = told(table(rows))
         assert entry.sentence.startswith(
-            "tools fail: error_signatures “calc-0 timed out” rose from 0 % to 100 % on"
+            "tools fail: error_signatures “calc-0 timed out” rose from 0% to 100% on"
         )
         assert entry.part == (("extra/tool_host", "calc-0"),)
         assert "error_signatures has 'calc-0 timed out'" in entry.where
@@ -646,7 +646,7 @@ class TestNames:
 
         [entry] = told(table(steps(N, discard_reason=reason)))
         assert entry.severity == "error" and abs(entry.step - 30) <= 1
-        assert entry.sentence.startswith("more rollouts are discarded: discard_reason “stale” rose from 0 %")
+        assert entry.sentence.startswith("more rollouts are discarded: discard_reason “stale” rose from 0%")
 
 
 class TestContained:

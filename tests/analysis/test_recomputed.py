@@ -15,7 +15,7 @@ from rollout_traces.analysis.relations import written
 from tests.analysis.builders import table
 from tests.stories.relations import TableRelations
 
-NUMBER = re.compile(r"[+-]?\d[\d,]*(\.\d+)?(e[+-]?\d+)?")
+NUMBER = re.compile(r"[+\u2212-]?\d[\d,]*(\.\d+)?(e[+-]?\d+)?")
 
 
 def unexplained(sentence: str, relations: TableRelations, queries: Sequence[str]) -> list[str]:
@@ -29,7 +29,7 @@ def unexplained(sentence: str, relations: TableRelations, queries: Sequence[str]
                     texts |= forms(float(value))
     found, before = [], ["", ""]
     for token in re.sub(r"“[^”]*”", "", sentence).split():
-        plain = token.strip("(),;:.")
+        plain = token.strip("(),;:.%")
         if NUMBER.fullmatch(plain) and plain not in texts:
             is_step = before[-1] in ("step", "steps") or (before[-1] == "to" and before[-2] in steps)
             if not (is_step and plain in steps):
@@ -44,7 +44,7 @@ def forms(value: float) -> set[str]:
         return set()
     shown = [
         number(value),
-        percent(value).removesuffix(" %").lstrip("<>"),
+        percent(value).removesuffix("%").lstrip("<>"),
         f"{100 * value:.0f}",
         f"{value:,}",
     ]

@@ -119,4 +119,4 @@ def test_a_system_prompt_that_is_gone_is_none():
         for row in rows
     ]
     [entry] = [each for each in diagnose(table(rows, texts), "run").diagnoses if each.severity == "error"]
-    assert entry.step == 10 and "system “none” rose from 0 % to 100 %" in entry.sentence
+    assert entry.step == 10 and "system “none” rose from 0% to 100%" in entry.sentence

@@ -75,7 +75,7 @@ class TestByChance:
         ]
         (row,) = relations.sql(found[1].query).to_pylist()
         assert (row["first"], row["last"], row["n_rows"], row["share_since"]) == (20, 39, 480, 1.0)
-        assert "100 % of the rollouts since" in found[1].sentence
+        assert "100% of the rollouts since" in found[1].sentence
 
 
 def test_a_run_without_rollouts_has_no_events():

@@ -45,7 +45,7 @@ class TestTheRun:
         store = open_store(str(FOLDER), index_path=tmp_path / "index")
         report = diagnose(store.table(), "troubled", "rollout")
         [failing] = [d for d in report.diagnoses if d.name == "tools fail"]
-        assert "“error: calc-b timed out” rose from 0 % to 94 %" in failing.sentence
+        assert "“error: calc-b timed out” rose from 0% to 94%" in failing.sentence
         assert failing.part == (("extra/tool_host", "calc-b"),) and (failing.step, failing.last) == (18, 25)
         [query] = [each for each in failing.queries if "error_signatures" in each]
         levels = store.table().sql(query).to_pylist()

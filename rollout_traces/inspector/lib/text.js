@@ -6,13 +6,6 @@ export const words = text => text.trim().split(/\s+/);
 // A column in words; a name in quotes is left as it was logged.
 export const spoken = signal => signal.replace(/“[^”]*”|_/g, found => (found === "_" ? " " : found));
 
-// A sentence whose figures are written as the pages write their own; what is in quotes is left as it was logged.
-export const sentence = text =>
-  inert(text).replace(
-    /“[^”]*”|(?<=\d) %|(?<=^|[\s(>])-(?=\d)/g,
-    found => ({ " %": "%", "-": "\u2212" })[found] ?? found,
-  );
-
 const NAMES = {
   0x00ad: "SHY",
   0x061c: "ALM",

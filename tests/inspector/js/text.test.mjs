@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { number, percent, seconds, signed } from "../../../rollout_traces/inspector/lib/format.js";
 import { duration } from "../../../rollout_traces/inspector/components/live/opened.js";
-import { firstWords, inert, sentence, showWhitespace, spoken } from "../../../rollout_traces/inspector/lib/text.js";
+import { firstWords, inert, showWhitespace, spoken } from "../../../rollout_traces/inspector/lib/text.js";
 import { aroundHits, expression, terms } from "../../../rollout_traces/inspector/lib/highlight.js";
 
 test("characters that act become marks", () => {
@@ -15,13 +15,6 @@ test("a column is said in words, and a name that somebody gave as it was given",
   assert.equal(spoken("flags mask_leak"), "flags mask leak");
   assert.equal(spoken("“train/grad_norm”"), "“train/grad_norm”");
   assert.equal(spoken("mean_logprob on “a_b”"), "mean logprob on “a_b”");
-});
-
-test("a number and its percent sign stay on one line", () => {
-  assert.equal(
-    sentence("rose from -0.5 (>-0.1 %) to 94 %, in 3-4 of “-1 at 5 %”\u202e"),
-    "rose from −0.5 (>−0.1%) to 94%, in 3-4 of “-1 at 5 %”⟨RLO⟩",
-  );
 });
 
 test("tag characters spell out what they hide", () => {

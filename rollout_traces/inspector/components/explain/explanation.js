@@ -2,7 +2,7 @@
 
 import { ghost, h, svg } from "../../lib/dom.js";
 import { number, percent, plural, signed } from "../../lib/format.js";
-import { inert, sentence } from "../../lib/text.js";
+import { inert } from "../../lib/text.js";
 import { queries } from "./queries.js";
 
 const PICTURE = { width: 300, height: 44 };
@@ -14,7 +14,7 @@ export function explanation(answer, doing) {
 
 // The diagnoses that hold where one looks; those that may be chance are folded.
 export function inForce(title, diagnoses) {
-  const line = each => h("p", { class: `rt-sev-${each.severity}` }, sentence(each.sentence));
+  const line = each => h("p", { class: `rt-sev-${each.severity}` }, inert(each.sentence));
   const doubtful = diagnoses.filter(each => !each.is_sure);
   return [
     h("h3", title),
@@ -40,7 +40,7 @@ function head(answer) {
         ? `: ${plural(answer.rows[0], "rollout")} in ${plural(answer.groups[0], "group")} against ${number(answer.rows[1])} in ${number(answer.groups[1])}; ${number(answer.n_tested)} columns and values compared, false discovery held at 1%.`
         : `: ${plural(answer.rows[0], "rollout")} in ${plural(answer.groups[0], "group")} against none.`,
     ),
-    ...[...answer.remarks, ...answer.problems].map(remark => h("p.rt-soft#explain-remark", sentence(remark))),
+    ...[...answer.remarks, ...answer.problems].map(remark => h("p.rt-soft#explain-remark", inert(remark))),
   ];
 }
 
@@ -62,11 +62,11 @@ function beside(answer, doing) {
     answer.decompositions.map((each, at) => parts(each, at, doing)),
     answer.carried.length > 0 &&
       h.each("section#carried", h("h3", "Who carried it"), answer.carried, (each, at) =>
-        counted("carried", at, doing, sentence(each.sentence), " ", examples(each.ids, doing)),
+        counted("carried", at, doing, inert(each.sentence), " ", examples(each.ids, doing)),
       ),
     phrases("Written more often in A", answer.phrases, doing),
     phrases("Winners of A’s groups write more often", answer.winners, doing),
-    answer.one_sided.map(each => h("p.rt-faint", sentence(`On one side alone: ${each.sentence}.`))),
+    answer.one_sided.map(each => h("p.rt-faint", inert(`On one side alone: ${each.sentence}.`))),
   ]
     .flat(2)
     .filter(Boolean);
@@ -78,7 +78,7 @@ function finding(each, at, doing) {
   return h(
     "div.rt-finding#finding",
     { dataset: { column: each.column } },
-    h("p", sentence(each.sentence)),
+    h("p", inert(each.sentence)),
     h(
       "p.rt-faint",
       `effect ${signed(effect.effect)}, 95% from ${signed(effect.low)} to ${signed(effect.high)}; p ${effect.p < 1e-4 ? effect.p.toExponential(0) : number(effect.p)}${effect.paired ? "; paired" : ""}; ${each.logged ? "steps" : "n"} ${number(each.n_a)} against ${number(each.n_b)}`,
@@ -96,7 +96,7 @@ function finding(each, at, doing) {
     ),
     slot,
     each.consequences.length
-      ? h("p.rt-faint", sentence(`With it: ${each.consequences.map(one => one.sentence).join("; ")}`))
+      ? h("p.rt-faint", inert(`With it: ${each.consequences.map(one => one.sentence).join("; ")}`))
       : null,
   );
 }

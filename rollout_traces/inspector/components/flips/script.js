@@ -6,7 +6,7 @@ import { promptLink, toExplain, toRollout } from "../../lib/going.js";
 import { catalog, mounted, runOf, setPopulation } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
-import { inert, sentence } from "../../lib/text.js";
+import { inert } from "../../lib/text.js";
 import { queries } from "../explain/queries.js";
 
 const OUTCOMES = { lost: "lost", won: "won", unsure: "not sure", kept: "solved in both", never: "solved in neither" };
@@ -141,7 +141,7 @@ function summary(answer, asked) {
           `${number(answer.counts[name])} ${title}`,
         ),
     ),
-    answer.remarks.map(remark => h("p.rt-soft", sentence(remark))),
+    answer.remarks.map(remark => h("p.rt-soft", inert(remark))),
   );
 }
 

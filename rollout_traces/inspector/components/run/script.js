@@ -8,7 +8,7 @@ import { mounted, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import { inFile, isStatic, shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
-import { inert, sentence } from "../../lib/text.js";
+import { inert } from "../../lib/text.js";
 import { axisPicker, isLog, logButton } from "../charts/axis_controls.js";
 import { differences } from "../runs/script.js";
 import { lineChart } from "../charts/series_chart.js";
@@ -189,7 +189,7 @@ function verdict() {
       `${plural(data.n_steps, "step")}, ${plural(data.n_rows, "rollout")}${data.unobserved.length ? `, ${data.unobserved.length} unobserved below` : ""}`,
     ),
     shareButton(call, shared),
-    data.remarks.map(remark => h("span", sentence(remark))),
+    data.remarks.map(remark => h("span", inert(remark))),
     (data.problems || []).map(problem => h("span#run-problem", inert(`left out, because it raised: ${problem}`))),
     data.usual.length ? h("span#usual-flags", inert(usualLine(data.usual))) : null,
   );
@@ -244,7 +244,7 @@ function diagnosis(each) {
         each.in_force && each.severity !== "info" ? h("b#in-force", "in force · ") : null,
         each.tier,
       ),
-      sentence(each.sentence),
+      inert(each.sentence),
     ),
     h(
       "div.rt-run-more",
@@ -273,7 +273,7 @@ function diagnosis(each) {
     each.consequences.length > 0 &&
       h(
         "ul",
-        each.consequences.slice(0, 6).map(one => h("li", sentence(one.sentence))),
+        each.consequences.slice(0, 6).map(one => h("li", inert(one.sentence))),
         each.consequences.length > 6 && h("li", `and ${each.consequences.length - 6} more`),
       ),
   );
@@ -404,7 +404,7 @@ function eventLine(event, at) {
         hasBefore(event.step) ? "button.rt-event-step" : "div",
         hasBefore(event.step) ? { onclick: () => ask(event.step) } : {},
         h("b", `step ${number(event.step)} `),
-        sentence(event.sentence),
+        inert(event.sentence),
       ),
       event.kind !== "config" &&
         queries(slot, () => call("diagnosis_figures", { ...state.placeOf(state.get()), event: at }), event.step),

@@ -6,7 +6,7 @@ import { toRows } from "../../lib/going.js";
 import { setUsual } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
-import { inert, sentence, spoken } from "../../lib/text.js";
+import { inert, spoken } from "../../lib/text.js";
 
 const newest = latest();
 let asked = "";
@@ -101,7 +101,7 @@ function draw(node, call) {
     ),
     h("span.rt-nowrap", `since step ${number(one.opened)}`),
     one.part ? h("span.rt-ellipsis", inert(one.part)) : null,
-    h("span.rt-ellipsis.rt-soft.rt-bar-sentence", { title: inert(one.sentence) }, sentence(one.sentence)),
+    h("span.rt-ellipsis.rt-soft.rt-bar-sentence", { title: inert(one.sentence) }, inert(one.sentence)),
     shown.length > 1 &&
       h(
         "span.rt-nowrap",
