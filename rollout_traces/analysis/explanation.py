@@ -10,8 +10,7 @@ import numpy as np
 
 from rollout_traces.analysis.columns_compared import ColumnsCompared, compare_logged
 from rollout_traces.analysis.compare import discovered
-from rollout_traces.analysis.contributions import Carried, who_carried
-from rollout_traces.analysis.decompose import Decomposition, decomposed
+from rollout_traces.analysis.contributions import Carried, Decomposition, decomposed, who_carried
 from rollout_traces.analysis.evidence import detail_of, level_query, part_query
 from rollout_traces.analysis.finding import Finding, OneSided, nested, parents_of, rank
 from rollout_traces.analysis.phrases import Phrase, compare_texts, winners_against_losers

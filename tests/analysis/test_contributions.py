@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_traces.analysis import Selection, explain
-from rollout_traces.analysis.decompose import by_component, kitagawa
+from rollout_traces.analysis.contributions import by_component, kitagawa
 from rollout_traces.analysis.relations import describe
 from rollout_traces.analysis.two_sides import A, B, read_rows
 from tests.analysis.builders import steps, table
