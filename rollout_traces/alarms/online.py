@@ -33,7 +33,7 @@ from rollout_traces.analysis.curves import FEWEST_BESIDE, Series, SeriesName
 from rollout_traces.analysis.detect import movements
 from rollout_traces.analysis.detected_movement import RESIDUE, Moved
 from rollout_traces.analysis.diagnosis import Diagnosis
-from rollout_traces.analysis.entries import LEAP, diagnosis_of, is_worth_a_word
+from rollout_traces.analysis.entries import diagnosis_of
 from rollout_traces.analysis.noise import DEVIATION, SMALLEST_ERROR, crude, fits_of, noise_of
 from rollout_traces.analysis.panel import Panel, logged_panels
 from rollout_traces.analysis.run_rows import FEWEST_HITS
@@ -56,6 +56,7 @@ from rollout_traces.analysis.screen import (
     with_tails,
 )
 from rollout_traces.analysis.selections import NEIGHBOURS
+from rollout_traces.analysis.severity import LEAP, is_worth_a_word
 from rollout_traces.analysis.slow_change import PURPOSES
 from rollout_traces.analysis.step_cells import MOST_FREEDOM, pooled
 from rollout_traces.flags import needs_text

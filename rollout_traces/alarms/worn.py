@@ -18,11 +18,11 @@ from rollout_traces.analysis.compete import span
 from rollout_traces.analysis.curves import Part
 from rollout_traces.analysis.detect import movements
 from rollout_traces.analysis.detected_movement import Moved
-from rollout_traces.analysis.entries import is_expected
 from rollout_traces.analysis.panel import Parting
 from rollout_traces.analysis.run_rows import RowMeasure, RunRows, read_rows
 from rollout_traces.analysis.screen import FEWEST_STEPS, all_noise, all_screened, limits, shares_of
 from rollout_traces.analysis.selections import RunScope
+from rollout_traces.analysis.severity import is_expected
 from rollout_traces.flags import REGISTRY
 
 FIRST_STEPS = 20

@@ -10,10 +10,11 @@ import numpy as np
 
 from rollout_traces.analysis.curves import Part, SeriesName, of_neighbours
 from rollout_traces.analysis.detected_movement import NEAR_EDGE, Moved, beside, is_spike
+from rollout_traces.analysis.learning import is_of_sampler
 from rollout_traces.analysis.panel import Panel, rows_of
 from rollout_traces.analysis.parts import BOUND, REMAINS, effects
-from rollout_traces.analysis.run_rows import BY_OUTCOME
-from rollout_traces.analysis.scan import OF_RUN, Whitened, coefficients, n_tests, whitened
+from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows
+from rollout_traces.analysis.scan import OF_RUN, SPIKE, Whitened, coefficients, n_tests, whitened
 from rollout_traces.analysis.screen import freedom_of, log_chance
 from rollout_traces.analysis.slow_change import PLAIN_CHANCE, is_loss
 
@@ -25,6 +26,12 @@ ENDS = 10
 """Part of the run at each end at which a change over the whole run is read."""
 OF_LARGER_SHARE = 1 / 3
 """Part of the larger share of an end up to which rollouts that end so are hardly the same ones before and since."""
+OF_REWARDS = "group/reward_std_mean"
+LENGTH = "n_sampled"
+OVER_TOKENS = ("mismatch_abs_max", "log_ratio_sum")
+"""Largest values and sums over the tokens of a rollout, of which longer ones have more."""
+LENGTHS = 16
+"""Stretches of lengths in which rollouts are about as long."""
 SHOWS = 3.0
 """Standard errors of a series at the steps of an entry that it joins."""
 STARTS = 0.05
@@ -91,13 +98,23 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
             made.append(AlikeMovements([each], each.chosen.values))
         elif _is_point(home.head) and home.head.panel.parents[0] == each.panel.names[0].column:
             home.found[0] = each
-        elif not _is_child(each, home) and (each.is_sure or not home.head.is_sure):
+        elif (each.n_carriers or not _is_child(each, home)) and (each.is_sure or not home.head.is_sure):
             home.found.append(each)
     for entry in made:
         entry.found = _without_what_others_have_less_of(entry)
         if not all(each.drift for each in entry.found):  # what begins with something sudden is not slow
             entry.found = [replace(each, drift=False) for each in entry.found]
     return _causes(made)
+
+
+def of_their_own(found: Sequence[Moved]) -> list[Moved]:
+    """Movements without the spread of rewards of groups at steps that a few of those carry, while no few rewards do."""
+    rewards = {span(each) for each in found if each.n_carriers and each.panel.names[0].column == "reward"}
+    return [
+        each
+        for each in found
+        if not each.n_carriers or each.panel.names[0].column != OF_REWARDS or span(each) in rewards
+    ]
 
 
 def _without_what_others_have_less_of(entry: AlikeMovements) -> list[Moved]:
@@ -115,7 +132,13 @@ def _causes(made: list[AlikeMovements]) -> list[AlikeMovements]:
     causes = list(made)
     for entry in made:
         cause = next(
-            (each for each in causes if each is not entry and _is_from_mix(entry, each)),
+            (
+                each
+                for each in causes
+                if each is not entry
+                and (each.head.is_sure or not entry.head.is_sure)
+                and (_is_from_mix(entry, each) or _makes_room(entry, each))
+            ),
             None,
         )
         if cause is None:
@@ -136,13 +159,34 @@ def _is_from_mix(entry: AlikeMovements, cause: AlikeMovements) -> bool:
     part = entry.head.panel.parts[entry.head.chosen.at] if entry.part is None else entry.part
     for found in cause.found:
         name, begins = found.panel.names[0], span(found)[0]
-        if (name.column, name.value) in part and begins <= onset + NEAR_EDGE and _are_other_ones(found):
+        is_of_all = name.column in BY_OUTCOME or not found.chosen.values
+        is_whose = is_of_all and (name.column, name.value) in part
+        if is_whose and begins <= onset + NEAR_EDGE and _are_other_ones(found):
             return True
     columns = {found.panel.names[0].column for found in cause.found if span(found)[0] <= onset}
     of_rows = [found for found in entry.found if found.panel.source is not None]
-    return bool(of_rows) and any(
-        all(_is_of_mix(found, column) for found in of_rows) for column in columns & set(BY_OUTCOME)
-    )
+    compared = columns & set(BY_OUTCOME)
+    if entry.head.panel.names[0].column in OVER_TOKENS:
+        compared |= columns & {LENGTH}
+    return bool(of_rows) and any(all(_is_of_mix(found, column) for found in of_rows) for column in compared)
+
+
+def _makes_room(entry: AlikeMovements, cause: AlikeMovements) -> bool:
+    """Tells whether an entry is of the shares that engines, hosts or workers have while another one, of which a cause tells, comes or goes at one of its ends."""
+    if not all(is_of_sampler(found.panel) and not _are_other_ones(found) for found in entry.found):
+        return False
+    name, template = entry.head.panel.names[0], entry.head.template
+    steps = entry.head.panel.steps
+    ends = [steps[at] for at in (template.start, template.stop) if at < len(steps)]
+    others = [
+        found
+        for found in cause.found
+        if found.panel.names[0].column == name.column
+        and is_of_sampler(found.panel)
+        and _are_other_ones(found)
+    ]
+    onsets = [other.panel.steps[list(other.located.onset)].tolist() for other in others]
+    return any(first - SPIKE <= end <= last + SPIKE for end in ends for first, last in onsets)
 
 
 def _are_other_ones(found: Moved) -> bool:
@@ -156,11 +200,9 @@ def _are_other_ones(found: Moved) -> bool:
 def _is_of_mix(found: Moved, column: str) -> bool:
     """Tells whether the upper bound of what remains of a movement among rows of one value of a column, beside what those have at other steps, is under half of it."""
     rows, measure = found.panel.source, found.panel.measure
-    if rows is None or measure is None or column not in rows.parts:
+    if rows is None or measure is None or is_spike(found) or measure.name.column == column:
         return False
-    if is_spike(found) or measure.name.column == column:
-        return False
-    values, (codes, _) = measure.read(), rows.parts[column]
+    values, codes = measure.read(), _compared_by(rows, column)
     held = np.isfinite(values) & (codes >= 0)
     if found.chosen.values:
         held &= rows_of(rows, found.chosen.values)
@@ -181,6 +223,17 @@ def _is_of_mix(found: Moved, column: str) -> bool:
     size, error = effects(w, found.template.over(len(n_T)))
     remains = float(size[1] * np.sign(size[0]))
     return bool(remains + BOUND * error[1] < REMAINS * abs(size[0]))
+
+
+def _compared_by(rows: RunRows, column: str) -> np.ndarray:
+    """int [N]: the value of each row by which like is held against like, of a length one of `LENGTHS` stretches of as many rows; -1 where it is not known."""
+    if column in rows.parts:
+        return rows.parts[column][0]
+    number = next((each.read() for each in rows.measures if each.name == SeriesName(column)), None)
+    if number is None or not np.isfinite(number).any():
+        return np.full(len(rows.at), -1)
+    edges = np.nanquantile(number, np.linspace(0, 1, LENGTHS + 1)[1:-1])
+    return np.where(np.isfinite(number), np.searchsorted(edges, number), -1)
 
 
 def _comes_with(each: Moved, found: Sequence[Moved]) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from rollout_traces.analysis.compete import is_learning
+from rollout_traces.analysis.curves import STEP_SIZE
 from rollout_traces.analysis.detected_movement import (
     Moved,
     behind,
@@ -25,10 +26,17 @@ from rollout_traces.analysis.detected_movement import (
     there_and_back,
 )
 from rollout_traces.analysis.kinks import goes_along, kink_of, since_it_bent, since_its_kink, turns
-from rollout_traces.analysis.learning import may_be_learned
+from rollout_traces.analysis.learning import is_given, may_be_learned
 from rollout_traces.analysis.noise import TINY, Noise, fits_of, noise_of
 from rollout_traces.analysis.panel import Panel
-from rollout_traces.analysis.parts import Chosen, share_sizes, smallest_part
+from rollout_traces.analysis.parts import (
+    Chosen,
+    is_of_several,
+    share_sizes,
+    since_it_differs,
+    smallest_part,
+    untouched,
+)
 from rollout_traces.analysis.scan import (
     SPIKE,
     Located,
@@ -64,6 +72,7 @@ from rollout_traces.analysis.slow_change import (
     learning_is_likelier,
     less_of_all,
     may_be_slow,
+    shows_beside_learned,
     with_curve,
 )
 
@@ -133,7 +142,8 @@ def _beside_learning(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.nda
         return found
     chosen = lasting[0].chosen
     learner = chosen.at if may_be_learned(panel, panel.parts[chosen.at]) else 0
-    if panel.is_centred or not may_be_learned(panel, panel.parts[learner]):
+    learns = not panel.is_centred and may_be_learned(panel, panel.parts[learner])
+    if not learns or _drifts_where_sampled(panel, noise):
         return found
     if came_or_went(panel, list(chosen.members), lasting[0].template):
         return found
@@ -211,7 +221,7 @@ def _search(
                 if best.log_p[learner] <= limit[learner]
                 else not moves and _moves_beside(*smooth[:3], limit)
             )
-            if is_slow:
+            if is_slow and not _drifts_where_sampled(whole, of_whole):
                 learning = drift_of_run(panel, noise, basis, learner)
                 panel, noise, basis, of_all = smooth
                 continue
@@ -244,8 +254,10 @@ def _search(
         else:
             kept.append(found)
         basis = beside(basis, rows)
+        new = slice(basis.shape[1] - len(rows), basis.shape[1])
+        if may_be_learned(panel, found.chosen.values):
+            basis[untouched(panel, w, found.template, found.chosen), new] = 0.0
         if found.chosen.values == ():  # which is not in what a part does beside the rest
-            new = slice(basis.shape[1] - len(rows), basis.shape[1])
             if panel.parts[0] == ():
                 of_all = (*of_all, (new, panel.beside_rest))
                 panel, noise = less_of_all(whole, of_whole, basis, of_all)
@@ -259,6 +271,10 @@ def _search(
         replace(each, is_sure=each.drift or _is_bent(each, float(sure[each.chosen.at]))) for each in learned
     ]
     curves = polynomials(len(panel.steps), DRIFT_DEGREE if learned else 0)[1:]
+    if learned:
+        others = [
+            each if shows_beside_learned(each, others) else replace(each, is_sure=False) for each in others
+        ]
     if is_purpose(panel):
         others = [since_it_was_lost(each) if each.located.z > 0 else each for each in others]
     joined = there_and_back(others, curves)
@@ -268,6 +284,15 @@ def _search(
 def _may_drift(panel: Panel) -> bool:
     """Tells whether slow change may be what a measure did: of a few steps nobody can tell, and no policy learns to get less."""
     return len(panel.steps) >= FEWEST_EVALUATIONS and not falls(panel)
+
+
+def _drifts_where_sampled(panel: Panel, noise: Noise) -> bool:
+    """Tells whether what drifts over the run is one part of the rollouts by who sampled them, beside which the others stay: no policy learns by that."""
+    if all(may_be_learned(panel, part) for part in panel.parts):
+        return False
+    w = whitened(noise.clipped, noise, constant_basis(panel))
+    chosen = smallest_part(panel, w, Template("ramp", 1, len(panel.steps)), 0)
+    return bool(chosen.values) and not may_be_learned(panel, chosen.values)
 
 
 def _moves_beside(panel: Panel, noise: Noise, basis: np.ndarray, limit: np.ndarray) -> bool:
@@ -302,11 +327,11 @@ def _set(panel: Panel, noise: Noise, located: Located, sure: float) -> Moved:
 
 
 def _is_beyond_noise(found: Moved, sure: float) -> bool:
-    """Tells whether a movement of several steps is hardly the series' noise, of whatever spread and memory; of a spike this cannot be told.
+    """Tells whether a movement of several steps is hardly the series' noise, of whatever spread and memory; of a spike this cannot be told, and how many rollouts there are is no chance.
 
     What is logged may go on from where it is instead.
     """
-    if is_spike(found):
+    if is_spike(found) or found.panel.names[0] == STEP_SIZE:
         return True
     without, beside, remembers = _likelihoods(found)
     return _is_likelier(found, beside - max(without, _wandering(found)), sure, remembers)
@@ -331,7 +356,8 @@ def _likelihoods(found: Moved) -> tuple[float, float, float]:
     own, others = found.template.over(n)[None], found.basis[found.chosen.at, 1:]
     smooth = polynomials(n, DRIFT_DEGREE)
     slow = [np.concatenate([smooth[:1], np.zeros_like(smooth[1:])])]
-    if may_be_learned(found.panel, found.panel.parts[found.chosen.at]) and not is_loss(found):
+    of_all = may_be_learned(found.panel, found.panel.parts[found.chosen.at])
+    if of_all and not is_given(found.panel) and not is_loss(found):
         slow.append(smooth)
     bases = [np.concatenate([drift, moved, others]) for moved in (np.zeros_like(own), own) for drift in slow]
     values, errors = (
@@ -385,17 +411,23 @@ def _found(
     panel: Panel, noise: Noise, basis: np.ndarray, best: Scanned, w: Whitened, at: int
 ) -> Moved | None:
     own = noise.at(np.asarray([at]))
-    is_short = best.kind[at] == "window" and best.length[at] <= few_values(panel.values[at : at + 1])[0]
-    one = whitened(panel.values[at : at + 1] if is_short else own.clipped, own, basis[at : at + 1])
-    if is_short:
-        w = whitened(panel.values, noise, basis)
-    located = locate(one, best.kind[at], int(best.start[at]), int(best.length[at]))
+    start, length = int(best.start[at]), int(best.length[at])
+    # so few values as a spike has are not cut off
+    n_inside = np.isfinite(panel.values[:, start : start + length]).sum(axis=1)
+    is_short = (best.kind[at] == "window") & ((length <= few_values(panel.values)) | (n_inside <= SPIKE))
+    values = np.where(is_short[:, None], panel.values, noise.clipped)
+    one = whitened(values[at : at + 1], own, basis[at : at + 1])
+    if is_short.any():
+        w = whitened(values, noise, basis)
+    located = locate(one, best.kind[at], start, length)
+    if located.template.kind == "level" and len(panel.steps) - located.template.start <= SPIKE:
+        return None
     chosen = smallest_part(panel, w, located.template, at)
     if chosen.values is None:
-        chosen = smallest_part(panel, _beside_drift(panel, noise, basis, is_short), located.template, at)
+        chosen = smallest_part(panel, _beside_drift(panel, values, noise, basis), located.template, at)
     if panel.is_centred and chosen.values is None:  # what one part gains others lose
         return None
-    if panel.source is not None and not _is_of_several(panel, chosen, located.template):
+    if panel.source is not None and not is_of_several(panel, chosen, located.template):
         return None
     log_p = float(best.log_p[at])
     counted = panel.is_share and panel.control[at] < 1
@@ -408,37 +440,22 @@ def _found(
         )
         log_p = min(chance, 0.0) if is_new else max(log_p, min(chance, 0.0))
     if chosen.values is not None and chosen.members != (at,):
-        values, joined = of_chosen(panel, noise, chosen)
-        pooled = whitened(values if is_short else joined.clipped, joined, basis[chosen.at][None])
+        of_part, joined = of_chosen(panel, noise, chosen)
+        pooled = whitened(of_part if is_short[at] else joined.clipped, joined, basis[chosen.at][None])
         located = locate(
             pooled,
             located.template.kind,
             located.template.start,
             located.template.stop - located.template.start,
         )
+    if np.isfinite(exact):
+        located = since_it_differs(panel, chosen.at, located, basis[chosen.at])
     return Moved(panel, basis, noise, located, chosen, log_p)
 
 
-FEWEST_ROWS = 5
-"""Rows that a movement rests on, at least ..."""
-FEWEST_GROUPS = 3
-"""... and groups of a part: what fewer do is no habit of it."""
-
-
-def _is_of_several(panel: Panel, chosen: Chosen, template: Template) -> bool:
-    """Tells whether several rows are behind a movement and behind what is not of it; of a part, of several groups."""
-    members = list(chosen.members)
-    inside = template.inside(len(panel.steps))
-    for counted, least in ((panel.rows, FEWEST_ROWS), (panel.groups, FEWEST_GROUPS if chosen.values else 0)):
-        n_T = counted[members].sum(axis=0)
-        if min(n_T[inside].sum(), n_T[~inside].sum()) < least:
-            return False
-    return True
-
-
-def _beside_drift(panel: Panel, noise: Noise, basis: np.ndarray, is_short: bool) -> Whitened:
+def _beside_drift(panel: Panel, values: np.ndarray, noise: Noise, basis: np.ndarray) -> Whitened:
     """The series beside slow change too, which is not in what a part does beside the rest: where all learn, those outside of a part moved as well."""
-    values, smooth = panel.values if is_short else noise.clipped, with_curve(basis)
+    smooth = with_curve(basis)
     smooth[panel.beside_rest, basis.shape[1] :] = 0.0
     return whitened(values, noise, smooth)
 

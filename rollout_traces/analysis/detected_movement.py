@@ -124,11 +124,28 @@ def from_its_end(found: Moved) -> Moved:
 
 
 def since_it_was_lost(found: Moved) -> Moved:
-    """What is learned for a while, since it is no longer there: what a policy has learned it keeps."""
+    """What is learned for a while, or comes by and by and goes at once, since it is no longer there: what a policy has learned it keeps."""
     template = found.template
-    if not found.drift or template.kind != "window" or template.stop == len(found.panel.steps):
+    if (
+        not (found.drift or _comes_by_and_by(found))
+        or template.kind != "window"
+        or template.stop == len(found.panel.steps)
+    ):
         return found
     return replace(found, located=_level_behind(found, abs(found.located.z)), drift=False)
+
+
+def _comes_by_and_by(window: Moved) -> bool:
+    """Tells whether a window begins with less than half of the step with which it ends."""
+    levels, start, stop = window.panel.levels[window.chosen.at], window.template.start, window.template.stop
+    if stop - start < 2 * NEAR_EDGE:
+        return False
+    edges = start - NEAR_EDGE, start, stop - NEAR_EDGE, stop
+    near = [levels[max(at, 0) : at + NEAR_EDGE] for at in edges]
+    if not all(np.isfinite(each).any() for each in near):
+        return False
+    before, first, last, after = (float(np.nanmean(each)) for each in near)
+    return abs(first - before) < RESIDUE * abs(last - after)
 
 
 def _level_behind(window: Moved, size: float) -> Located:
@@ -232,7 +249,7 @@ def is_rest_of(found: Moved, other: Moved) -> bool:
     if outlasts(found, other):
         return False
     one, two = found.template, other.template
-    if found.chosen.values and not other.chosen.values:
+    if found.chosen.values and (not other.chosen.values or _is_apart(found.chosen, other.chosen)):
         return False
     both_last = one.kind != "window" and two.kind != "window" and found.located.z * other.located.z > 0
     of_all = both_last and not other.chosen.values
@@ -246,6 +263,12 @@ def is_rest_of(found: Moved, other: Moved) -> bool:
     reach = max(NEAR_EDGE, (two.stop - two.start) // NEAR_EDGE)
     own, others = ([edge for edge in (each.start, each.stop) if edge < n] for each in (one, two))
     return any(abs(edge - each) <= reach for edge in others for each in own)
+
+
+def _is_apart(one: Chosen, other: Chosen) -> bool:
+    """Tells whether two parts hold other values of one column, so that no row is in both."""
+    column, others = ({part[0] for part in each.values or ()} for each in (one, other))
+    return column == others and set(one.members).isdisjoint(other.members)
 
 
 def is_spike(found: Moved) -> bool:

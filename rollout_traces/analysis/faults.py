@@ -9,7 +9,6 @@ import numpy as np
 
 from rollout_traces.analysis.curves import FEWEST_BESIDE, Part, SeriesName, ended_numbers, logged_numbers
 from rollout_traces.analysis.diagnosis import DATA, ENVIRONMENT, Diagnosis, Severity
-from rollout_traces.analysis.entries import SURE
 from rollout_traces.analysis.in_words import (
     number,
     part_filter,
@@ -24,6 +23,7 @@ from rollout_traces.analysis.relations import known_reward
 from rollout_traces.analysis.run_rows import BY_OUTCOME, UNKNOWN, RunRows
 from rollout_traces.analysis.screen import FEWEST_EVALUATIONS
 from rollout_traces.analysis.selections import RunScope
+from rollout_traces.analysis.severity import SURE
 from rollout_traces.flags import REGISTRY
 from rollout_traces.metrics import is_computed
 from rollout_traces.model.text import quoted

@@ -17,6 +17,7 @@ from rollout_traces.analysis.detected_movement import (
     is_spike,
     rows_of_basis,
 )
+from rollout_traces.analysis.learning import may_be_learned
 from rollout_traces.analysis.noise import OF_LEVEL, TINY
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import PLAINLY, THERE
@@ -202,7 +203,7 @@ def since_it_bent(drift: Moved, others: Sequence[Moved]) -> Moved:
     back = [each for each in others if turns(each)]
     w = beside_all([rows_of_basis(each) for each in others if each not in back], 1)
     kinks = np.arange(0, n, n // MOST_KINKS + 1)
-    explained = w.explained(np.maximum(np.arange(n) - kinks[:, None], 0.0))
+    explained = w.sizes(np.maximum(np.arange(n) - kinks[:, None], 0.0)) ** 2
     start, most = int(kinks[explained.argmax()]), float(explained.max())
     if back and beside_all([*map(rows_of_basis, others)], 2).loss[0] < w.loss[0] - most:
         return drift  # a turn among them tells more
@@ -228,6 +229,7 @@ def goes_along(found: Moved, bent: Moved) -> bool:
     """Tells whether a movement of several steps goes the way that slow change does since it got faster: no curve of that is known, and it is the rest of one."""
     goes_its_way = found.located.z * bent.located.z > 0
     goes_on = bent.drift and bent.template.start > 0 and not is_spike(found)
+    goes_on = goes_on and may_be_learned(found.panel, found.chosen.values)
     return goes_on and goes_its_way and since_its_kink(found) is found
 
 

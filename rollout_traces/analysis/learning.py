@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollout_traces.analysis.curves import Part
+from rollout_traces.analysis.curves import STEP_SIZE, Part
 from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.run_rows import BY_OUTCOME, CUT_BY_OUTCOME, RunRows
@@ -57,8 +57,10 @@ def may_be_learned(panel: Panel, part: Part | None) -> bool:
 
     Args:
         panel: the series of a measure.
-        part: all rows and those that cannot be told may always learn.
+        part: all rows and those that cannot be told may always learn, but how many there are is no policy's.
     """
+    if panel.names[0] == STEP_SIZE:
+        return False
     if not part or panel.source is None:
         return True
     column = part[0][0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from rollout_traces.analysis.curves import Part
 from rollout_traces.analysis.panel import Panel, rows_of
 from rollout_traces.analysis.run_rows import BY_OUTCOME
-from rollout_traces.analysis.scan import Template, Whitened, coefficients
+from rollout_traces.analysis.scan import Located, Template, Whitened, coefficients
 from rollout_traces.analysis.step_cells import HALF_A_ROW
 
 BOUND = NormalDist().inv_cdf(0.9)
@@ -105,6 +105,52 @@ def smallest_part(panel: Panel, w: Whitened, template: Template, at: int) -> Cho
         return Chosen(best, (), (best,))
     own = panel.parts[at]
     return Chosen(at, None, (at,)) if own else Chosen(at, None, tuple(whole))
+
+
+FEWEST_ROWS = 5
+"""Rows that a movement rests on, at least ..."""
+FEWEST_GROUPS = 3
+"""... and groups of a part: what fewer do is no habit of it."""
+
+
+def is_of_several(panel: Panel, chosen: Chosen, template: Template) -> bool:
+    """Tells whether several rows are behind a movement and behind what is not of it; of a part, of several groups."""
+    members = list(chosen.members)
+    inside = template.inside(len(panel.steps))
+    for counted, least in ((panel.rows, FEWEST_ROWS), (panel.groups, FEWEST_GROUPS if chosen.values else 0)):
+        n_T = counted[members].sum(axis=0)
+        if min(n_T[inside].sum(), n_T[~inside].sum()) < least:
+            return False
+    return True
+
+
+def since_it_differs(panel: Panel, at: int, located: Located, basis: np.ndarray) -> Located:
+    """A level or window of a share, of few rows that have it, since the step of its interval from which the counts of rows differ most.
+
+    Args:
+        panel: the series.
+        at: which of them.
+        located: the movement.
+        basis: float [K, T], the movements beside it.
+    """
+    template, (first, last) = located.template, located.onset
+    if template.kind == "ramp":
+        return located
+    starts = range(max(first, 1), min(last + 1, template.stop))
+    sizes = [abs(share_sizes(panel, at, replace(template, start=each), basis)) for each in starts]
+    if not np.isfinite(sizes).all() or not sizes:
+        return located
+    return replace(located, template=replace(template, start=starts[int(np.argmax(sizes))]))
+
+
+def untouched(panel: Panel, w: Whitened, template: Template, chosen: Chosen) -> list[int]:
+    """The series outside of a part in which a movement of it hardly is, less what the others did at its steps as they are."""
+    beta, error = effects(w, template.over(len(panel.steps)))
+    rows = panel.rows[:, template.inside(len(panel.steps))].sum(axis=1)
+    column = [*chosen.members, *chosen.outside]
+    moved = float(beta[list(chosen.members)] @ rows[list(chosen.members)])
+    taken = abs(moved) / np.maximum(rows[column].sum() - rows, 1.0)
+    return [at for at in chosen.outside if panel.control[at] * taken[at] < THERE * error[at]]
 
 
 def _of_counts(panel: Panel, inside: np.ndarray) -> np.ndarray:
@@ -223,17 +269,21 @@ def best_cut(seen: _Effects) -> _Cut | None:
     size, inverse, left = fitted(both)
     rest = seen.beta[outside] - (in_part[:n][outside] * own).ravel()
     apart = (np.abs(rest) > REMAINS * abs(own)) & (np.abs(rest) > PLAINLY * seen.error[outside])
-    also_there, is_there = bool(apart.any()), loss - left > THERE**2 or bool(apart.any())
-    went_along = bool((apart & (rest * own > 0)).any()) or (loss - left > THERE**2 and size[0] * size[1] > 0)
+    is_along = rest * own > 0
+    went_along = bool((apart & is_along).any()) or bool(loss - left > THERE**2 and size[0] * size[1] > 0)
+    is_own = common <= 1 / 2  # values that learn for themselves may go the other way meanwhile
+    also_there = bool((apart & (is_along | (not is_own))).any())
+    is_there = loss - left > THERE**2 or bool(apart.any())
     if went_along:  # what is rare by a part hardly moves with it, but it did
         gain -= max(alone - by_factor, 0.0) / 2
     is_known = np.linalg.matrix_rank(both[weight > 0]) == both.shape[1]
-    bound = abs(size[1]) + BOUND * np.sqrt(inverse[1, 1])
+    remains = size[1] * np.sign(size[0]) if is_own else abs(size[1])
+    bound = remains + BOUND * np.sqrt(inverse[1, 1])
     is_bounded = bool(is_known and bound < REMAINS * abs(size[0]))
     return _Cut(
         inside.tolist(),
         gain,
-        not also_there and (is_bounded or (common > 1 / 2 and not is_there)),
+        not also_there and (is_bounded or not (is_own or is_there)),
         went_along,
     )
 

@@ -10,17 +10,17 @@ import numpy as np
 
 from rollout_traces.analysis.compete import without_children
 from rollout_traces.analysis.curves import FEWEST_TIMES, Part, of_neighbours
-from rollout_traces.analysis.detect import FEWEST_GROUPS, FEWEST_ROWS
 from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement, Severity
-from rollout_traces.analysis.entries import LARGEST, LEAP, SURE, named
+from rollout_traces.analysis.entries import LARGEST, named
 from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
 from rollout_traces.analysis.learning import is_given
 from rollout_traces.analysis.noise import DEVIATION, TINY
 from rollout_traces.analysis.panel import Panel
-from rollout_traces.analysis.parts import PLAINLY, REMAINS
+from rollout_traces.analysis.parts import FEWEST_GROUPS, FEWEST_ROWS, PLAINLY, REMAINS
 from rollout_traces.analysis.run_rows import BY_OUTCOME
 from rollout_traces.analysis.schedules import is_logged, setting_changes
 from rollout_traces.analysis.screen import TAIL
+from rollout_traces.analysis.severity import LEAP, SURE
 from rollout_traces.analysis.slow_change import PLAIN_CHANCE
 
 MOST_TIMES = 1 / 3

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollout_traces.analysis.compete import AlikeMovements, entries, first_steps
+from rollout_traces.analysis.compete import AlikeMovements, entries, first_steps, of_their_own
 from rollout_traces.analysis.contributions import carriers_of
 from rollout_traces.analysis.curves import (
     HEAVIEST,
@@ -20,7 +20,7 @@ from rollout_traces.analysis.curves import (
 from rollout_traces.analysis.detect import movements, spikes_of_rows
 from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved, is_spike
 from rollout_traces.analysis.diagnosis import Diagnosis
-from rollout_traces.analysis.entries import diagnosis_of, is_worth_a_word
+from rollout_traces.analysis.entries import diagnosis_of
 from rollout_traces.analysis.evaluations import with_flips
 from rollout_traces.analysis.evidence import level_queries
 from rollout_traces.analysis.faults import fault_entries, no_signal_entries, number_entries
@@ -43,6 +43,7 @@ from rollout_traces.analysis.screen import (
     shares_of,
 )
 from rollout_traces.analysis.selections import RunScope
+from rollout_traces.analysis.severity import is_worth_a_word
 from rollout_traces.analysis.standing import standing_entries
 from rollout_traces.analysis.text_measures import text_rows
 from rollout_traces.analysis.unobserved import Contained, Unobserved, unobserved
@@ -367,7 +368,7 @@ def _made(rows: RunRows, panels: Sequence[Panel], contained: Contained) -> tuple
         found += contained(str(panel.names[0]), spikes_of_rows, panel, noise, limit) or []
         if (log_p <= loose).any() or slow[[part == () for part in panel.parts]].any():
             found += contained(str(panel.names[0]), movements, panel, noise, loose, limit) or []
-    found = [each for each in found if is_worth_a_word(each)]
+    found = [each for each in of_their_own(found) if is_worth_a_word(each)]
     resized, warm_up = _resized(rows), warm_up_of(panels)
     found = [replace(each, drift=each.drift or _is_of_warm_up(each, warm_up)) for each in found]
     return entries(
@@ -394,6 +395,8 @@ def _resized(rows: RunRows) -> np.ndarray:
 
 def _is_of_size(found: Moved, resized: np.ndarray) -> bool:
     """Tells whether a logged number, or a share of the update, moved about where steps got another size, as their time does."""
+    if found.panel.names[0] == STEP_SIZE:
+        return False
     is_of_steps = found.panel.source is None or found.panel.parents[0] == "advantage"
     first, last = found.panel.steps[list(found.located.onset)].tolist()
     together = ((resized >= first - SPIKE) & (resized <= last + SPIKE)).any()

@@ -64,13 +64,15 @@ class Whitened:
         """float [S]: the sum of squares that the basis leaves."""
         return (self.residual**2).sum(axis=1)
 
-    def explained(self, curves: np.ndarray) -> np.ndarray:
-        """float [C]: the sum of squares of a series, S = 1, that each of some curves, float [C, T], explains."""
+    def sizes(self, curves: np.ndarray) -> np.ndarray:
+        """float [C]: the size of each of some curves, float [C, T], in a series, S = 1; its square is the sum of squares that it explains."""
         weight, memory = (np.broadcast_to(each, curves.shape) for each in (self.weight, self.memory))
         h, basis = _whiten(curves, weight, memory), self.basis[0]
         own = h - (h @ basis.T) @ basis
         norm, least = (own**2).sum(axis=1), np.sqrt(np.finfo(float).eps) * (h**2).sum(axis=1)
-        return np.where(norm > least, (own @ self.residual[0]) ** 2 / np.where(norm > least, norm, 1.0), 0.0)
+        return np.where(
+            norm > least, own @ self.residual[0] / np.sqrt(np.where(norm > least, norm, 1.0)), 0.0
+        )
 
     def of(self, values: np.ndarray) -> Whitened:
         """Other values, float [S, T], with the same noise and basis."""
@@ -292,7 +294,9 @@ def locate(series: Whitened, kind: Kind, start: int, length: int) -> Located:
             ("window", int(each), _log(series.windows(int(each))[0], n, len(found))) for each in around
         ]
     else:
-        tables.append(("level", n, _log(series.levels()[0], n)))
+        levels = _log(series.levels()[0], n)
+        levels[-SPIKE:] = -np.inf  # what begins in the last steps is a spike for all that is known
+        tables.append(("level", n, levels))
         ramps = around if kind == "ramp" else found
         tables += [
             ("ramp", int(each), _log(series.ramps(int(each))[0], n, len(found)))
@@ -320,13 +324,15 @@ def locate(series: Whitened, kind: Kind, start: int, length: int) -> Located:
         best_kind != "ramp" and begins < stop - 1 and not series.weight[0, begins]
     ):  # nobody knows of it yet
         begins += 1
-    template = Template(best_kind, begins, stop)
     size_of = {"window": series.windows, "ramp": series.ramps}
-    z = series.levels()[0, at] if best_kind == "level" else size_of[best_kind](best_length)[0, at]
+    z = float(series.levels()[0, at] if best_kind == "level" else size_of[best_kind](best_length)[0, at])
+    if best_kind == "window" and n - stop <= SPIKE < stop - begins:  # a few steps hardly tell that it is over
+        level = float(series.levels()[0, at])
+        if level * z > 0 and level**2 / 2 >= z**2 / 2 - np.log(len(found)):
+            return Located(Template("level", begins, n), _interval(onset, at), None, level)
     last = None if best_kind != "window" else _interval(end, stop)
-    return Located(
-        template, _interval(onset, at), None if last is None else (last[0] - 1, last[1] - 1), float(z)
-    )
+    template = Template(best_kind, begins, stop)
+    return Located(template, _interval(onset, at), None if last is None else (last[0] - 1, last[1] - 1), z)
 
 
 def _log(sizes: np.ndarray, n_places: int, n_lengths: int = 1) -> np.ndarray:

@@ -46,10 +46,20 @@ def setting_changes(panel: Panel) -> list[Located] | None:
         return None
     if is_logged(panel) and is_adapted(levels_T):
         return []
+    if _turns_again(levels_T):
+        return None
     if not has_no_noise(levels_T) or (is_logged(panel) and _is_steered_away(panel)):
         return None
     changes = changes_of(*jumps_of(levels_T))
     return changes and [_until_it_was_back(levels_T, each) for each in changes]
+
+
+def _turns_again(levels_T: np.ndarray) -> bool:
+    """Tells whether a number that mostly stays as it is goes up and down again and again in one stretch of the run, where nobody sets it, as the rollouts that a filter leaves."""
+    by = np.diff(levels_T)
+    ways = np.sign(by[by != 0])
+    turns = int((ways[1:] != ways[:-1]).sum())
+    return bool(is_setting(levels_T[None])[0]) and not is_steered(levels_T) and turns > MOST_CHANGES
 
 
 def _until_it_was_back(levels_T: np.ndarray, change: Located) -> Located:
@@ -194,10 +204,9 @@ def jumps_of(values_T: np.ndarray) -> tuple[np.ndarray, float]:
     )
     level = np.abs(values_T).max()
     if is_setting(values_T[None])[0]:
-        moves = np.flatnonzero(np.diff(np.r_[0, by != 0, 0]))
-        for start, stop in zip(moves[::2].tolist(), moves[1::2].tolist(), strict=True):
-            one_way = (by[start:stop] > 0).all() or (by[start:stop] < 0).all()
-            if one_way and start >= 2 * BESIDE and not by[start - 2 * BESIDE : start].any():
+        for start, stop in _moves(by):
+            one_way = (by[start:stop] >= 0).all() or (by[start:stop] <= 0).all()
+            if one_way and _stood(by, start + 1):
                 usual[start:stop] = 0.0
                 level = np.median(np.abs(values_T)) or level
     jumped = np.abs(by) > JUMPS * usual
@@ -207,8 +216,20 @@ def jumps_of(values_T: np.ndarray) -> tuple[np.ndarray, float]:
     ) * usual_at_jumps
 
 
+def _stood(by_T: np.ndarray, start: int) -> bool:
+    """Tells whether a number stood still for the ten steps before one, of what it goes on by."""
+    return start > 2 * BESIDE and not by_T[start - 1 - 2 * BESIDE : start - 1].any()
+
+
+def _moves(by_T: np.ndarray) -> list[tuple[int, int]]:
+    """First place and the one behind the last of each stretch in which a number goes on, by every few steps at least as one that is whole does."""
+    at = np.flatnonzero(by_T)
+    ends = np.flatnonzero(np.diff(at) > BESIDE)
+    return [(int(each[0]), int(each[-1]) + 1) for each in np.split(at, ends + 1) if len(each)]
+
+
 def changes_of(values_T: np.ndarray, error: float) -> list[Located] | None:
-    """Changes: there and back as a window, several steps of one direction as a ramp, else a level.
+    """Changes: there and back as a window, several steps of one direction, of which one follows another soon, as a ramp, else a level.
 
     Args:
         values_T: float [T], without gaps.
@@ -223,7 +244,8 @@ def changes_of(values_T: np.ndarray, error: float) -> list[Located] | None:
     for at in (np.flatnonzero(apart) + 1).tolist():
         before, after = float(values_T[at - 1]), float(values_T[at])
         earlier = changes[-1] if changes else None
-        if earlier and earlier.stop == at and (earlier.after - earlier.before) * (after - before) > 0:
+        soon = earlier is not None and at - earlier.stop < (BESIDE if _stood(apart, earlier.start) else 1)
+        if earlier and soon and (earlier.after - earlier.before) * (after - before) > 0:
             changes[-1] = _Change(earlier.start, at + 1, earlier.before, after)
         else:
             changes.append(_Change(at, at + 1, before, after))

@@ -349,7 +349,7 @@ def lone_step(panel: Panel, at: int) -> tuple[int, float]:
         return 0, 0.0
     away = np.abs(levels_T[places] - of_neighbours(levels_T[places]))
     edges = np.r_[:WARM_UP, len(away) - NEIGHBOURS // 2 : len(away)]  # without neighbours to both sides
-    away[edges] = np.minimum(away[edges], np.max(np.delete(away, edges)))
+    away[edges] = np.minimum(away[edges], np.sort(np.delete(away, edges))[-2])
     second, first = np.argsort(away)[-2:]
     if away[second] <= 0:
         return 0, 0.0

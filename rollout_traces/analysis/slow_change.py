@@ -25,13 +25,14 @@ from rollout_traces.analysis.detected_movement import (
 from rollout_traces.analysis.learning import is_given, may_be_learned
 from rollout_traces.analysis.noise import Noise
 from rollout_traces.analysis.panel import Panel, one_of
-from rollout_traces.analysis.parts import Chosen
+from rollout_traces.analysis.parts import BOUND, Chosen
 from rollout_traces.analysis.run_rows import UNKNOWN
 from rollout_traces.analysis.scan import (
     Kind,
     Located,
     Template,
     lengths,
+    n_tests,
     polynomials,
     whitened,
 )
@@ -165,6 +166,31 @@ def learning_is_likelier(panel: Panel, noise: Noise, basis: np.ndarray, best: Sc
     return slow > sudden
 
 
+def shows_beside_learned(found: Moved, others: Sequence[Moved]) -> bool:
+    """Tells whether a movement of several steps shows beside the curve of what is learned that is nearest to its series, which slow change over the run may be far from.
+
+    Args:
+        found: the movement.
+        others: what else the series does.
+    """
+    panel, at, n = found.panel, np.asarray([found.chosen.at]), len(found.panel.steps)
+    if is_spike(found) or not may_be_learned(panel, panel.parts[found.chosen.at]):
+        return True
+    own = rows_of_basis(found)
+    rest = np.concatenate([np.ones((1, n)), *(rows_of_basis(each) for each in others if each is not found)])
+    values, noise, curves = found.noise.clipped[at], found.noise.at(at), learned_curves(n)
+
+    def left(basis: np.ndarray) -> float:
+        w = whitened(values, noise, basis[None])
+        sizes = w.sizes(curves)
+        if is_purpose(panel):  # of which nobody learns to get less
+            sizes = np.where((curves[:, -1] - curves[:, 0]) * sizes > 0, sizes, 0.0)
+        return float(w.loss[0] - (sizes**2).max())
+
+    z = np.sqrt(max(left(rest) - left(np.concatenate([rest, own])), 0.0))
+    return bool(np.log(n_tests(n)) + log_chance(np.asarray(z), freedom_of(panel)[at[0]]) <= PLAIN_CHANCE)
+
+
 def _explained_by_curve(noise: Noise, basis: np.ndarray, at: int) -> float:
     """The sum of squares of a series that slow change explains beside a basis, float [S, K, T]."""
     one, own = np.asarray([at]), basis[at : at + 1]
@@ -217,12 +243,12 @@ def may_be_slow(found: Moved, template: Template) -> bool:
     w = whitened(noise.clipped, noise, basis)
     curves, own_T = learned_curves(n), template.over(n)[None]
     of_curve, of_own = float(np.log(len(curves))), _cost(template.kind, n)
-    squares = [(float(w.explained(curves).max()), float(w.explained(own_T)[0]), 0.0)]
+    squares = [(float((w.sizes(curves) ** 2).max()), float(w.sizes(own_T)[0] ** 2), 0.0)]
     if (w.basis[0] ** 2).sum() <= DRIFT_DEGREE:
         smooth = np.concatenate([polynomials(n, DRIFT_DEGREE), basis[0, 1:]])
         wide = whitened(noise.clipped, noise, smooth[None])
         bent = float(w.loss[0] - wide.loss[0])
-        both = bent + float(wide.explained(curves).max()), bent + float(wide.explained(own_T)[0])
+        both = bent + float((wide.sizes(curves) ** 2).max()), bent + float(wide.sizes(own_T)[0] ** 2)
         squares.append((*both, DRIFT_DEGREE * float(np.log(n)) / 2))
     tails, most = freedom_of(panel)[found.chosen.at], max(max(each[:2]) for each in squares)
     slow = max(-gain(most - curve, tails) - of_curve - cost for curve, _, cost in squares)
@@ -310,10 +336,13 @@ def came_or_went(panel: Panel, members: Sequence[int], template: Template) -> bo
         return False
     if template.kind == "ramp":
         return bool(start >= SLOW * n and before < SCARCE * after)
-    few, many, near = (before, after, near_after) if before < after else (after, before, near_before)
+    few, many, near, n_near = (
+        (before, after, near_after, n_rows[3]) if before < after else (after, before, near_before, n_rows[2])
+    )
     if panel.names[0].statistic == "text" and after < before:  # phrases are given up while others are learned
         return False
-    return bool(few < SCARCE * many and near >= RESIDUE * many)
+    half = RESIDUE * many * n_near  # rows, of which there are more or fewer by chance
+    return bool(few < SCARCE * many and near * n_near >= half - BOUND * np.sqrt(half))
 
 
 def gain(squares: float, freedom: float) -> float:

@@ -11,13 +11,14 @@ from rollout_traces.analysis.columns_compared import LEAST_SHARE
 from rollout_traces.analysis.compete import without_children
 from rollout_traces.analysis.curves import Part
 from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement
-from rollout_traces.analysis.entries import LARGEST, SURE, named
+from rollout_traces.analysis.entries import LARGEST, named
 from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
 from rollout_traces.analysis.learning import is_given, may_be_learned
 from rollout_traces.analysis.panel import Panel, rows_of
 from rollout_traces.analysis.parts import REMAINS
 from rollout_traces.analysis.run_rows import ENOUGH_ROWS, ROUNDING, UNKNOWN
 from rollout_traces.analysis.screen import FEWEST_EVALUATIONS, log_chance
+from rollout_traces.analysis.severity import SURE
 
 ENDS = 3
 """The run is looked at in so many stretches: what stands shows in each of them."""

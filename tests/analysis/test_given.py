@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from rollout_traces.analysis import diagnose
+from rollout_traces.analysis.curves import STEP_SIZE
 from rollout_traces.analysis.schedules import is_steered
 from tests.analysis.builders import steps, table
 from tests.analysis.test_movements import drawn, happens, logged, told
@@ -380,3 +381,48 @@ def test_a_rate_that_is_warmed_up_again_in_the_midst_of_its_decay_is_said():
     own = [5e-7 * min((s + 1) / 6, 1 - max(s - 6, 0) / 54) for s in range(60)]
     [entry] = diagnose(logged(steps(60), [*own[:40], *own[:20]], "train/lr"), "run").diagnoses
     assert (entry.severity, entry.step) == ("info", 40)
+
+
+class TestStepsThatShrink:
+    """Seen once: nothing of batches of 128 rollouts that ever more filtered groups left 40 of, or their rise from 24 to 56 alone."""
+
+    @staticmethod
+    def of(left: list[int]) -> TableRelations:
+        rows = [row for row in steps(len(left), groups=16, size=4) if row["group"] < left[row["step"]]]
+        return table([{**row, "reward": drawn(row["step"], row["group"], 0)} for row in rows])
+
+    @pytest.mark.parametrize("every", [1, 2, 3])
+    def test_by_and_by_to_less_than_half_is_a_warning(self, every):
+        left = [max(5, min(16, 16 - (step - 28) // every)) for step in range(80)]
+        [entry] = [each for each in told(self.of(left)) if each.series[0] == STEP_SIZE]
+        assert (entry.severity, entry.before, entry.after) == ("warn", 64.0, 20.0)
+        assert 29 <= entry.step <= 28 + every
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_by_how_many_a_filter_leaves_is_a_warning_too(self, seed):
+        drawn_left = np.random.default_rng(seed).binomial(16, np.clip(1 - (np.arange(80) - 30) / 16, 0.3, 1))
+        [entry] = [each for each in told(self.of(drawn_left.tolist())) if STEP_SIZE in each.series]
+        assert entry.severity == "warn" and 25 <= entry.step <= 41 and entry.before > 2 * entry.after
+
+    def test_at_once_is_what_somebody_set(self):
+        assert not [each for each in told(self.of([16] * 40 + [5] * 40)) if STEP_SIZE in each.series]
+
+
+def test_prompts_that_are_a_hundredth_shorter_are_no_alarm():
+    """Seen once: an error, before all others, of prompts of 67 tokens that had a digit less."""
+    rows = steps(60, groups=16, n_prompt=lambda s, g, i: 200 + 3 * drawn(s, g, 0) - (2 if s >= 30 else 0))
+    found = diagnose(table(rows), "run").diagnoses
+    assert [each.severity for each in found if each.series[0].column == "n_prompt"] == ["info"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_which_sources_are_asked_is_no_chance_where_it_changed_at_once(seed):
+    """Seen once: “the mix of sources changed: 48% to 14%, perhaps by chance”, since a curve of what is learned was nearly as near."""
+    of_groups = np.random.default_rng(seed).random((60, 12))
+
+    def source(s: int, g: int, i: int) -> str:
+        return "math" if of_groups[s, g] < (0.5 if s < 26 else 0.12) else "code"
+
+    found = diagnose(table(steps(60, groups=12, source=source)), "run").diagnoses
+    [entry] = [each for each in found if each.series[0].column == "source"]
+    assert entry.is_sure and abs(entry.step - 26) <= 1

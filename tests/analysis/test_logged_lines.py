@@ -240,3 +240,20 @@ def test_a_number_that_is_logged_at_every_tenth_step_is_looked_at():
     )
     [entry] = told(TableRelations(table(steps(90)).sql("select * from rollouts"), metrics))
     assert (str(entry.series[0]), entry.step) == ("timing_s/save_checkpoint", 59)
+
+
+def test_a_number_of_the_other_sign_is_said_though_the_first_step_compiled():
+    """Seen once: -14.6 among fives, perhaps by chance, since the first step had taken 11.9."""
+    values = np.random.default_rng(3).normal(4.7, 0.5, 60)
+    values[0], values[40] = 11.9, -14.6
+    [entry] = told(logged(steps(60), values.tolist(), "timeperf/train_step"))
+    assert (entry.severity, entry.step, entry.last) == ("warn", 40, 40)
+
+
+def test_a_level_that_climbs_back_is_told_by_the_steps_beside_its_edge():
+    """Seen once: “kl_loss fell from 0.034 to 0.027” where it fell from 0.040 to 0.003 and climbed again, as a reference that is replaced makes it."""
+    t = np.arange(80)
+    values = np.where(t < 38, 0.001 + t * 0.04 / 38, 0.003 + (t - 38) * 0.048 / 42)
+    values = values * (1 + 0.03 * np.random.default_rng(5).normal(size=80))
+    [entry] = told(logged(steps(80), values.tolist(), "actor/kl_loss"))
+    assert entry.step == 38 and entry.before > 4 * entry.after

@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 
 from rollout_traces.analysis import diagnose, run_report
+from rollout_traces.analysis.compete import AlikeMovements
 from rollout_traces.analysis.curves import SeriesName
 from rollout_traces.analysis.diagnosis import Diagnosis
-from rollout_traces.analysis.entries import severity_of
+from rollout_traces.analysis.entries import diagnosis_of
+from rollout_traces.analysis.severity import severity_of
 from tests.analysis.builders import steps, table
 from tests.analysis.test_movements import drawn, happens, told
+from tests.perturbations.equations import compute
+from tests.perturbations.run import Run
 from tests.perturbations.spec import draw_spec
 from tests.perturbations.tables import Relations
 from tests.perturbations.truth import draw_trial
@@ -114,11 +118,19 @@ def test_advantages_that_are_joined_to_other_rollouts_are_an_error_since_then():
     assert (entry.severity, entry.name, entry.step) == ("error", "advantages no longer go with rewards", 30)
 
 
-def test_the_figures_of_an_unknown_part_say_whose_they_are():
+def test_the_figures_of_an_unknown_part_say_whose_they_are(monkeypatch):
     """Seen once: “the reward rises from 0 to 0.05, for which rollouts cannot be told”, of those that were cut off."""
-    found = in_world("long code", 640264, 3)
-    [entry] = [each for each in found if each.part is None]
-    assert "for which rollouts cannot be told (the figures are those of " in entry.sentence
+    moved = []
+    monkeypatch.setattr(run_report, "entries", lambda found: moved.extend(found) or [])
+
+    def paid(s: int, g: int, i: int) -> float:
+        return float(happens(0.2 if s >= 30 and i % 4 == 0 else 0.6, s, g, i))
+
+    diagnose(table(steps(60, groups=8, size=8, engine=lambda s, g, i: f"vllm-{i % 4}", reward=paid)), "run")
+    found = next(each for each in moved if each.chosen.values and each.panel.names[0] == SeriesName("reward"))
+    unknown = replace(found, chosen=replace(found.chosen, values=None))
+    said = diagnosis_of(AlikeMovements([unknown], None), 1, 1.0).sentence
+    assert "for which rollouts cannot be told (the figures are those of engine “vllm-0”)" in said
 
 
 def test_what_a_source_that_comes_every_third_step_is_given_is_said_of_the_step_at_which_it_changed():
@@ -224,3 +236,89 @@ def test_what_is_unknown_of_those_of_one_lag_alone_is_said_of_them():
         ("success unknown", (("staleness_max", "2"),))
     ]
     assert 20 <= found[0].step <= 34
+
+
+class TestSourcesThatGoApart:
+    """Sources that learn for themselves, of which two change about the same time."""
+
+    @staticmethod
+    def of(changes: dict[str, tuple[int, float, float]], n_steps: int = 40) -> list[Diagnosis]:
+        rng = np.random.default_rng(len(changes))
+        of_rollouts, of_groups = rng.random((n_steps, 16, 4)), rng.integers(0, 4, (n_steps, 16))
+        names = ("math", "code", "chat", "logic")
+
+        def source(s: int, g: int, i: int) -> str:
+            return names[of_groups[s, g]]
+
+        def solved(s: int, g: int, i: int) -> int:
+            since, before, after = changes.get(source(s, g, i), (0, 0, 0.5))
+            return int(of_rollouts[s, g, i] < (before if s < since else after))
+
+        return told(table(steps(n_steps, groups=16, source=source, success=solved)))
+
+    def test_the_one_that_falls_is_named_where_another_rises_meanwhile(self):
+        """Seen once: “for which rollouts cannot be told” of a source that fell, since another had risen by half as much."""
+        found = self.of({"code": (14, 0.6, 0.2), "logic": (14, 0.4, 0.7)})
+        assert (("source", "code"),) in [each.part for each in found]
+        assert not [each for each in found if each.part is None]
+
+    def test_each_has_its_own_step(self):
+        """Seen once: no word of a source that fell from 0.49 to 0.18 three steps after another had risen."""
+        found = self.of({"code": (14, 0.45, 0.85), "logic": (17, 0.5, 0.15)})
+        [entry] = [each for each in found if each.part == (("source", "logic"),)]
+        assert entry.after < entry.before and abs(entry.step - 17) <= 1
+
+
+def test_a_hang_of_four_steps_is_of_all_rows_though_a_source_came_at_three_of_them():
+    """Seen once: “rose on math and code, 7.19 elsewhere”."""
+    rng = np.random.default_rng(2)
+    of_groups, lag = rng.random((60, 8)), rng.integers(0, 3, (60, 8, 4))
+
+    def source(s: int, g: int, i: int) -> str:
+        share = 0.0 if s == 19 else 0.1
+        return "logic" if of_groups[s, g] < share else "math" if of_groups[s, g] < 0.55 else "code"
+
+    def stale(s: int, g: int, i: int) -> int:
+        return int(lag[s, g, i]) + (6 if 19 <= s < 23 else 0)
+
+    [entry] = told(table(steps(60, groups=8, source=source, staleness_max=stale)))
+    assert (entry.part, entry.step, entry.last) == ((), 19, 22)
+
+
+def test_an_engine_that_gets_no_new_weights_to_the_end_is_an_error_since_then():
+    """Seen once: a lag of 1 to 36 on one engine of four under “the reward rises”, and “the lag of another engine fell”."""
+
+    def stale(s: int, g: int, i: int) -> int:
+        return (i % 4 == 1 and s >= 25 and s - 24) or int(happens(0.5, s, g, i))
+
+    rows = steps(60, groups=6, size=8, engine=lambda s, g, i: f"sgl-{i % 4}", staleness_max=stale)
+    [entry] = told(table(rows))
+    assert (entry.severity, entry.part) == ("error", (("engine", "sgl-1"),))
+    assert abs(entry.step - 25) <= 1
+
+
+def test_the_shares_of_engines_that_make_room_for_another_hang_under_it():
+    """Seen once: a warning that an engine had fewer rollouts, from the step at which another came."""
+
+    def engine(s: int, g: int, i: int) -> str:
+        n = 3 if 25 <= s < 45 else 2
+        return f"sgl-{int(np.random.default_rng([s, g, i, 3]).integers(n))}"
+
+    found = told(table(steps(70, groups=10, size=8, engine=engine)))
+    assert {each.series[0].value for each in found} == {"sgl-2"}
+
+
+def test_a_rare_flag_is_dated_by_the_counts_of_its_rows():
+    """Seen once: 8% to 48% of a host's rollouts, perhaps by chance, since step 10, where no row had it before step 8."""
+    found = in_world("large steps", 871225, 4)
+    [entry] = [each for each in found if each.series[0].value == "thinking_unclosed"]
+    assert entry.step == 8
+
+
+@pytest.mark.parametrize(
+    ("world", "seed"), [("long code", 550160), ("alternating", 871237), ("agent", 871255)]
+)
+def test_what_is_learned_late_is_no_fall_before_it_nor_a_rise(world, seed):
+    """Seen once, in healthy runs: “the reward falls, from step 59 to 92” of one that stood still and then rose."""
+    found = told(Relations(compute(Run(draw_spec(world, seed), 0, ()))))
+    assert not [each for each in found if each.severity == "error" or each.series[0].column == "mean_logprob"]
