@@ -10,6 +10,7 @@ import numpy as np
 from rollout_traces.analysis.compete import is_learning
 from rollout_traces.analysis.curves import STEP_SIZE
 from rollout_traces.analysis.detected_movement import (
+    RESIDUE,
     Moved,
     behind,
     beside,
@@ -287,12 +288,14 @@ def _may_drift(panel: Panel) -> bool:
 
 
 def _drifts_where_sampled(panel: Panel, noise: Noise) -> bool:
-    """Tells whether what drifts over the run is one part of the rollouts by who sampled them, beside which the others stay: no policy learns by that."""
+    """Tells whether what drifts over the run is one part of the rollouts by who sampled them, while the others hardly move: no policy learns by that."""
     if all(may_be_learned(panel, part) for part in panel.parts):
         return False
-    w = whitened(noise.clipped, noise, constant_basis(panel))
+    best, w = scan(panel, noise, constant_basis(panel))
     chosen = smallest_part(panel, w, Template("ramp", 1, len(panel.steps)), 0)
-    return bool(chosen.values) and not may_be_learned(panel, chosen.values)
+    moves = np.abs(best.z)
+    others_stay = moves[list(chosen.outside)].max(initial=0.0) < RESIDUE * moves[chosen.at]
+    return bool(chosen.values) and bool(others_stay) and not may_be_learned(panel, chosen.values)
 
 
 def _moves_beside(panel: Panel, noise: Noise, basis: np.ndarray, limit: np.ndarray) -> bool:

@@ -14,6 +14,7 @@ LENGTH = "n_sampled"
 OF_WHOLE_GROUPS = ("group/size_mean", "group/prompts")
 """Measures of whole groups, unknown where a part cuts through groups."""
 
+AGAIN = "again"
 JUST_BEFORE = 6
 """Steps before one, in two of which a prompt that is asked again and again was asked too; of an epoch that is longer none is."""
 
@@ -86,7 +87,7 @@ def _prompts(rows: RunRows, groups: RunRows, n_units: int) -> None:
     of_step[np.unique(cell, return_index=True)[1]] = False
     again |= of_step
     for value, held, is_known in (
-        ("again", again, groups.at >= JUST_BEFORE),  # what was asked before the run nobody knows
+        (AGAIN, again, groups.at >= JUST_BEFORE),  # what was asked before the run nobody knows
         ("several", high != low, np.ones(n_units, bool)),
     ):
         if held.sum() >= FEWEST_HITS:

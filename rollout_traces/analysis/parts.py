@@ -77,7 +77,8 @@ def smallest_part(panel: Panel, w: Whitened, template: Template, at: int) -> Cho
         members = [
             i for i, part in enumerate(panel.parts) if part and part[0][0] == column and np.isfinite(error[i])
         ]
-        if column in BY_OUTCOME and not panel.is_share:
+        name = panel.names[0]
+        if column in BY_OUTCOME and (not panel.is_share or (name.is_paid and name.value is None)):
             members = [i for i in members if _may_move(panel.levels[i])]
         if len(members) < 2:
             continue

@@ -10,7 +10,7 @@ from rollout_traces.analysis.compete import ENDS, first_steps, is_learning, star
 from rollout_traces.analysis.curves import STEP_SIZE
 from rollout_traces.analysis.detected_movement import NEAR, NEAR_EDGE, RESIDUE, STILL, Moved, is_spike
 from rollout_traces.analysis.diagnosis import Severity
-from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS
+from rollout_traces.analysis.group_shapes import AGAIN, OF_WHOLE_GROUPS
 from rollout_traces.analysis.in_words import number
 from rollout_traces.analysis.kinks import goes_on
 from rollout_traces.analysis.learning import is_given, is_mix, is_of_sampler, may_be_learned
@@ -123,7 +123,8 @@ def _is_of_few(found: Moved) -> bool:
 
 def is_expected(found: Moved) -> bool:
     """Tells whether a movement is slow change, how a run starts, a mix of prompts that changes by and by, or a few steps that were given otherwise, as a loader does by chance."""
-    if found.panel.names[0].value == UNKNOWN and found.located.z < 0:  # what becomes known
+    # what becomes known, and prompts that are new again
+    if found.panel.names[0].value in (UNKNOWN, AGAIN) and found.located.z < 0:
         return True
     if is_given(found.panel) and is_spike(found) and not _is_always_the_same(found):
         return True

@@ -322,3 +322,20 @@ def test_what_is_learned_late_is_no_fall_before_it_nor_a_rise(world, seed):
     """Seen once, in healthy runs: “the reward falls, from step 59 to 92” of one that stood still and then rose."""
     found = told(Relations(compute(Run(draw_spec(world, seed), 0, ()))))
     assert not [each for each in found if each.severity == "error" or each.series[0].column == "mean_logprob"]
+
+
+def test_rewards_that_fall_are_no_matter_of_how_answers_ended_where_those_cut_off_never_have_any():
+    """Seen once: “success rose on stop_reason “stop”, 0 elsewhere”, of what rose for all."""
+
+    def solved(s: int, g: int, i: int) -> int:
+        return int(i > 0 and happens(0.75 if s < 30 else 0.4, s, g, i))
+
+    ends = {"stop_reason": lambda s, g, i: "length" if i == 0 else "stop"}
+    found = told(table(steps(60, groups=10, size=8, success=solved, **ends)))
+    assert found and all(each.part != (("stop_reason", "stop"),) for each in found)
+
+
+def test_an_engine_beside_one_that_falls_is_not_told_for_what_it_learns():
+    """Seen once: “the reward rises on node-2, 17% elsewhere” as the first error, beside a host that solved less."""
+    found = in_world("agent", 192773, 3)
+    assert not [each for each in found if each.part == (("extra/host", "node-2"),)]
