@@ -432,10 +432,8 @@ def compare_logged(
 def _at_a_step(now: np.ndarray, neighbours: np.ndarray, earlier: np.ndarray) -> Effect | None:
     whole = np.concatenate([earlier, neighbours, now])
     p = step_p(np.log(whole) if (whole > 0).all() else whole)
-    if p is None:
-        return None
     delta = float(np.sign(now[0] - neighbours).mean())
-    return Effect(delta, delta, delta, p)
+    return None if p is None else Effect(delta, delta, delta, p)
 
 
 def _between_ranges(a: np.ndarray, b: np.ndarray) -> Effect | None:
