@@ -165,10 +165,15 @@ def _is_from_mix(entry: AlikeMovements, cause: AlikeMovements) -> bool:
             return True
     columns = {found.panel.names[0].column for found in cause.found if span(found)[0] <= onset}
     of_rows = [found for found in entry.found if found.panel.source is not None]
-    compared = columns & set(BY_OUTCOME)
-    if entry.head.panel.names[0].column in OVER_TOKENS:
-        compared |= columns & {LENGTH}
-    return bool(of_rows) and any(all(_is_of_mix(found, column) for found in of_rows) for column in compared)
+    if (
+        entry.head.panel.names[0].column in OVER_TOKENS
+        and LENGTH in columns
+        and _is_of_mix(entry.head, LENGTH)
+    ):
+        return True
+    return bool(of_rows) and any(
+        all(_is_of_mix(found, column) for found in of_rows) for column in columns & set(BY_OUTCOME)
+    )
 
 
 def _makes_room(entry: AlikeMovements, cause: AlikeMovements) -> bool:
@@ -203,6 +208,9 @@ def _is_of_mix(found: Moved, column: str) -> bool:
     if rows is None or measure is None or is_spike(found) or measure.name.column == column:
         return False
     values, codes = measure.read(), _compared_by(rows, column)
+    whose = {part for part, _ in found.chosen.values or ()}
+    if not ((codes >= 0).any() and whose <= set(rows.parts)):
+        return False
     held = np.isfinite(values) & (codes >= 0)
     if found.chosen.values:
         held &= rows_of(rows, found.chosen.values)

@@ -15,6 +15,7 @@ from rollout_traces.analysis.relations import (
     RolloutColumns,
     known_number,
     known_reward,
+    known_text,
     quoted,
     sql_text,
     written,
@@ -230,9 +231,9 @@ def level_query(columns: RolloutColumns, a: Selection, b: Selection, finding: Fi
         holds = (
             f"list_contains({name}, {sql_text(value)})"
             if finding.column in columns.tags
-            else f"{name} = {sql_text(value)}"
+            else f"{known_text(finding.column)} = {sql_text(value)}"
         )
-        x, condition = f"cast({holds} as int)", f"{name} is not null"
+        x, condition = f"cast({holds} as int)", f"{known_text(finding.column)} is not null"
         if COUNTED.get(finding.column) in columns.numbers and columns.has("traced"):
             number = quoted(COUNTED[finding.column])
             x, condition = f"coalesce({x}, 0)", f"({condition} or traced and {number} is not null)"
@@ -320,4 +321,4 @@ def _figure(scope: RunScope, name: SeriesName, column: str) -> str:
         return f"cast(coalesce(list_contains({quoted(column)}, {value}), false) as int)"
     if column in TAGS or column in scope.columns.tags:
         return f"cast(list_contains({quoted(column)}, {value}) as int)"
-    return f"cast({quoted(column)} = {value} as int)"
+    return f"cast({known_text(column)} = {value} as int)"

@@ -371,9 +371,9 @@ def _made(rows: RunRows, panels: Sequence[Panel], contained: Contained) -> tuple
     found = [each for each in of_their_own(found) if is_worth_a_word(each)]
     resized, warm_up = _resized(rows), warm_up_of(panels)
     found = [replace(each, drift=each.drift or _is_of_warm_up(each, warm_up)) for each in found]
-    return entries(
-        [replace(each, is_set=each.is_set or _is_of_size(each, resized)) for each in found]
-    ), n_series
+    found = [replace(each, is_set=each.is_set or _is_of_size(each, resized)) for each in found]
+    made = contained("causes", entries, found)
+    return [AlikeMovements([each], each.chosen.values) for each in found] if made is None else made, n_series
 
 
 def _is_of_warm_up(found: Moved, n_steps: int) -> bool:

@@ -9,10 +9,10 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from rollout_traces.analysis import Selection, flips
+from rollout_traces.analysis import Selection, diagnose, flips
 from rollout_traces.analysis.in_words import number, percent
 from rollout_traces.analysis.relations import written
-from tests.analysis.builders import table
+from tests.analysis.builders import steps, table
 from tests.stories.relations import TableRelations
 
 NUMBER = re.compile(r"[+\u2212-]?\d[\d,]*(\.\d+)?(e[+-]?\d+)?")
@@ -86,3 +86,16 @@ def test_a_number_that_no_query_gives_is_noticed():
     query = "select avg(reward) as level from rollouts where step = 0"
     assert unexplained("Reward 0.5 since step 0", relations, [query]) == []
     assert unexplained("Reward 0.7 since step 3", relations, [query]) == ["0.7", "3"]
+
+
+def test_the_share_of_a_reason_is_of_all_rollouts_those_that_were_kept_among_them():
+    """Seen once: a curve of 100% beside “zero_advantage fell from 32% to 0.6%”."""
+    dropped = np.random.default_rng(4).random((40, 6, 4))
+
+    def reason(s: int, g: int, i: int) -> str | None:
+        return "zero_advantage" if dropped[s, g, i] < (0.4 if s < 20 else 0.02) else None
+
+    relations = table(steps(40, discard_reason=reason))
+    [entry] = [each for each in diagnose(relations, "run").diagnoses if each.severity == "error"]
+    levels = {row["step"]: row["level"] for row in relations.sql(entry.queries[0]).to_pylist()}
+    assert np.mean([levels[step] for step in range(20)]) == pytest.approx(entry.before, abs=1e-9)

@@ -339,3 +339,35 @@ def test_an_engine_beside_one_that_falls_is_not_told_for_what_it_learns():
     """Seen once: “the reward rises on node-2, 17% elsewhere” as the first error, beside a host that solved less."""
     found = in_world("agent", 192773, 3)
     assert not [each for each in found if each.part == (("extra/host", "node-2"),)]
+
+
+def test_longest_of_more_tokens_follow_from_longer_answers():
+    """Seen once: “trainer and sampler compute other probabilities ... compare weights” since answers were longer and each token off by as much as ever."""
+    rng = np.random.default_rng(12)
+    spread = rng.normal(size=(60, 8, 6))
+
+    def length(s: int, g: int, i: int) -> int:
+        return int((60 if s < 30 else 200) * np.exp(0.4 * spread[s, g, i]))
+
+    off = {
+        (s, g, i): float(np.abs(np.random.default_rng([s, g, i]).normal(0, 0.02, length(s, g, i))).max())
+        for s in range(60)
+        for g in range(8)
+        for i in range(6)
+    }
+    rows = steps(60, groups=8, size=6, n_sampled=length, mismatch_abs_max=lambda s, g, i: off[s, g, i])
+    [entry] = told(table(rows))
+    assert entry.series[0].column == "n_sampled"
+
+
+def test_movements_remain_where_what_joins_them_raises(monkeypatch):
+    """Seen once: no entry at all of a run, since one comparison of two of them raised."""
+
+    def raises(found: object) -> None:
+        raise KeyError("engine")
+
+    monkeypatch.setattr(run_report, "entries", raises)
+    rows = steps(60, groups=8, n_sampled=lambda s, g, i: 700 + 40 * drawn(s, g, i) - (280 if s >= 42 else 0))
+    report = diagnose(table(rows), "run")
+    assert [each.step for each in report.diagnoses if each.severity == "error"] == [42]
+    assert report.problems and "KeyError" in report.problems[0]
