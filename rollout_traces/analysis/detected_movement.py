@@ -118,7 +118,8 @@ def from_its_end(found: Moved) -> Moved:
     window, n = found.template, len(found.panel.steps)
     over_most = (window.stop - window.start) * MOST_OF_RUN > n and 2 * window.start * MOST_OF_RUN <= n
     starts = window.start <= min(WARM_UP, n // OF_RUN) or over_most
-    if window.kind != "window" or not starts or window.stop - window.start <= SPIKE:
+    is_short = min(window.stop - window.start, n - window.stop) <= SPIKE
+    if window.kind != "window" or not starts or is_short:
         return found
     return replace(found, located=_level_behind(found, abs(found.located.z)))
 

@@ -57,9 +57,9 @@ def may_be_learned(panel: Panel, part: Part | None) -> bool:
 
     Args:
         panel: the series of a measure.
-        part: all rows and those that cannot be told may always learn, but how many there are is no policy's.
+        part: all rows and those that cannot be told may always learn, but how many there are, and of which prompts, is no policy's.
     """
-    if panel.names[0] == STEP_SIZE:
+    if panel.names[0] == STEP_SIZE or panel.names[0].column in OF_WHOLE_GROUPS:
         return False
     if not part or panel.source is None:
         return True

@@ -326,10 +326,6 @@ def locate(series: Whitened, kind: Kind, start: int, length: int) -> Located:
         begins += 1
     size_of = {"window": series.windows, "ramp": series.ramps}
     z = float(series.levels()[0, at] if best_kind == "level" else size_of[best_kind](best_length)[0, at])
-    if best_kind == "window" and n - stop <= SPIKE < stop - begins:  # a few steps hardly tell that it is over
-        level = float(series.levels()[0, at])
-        if level * z > 0 and level**2 / 2 >= z**2 / 2 - np.log(len(found)):
-            return Located(Template("level", begins, n), _interval(onset, at), None, level)
     last = None if best_kind != "window" else _interval(end, stop)
     template = Template(best_kind, begins, stop)
     return Located(template, _interval(onset, at), None if last is None else (last[0] - 1, last[1] - 1), z)
