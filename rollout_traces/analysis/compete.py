@@ -154,7 +154,7 @@ def _causes(made: list[AlikeMovements]) -> list[AlikeMovements]:
 
 
 def _is_from_mix(entry: AlikeMovements, cause: AlikeMovements) -> bool:
-    """Tells whether an entry is, at its steps, what comes of other shares of how rollouts ended, which another entry tells from then on or before, or is of those of one end, which are others when they are many times as many."""
+    """Tells whether an entry is, at its steps, what comes of other shares of how rollouts ended, which another entry tells from then on or before, or of longer answers, as largest values over tokens are, or is of those of one end, which are others when they are many times as many."""
     onset = int(entry.head.panel.steps[entry.head.located.onset[1]])
     part = entry.head.panel.parts[entry.head.chosen.at] if entry.part is None else entry.part
     for found in cause.found:

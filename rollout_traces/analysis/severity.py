@@ -62,7 +62,11 @@ def _stands_still(found: Moved) -> bool:
     if not part or before is None or after is None:
         return False
     went = (after - before) * np.sign(found.located.z)
-    if may_be_learned(found.panel, part) and not is_spike(found) and went < RESIDUE * _coefficient(found):
+    if (
+        may_be_learned(found.panel, part)
+        and not is_spike(found)
+        and went < RESIDUE * abs(_coefficient(found))
+    ):
         return True
     return number(before) == number(after) or (found.chosen.values is None and went < 0)
 
@@ -71,7 +75,7 @@ def _coefficient(found: Moved) -> float:
     """By how much a series moved, beside all else that it does."""
     one = np.asarray([found.chosen.at])
     w = whitened(found.panel.values[one], found.noise.at(one), found.basis[one])
-    return abs(float(effects(w, found.template.over(len(found.panel.steps)))[0][0]))
+    return float(effects(w, found.template.over(len(found.panel.steps)))[0][0])
 
 
 def _is_shared(found: Moved) -> bool:
@@ -94,11 +98,8 @@ def _is_of_a_curve(found: Moved) -> bool:
         return False
     by_factors = not np.array_equal(panel.values[at], levels, equal_nan=True) and known.min() > 0
     seen = np.diff(np.log(known) if by_factors else known)[:, 0]
-    one = np.asarray([at])
-    size, _ = effects(
-        whitened(panel.values[one], found.noise.at(one), found.basis[one]), template.over(len(panel.steps))
-    )
-    shows = seen * size[0] >= RESIDUE * size[0] ** 2
+    size = _coefficient(found)
+    shows = seen * size >= RESIDUE * size**2
     error = float(np.sqrt(2 * np.nanmedian(found.noise.variance[at]) / NEAR_EDGE))
     return not (shows[0] or (shows[1:] & (np.abs(seen[1:]) > STILL * error)).any())
 
