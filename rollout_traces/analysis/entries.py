@@ -31,6 +31,7 @@ from rollout_traces.analysis.names import SIGNATURES, Signature
 from rollout_traces.analysis.scan import SPIKE
 from rollout_traces.analysis.severity import (
     ABSENT,
+    SURE,
     is_setting,
     leaps,
     levels_of,
@@ -131,7 +132,7 @@ def diagnosis_of(
     is_sure = any(found.is_sure for found in entry.found)
     return Diagnosis(
         severity=severity,
-        sentence=f"{sentence_of(lead, entry.part, others, signature)}{'' if is_sure else ', perhaps by chance'}.",
+        sentence=f"{sentence_of(lead, entry.part, others, signature)}{'' if is_sure else _doubt(entry, n_series)}.",
         advice=signature.advice if signature else "",
         tier=signature.tier if signature else OTHER,
         series=tuple(dict.fromkeys(m.name for m in (lead, *others))),
@@ -154,6 +155,12 @@ def diagnosis_of(
         consequences=tuple(diagnosis_of(each, n_series, n_rows) for each in entry.follows),
         is_sure=is_sure,
     )
+
+
+def _doubt(entry: AlikeMovements, n_series: int) -> str:
+    """Says what an entry that is not sure may be: where no chance of its steps is left, its noise may last, or it may be slow change."""
+    log_p = min(found.log_p for found in entry.found) + float(np.log(max(n_series, 1)))
+    return ", perhaps slow change or noise that lasts" if log_p < np.log(SURE) else ", perhaps by chance"
 
 
 def _first(moved: Sequence[Movement]) -> Movement:
