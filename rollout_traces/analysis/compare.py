@@ -259,7 +259,7 @@ def step_p(values: np.ndarray, *, within: float = 0.0, within_freedom: float = n
 
 
 def young_change(values: np.ndarray, groups: np.ndarray, within: float) -> tuple[float, int] | None:
-    """A change among the last ten steps but one, the one in question: its p, for all places together, and how many steps it has.
+    """A change among the last ten steps but one, the one in question, or among the last two where there are few steps before: its p, for all places together, and how many steps it has.
 
     What a series usually drifts by in so many steps is no change.
 
@@ -273,14 +273,17 @@ def young_change(values: np.ndarray, groups: np.ndarray, within: float) -> tuple
     """
     from scipy.stats import t as student
 
-    earlier = values[:-1]
-    found = contrasts(earlier[:-NEIGHBOURS]) if len(earlier) > 2 * NEIGHBOURS else np.empty(0)
+    earlier, newest = values[:-1], NEIGHBOURS
+    found = contrasts(earlier[:-newest])
+    if len(found) <= FEWEST_CONTRASTS:
+        newest = FEWEST_BEFORE
+        found = contrasts(earlier[:-newest])
     if len(found) <= FEWEST_CONTRASTS:
         return None
     own = float((found - np.median(found)) @ (found - np.median(found)) / len(found)) / (1 + 1 / NEIGHBOURS)
     drift = float(np.median(found)) * 2 / (1 + NEIGHBOURS)
     best, most = (1.0, 0), 0.0
-    for k in range(1, NEIGHBOURS):
+    for k in range(1, newest):
         of_last, of_rest = groups[:-1][-k:], groups[:-1][-k - NEIGHBOURS : -k]
         difference = earlier[-k:].mean() - earlier[-k - NEIGHBOURS : -k].mean() - drift * (k + NEIGHBOURS) / 2
         variance = max(own * (1 / k + 1 / NEIGHBOURS), within * (1 / of_last.sum() + 1 / of_rest.sum()), TINY)

@@ -148,6 +148,15 @@ class TestAStepAgainstThoseBefore:
         assert k == 5 and p < 1e-4
         assert young_change(rng.normal(0, 1, 60), np.ones(60), 0.0)[0] > 0.001
 
+    @pytest.mark.parametrize("n_steps", [16, 18, 21])
+    def test_of_few_steps_the_last_two_before_the_one_in_question_are_looked_through(self, n_steps):
+        """Seen once: a hang since the step before, which filled a tenth of what the step was compared with, in a run of twenty."""
+        x = np.random.default_rng(n_steps).normal(0, 1, n_steps)
+        assert young_change(x, np.ones(n_steps), 0.0)[0] > 0.001
+        x[-2:] += 12
+        p, k = young_change(x, np.ones(n_steps), 0.0)
+        assert p < 1e-4 and k == 1
+
 
 class TestDiscovery:
     def test_equal_weights_are_benjamini_and_hochberg(self):
