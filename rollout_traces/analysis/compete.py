@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from rollout_traces.analysis.curves import Part, SeriesName, of_neighbours
+from rollout_traces.analysis.curves import STEP_SIZE, Part, SeriesName, of_neighbours
 from rollout_traces.analysis.detected_movement import NEAR_EDGE, Moved, beside, is_spike
 from rollout_traces.analysis.learning import is_of_sampler
 from rollout_traces.analysis.panel import Panel, rows_of
@@ -407,6 +407,9 @@ def _same_series(each: Moved, entry: AlikeMovements) -> bool:
 
 
 def _same_part(each: Moved, entry: AlikeMovements) -> bool:
+    of = each.panel, entry.head.panel
+    if any(panel.names[0] == STEP_SIZE for panel in of) and any(panel.source is not None for panel in of):
+        return False  # how many rollouts there are is another matter than what they do
     if each.chosen.values == entry.part:
         return True
     if entry.part is not None and entry.part in each.chosen.also:

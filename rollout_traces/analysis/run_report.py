@@ -369,7 +369,7 @@ def _made(rows: RunRows, panels: Sequence[Panel], contained: Contained) -> tuple
         if (log_p <= loose).any() or slow[[part == () for part in panel.parts]].any():
             found += contained(str(panel.names[0]), movements, panel, noise, loose, limit) or []
     found = [each for each in of_their_own(found) if is_worth_a_word(each)]
-    resized, warm_up = _resized(rows), warm_up_of(panels)
+    resized, warm_up = _resized(rows, found), warm_up_of(panels)
     found = [replace(each, drift=each.drift or _is_of_warm_up(each, warm_up)) for each in found]
     found = [replace(each, is_set=each.is_set or _is_of_size(each, resized)) for each in found]
     made = contained("causes", entries, found)
@@ -382,15 +382,17 @@ def _is_of_warm_up(found: Moved, n_steps: int) -> bool:
     return is_number and found.template.kind == "level" and found.located.onset[0] <= n_steps
 
 
-def _resized(rows: RunRows) -> np.ndarray:
-    """int [K], the steps from which on a step has half as many rollouts again as before, or so many fewer: somebody may have set it so."""
+def _resized(rows: RunRows, found: Sequence[Moved]) -> np.ndarray:
+    """int [K], the steps from which on a step has half as many rollouts again as before, or so many fewer, or at which their number surely moved: somebody may have set it so."""
     n_T = rows.per_step
     if len(n_T) < 2 * NEAR_EDGE:
         return np.empty(0, np.int64)
     around = np.lib.stride_tricks.sliding_window_view(n_T, NEAR_EDGE).mean(axis=1)
     before, after = around[:-NEAR_EDGE], around[NEAR_EDGE:]
     changed = np.maximum(before, after) > (1 + RESIDUE) * np.minimum(before, after)
-    return rows.steps[NEAR_EDGE + np.flatnonzero(changed)]
+    sizes = [each for each in found if each.panel.names[0] == STEP_SIZE and each.is_sure]
+    moved = [each.panel.steps[list(each.located.onset)] for each in sizes]
+    return np.concatenate([rows.steps[NEAR_EDGE + np.flatnonzero(changed)], *moved])
 
 
 def _is_of_size(found: Moved, resized: np.ndarray) -> bool:

@@ -11,6 +11,10 @@ from rollout_traces.analysis.curves import STEP_SIZE
 from rollout_traces.analysis.schedules import is_steered
 from tests.analysis.builders import steps, table
 from tests.analysis.test_movements import drawn, happens, logged, told
+from tests.perturbations.equations import compute
+from tests.perturbations.run import Run
+from tests.perturbations.spec import draw_spec
+from tests.perturbations.tables import Relations
 from tests.stories.relations import TableRelations
 
 
@@ -426,3 +430,10 @@ def test_which_sources_are_asked_is_no_chance_where_it_changed_at_once(seed):
     found = diagnose(table(steps(60, groups=12, source=source)), "run").diagnoses
     [entry] = [each for each in found if each.series[0].column == "source"]
     assert entry.is_sure and abs(entry.step - 26) <= 1
+
+
+def test_times_of_a_batch_that_grew_by_design_are_no_error_though_its_size_varies():
+    """Seen once, in a healthy run: “time/generate rose from 8.5 to 14.1” as an error, beside a batch of 168 rollouts in place of 96."""
+    found = diagnose(Relations(compute(Run(draw_spec("alternating", 732917), 0, ()))), "run").diagnoses
+    assert not [each for each in found if each.severity == "error"]
+    assert any(STEP_SIZE in each.series for each in found)
