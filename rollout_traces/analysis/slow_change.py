@@ -25,7 +25,7 @@ from rollout_traces.analysis.detected_movement import (
 from rollout_traces.analysis.learning import is_given, may_be_learned
 from rollout_traces.analysis.noise import Noise
 from rollout_traces.analysis.panel import Panel, one_of
-from rollout_traces.analysis.parts import BOUND, Chosen
+from rollout_traces.analysis.parts import Chosen
 from rollout_traces.analysis.run_rows import UNKNOWN
 from rollout_traces.analysis.scan import (
     Kind,
@@ -336,13 +336,10 @@ def came_or_went(panel: Panel, members: Sequence[int], template: Template) -> bo
         return False
     if template.kind == "ramp":
         return bool(start >= SLOW * n and before < SCARCE * after)
-    few, many, near, n_near = (
-        (before, after, near_after, n_rows[3]) if before < after else (after, before, near_before, n_rows[2])
-    )
+    few, many, near = (before, after, near_after) if before < after else (after, before, near_before)
     if panel.names[0].statistic == "text" and after < before:  # phrases are given up while others are learned
         return False
-    half = RESIDUE * many * n_near  # rows, of which there are more or fewer by chance
-    return bool(few < SCARCE * many and near * n_near >= half - BOUND * np.sqrt(half))
+    return bool(few < SCARCE * many and near >= RESIDUE * many)
 
 
 def gain(squares: float, freedom: float) -> float:
