@@ -92,7 +92,8 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
             ),
             None,
         )
-        if home is None and any(_is_said(each, other) for other in made):
+        is_weak = home is None or not home.head.is_sure
+        if is_weak and any(_is_said(each, other) for other in made if other is not home):
             continue
         if home is None:
             made.append(AlikeMovements([each], each.chosen.values))

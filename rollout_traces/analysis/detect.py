@@ -27,7 +27,7 @@ from rollout_traces.analysis.detected_movement import (
     there_and_back,
 )
 from rollout_traces.analysis.kinks import goes_along, kink_of, since_it_bent, since_its_kink, turns
-from rollout_traces.analysis.learning import is_given, may_be_learned
+from rollout_traces.analysis.learning import is_mix, may_be_learned
 from rollout_traces.analysis.noise import TINY, Noise, fits_of, noise_of
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import (
@@ -360,7 +360,7 @@ def _likelihoods(found: Moved) -> tuple[float, float, float]:
     smooth = polynomials(n, DRIFT_DEGREE)
     slow = [np.concatenate([smooth[:1], np.zeros_like(smooth[1:])])]
     of_all = may_be_learned(found.panel, found.panel.parts[found.chosen.at])
-    if of_all and not is_given(found.panel) and not is_loss(found):
+    if of_all and not is_mix(found.panel) and not is_loss(found):
         slow.append(smooth)
     bases = [np.concatenate([drift, moved, others]) for moved in (np.zeros_like(own), own) for drift in slow]
     values, errors = (

@@ -126,7 +126,7 @@ def is_of_several(panel: Panel, chosen: Chosen, template: Template) -> bool:
 
 
 def since_it_differs(panel: Panel, at: int, located: Located, basis: np.ndarray) -> Located:
-    """A level or window of a share, of few rows that have it, since the step of its interval from which the counts of rows differ most.
+    """A level or window of a share that comes, of few rows that have it, since the step of its interval from which the counts of rows differ most.
 
     Args:
         panel: the series.
@@ -135,7 +135,7 @@ def since_it_differs(panel: Panel, at: int, located: Located, basis: np.ndarray)
         basis: float [K, T], the movements beside it.
     """
     template, (first, last) = located.template, located.onset
-    if template.kind == "ramp":
+    if template.kind == "ramp" or located.z < 0:
         return located
     starts = range(max(first, 1), min(last + 1, template.stop))
     sizes = [abs(share_sizes(panel, at, replace(template, start=each), basis)) for each in starts]
