@@ -10,6 +10,7 @@ import pytest
 from rollout_traces.analysis import diagnose, run_report
 from rollout_traces.analysis.compete import AlikeMovements
 from rollout_traces.analysis.curves import SeriesName
+from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import diagnosis_of
 from rollout_traces.analysis.severity import severity_of
@@ -87,16 +88,21 @@ def test_a_tool_that_takes_ever_longer_for_one_source_is_an_error(times):
     assert abs(entry.step - 41) <= 4
 
 
-def test_a_part_whose_level_stays_is_info_however_the_others_moved(monkeypatch):
-    """Seen once, in a healthy run: “the reward falls: reward moved on stop_reason “length”” of rewards that are 0."""
-    moved = []
+def rewards_of_one_engine(monkeypatch: pytest.MonkeyPatch) -> Moved:
+    """The movement of the rewards of one engine of four, which fall."""
+    moved: list[Moved] = []
     monkeypatch.setattr(run_report, "entries", lambda found: moved.extend(found) or [])
 
     def paid(s: int, g: int, i: int) -> float:
         return float(happens(0.2 if s >= 30 and i % 4 == 0 else 0.6, s, g, i))
 
     diagnose(table(steps(60, groups=8, size=8, engine=lambda s, g, i: f"vllm-{i % 4}", reward=paid)), "run")
-    found = next(each for each in moved if each.chosen.values and each.panel.names[0] == SeriesName("reward"))
+    return next(each for each in moved if each.chosen.values and each.panel.names[0] == SeriesName("reward"))
+
+
+def test_a_part_whose_level_stays_is_info_however_the_others_moved(monkeypatch):
+    """Seen once, in a healthy run: “the reward falls: reward moved on stop_reason “length”” of rewards that are 0."""
+    found = rewards_of_one_engine(monkeypatch)
     still = replace(found, panel=replace(found.panel, levels=np.zeros_like(found.panel.levels)))
     assert (severity_of(found, 1), severity_of(still, 1)) == ("error", "info")
 
@@ -120,14 +126,7 @@ def test_advantages_that_are_joined_to_other_rollouts_are_an_error_since_then():
 
 def test_the_figures_of_an_unknown_part_say_whose_they_are(monkeypatch):
     """Seen once: “the reward rises from 0 to 0.05, for which rollouts cannot be told”, of those that were cut off."""
-    moved = []
-    monkeypatch.setattr(run_report, "entries", lambda found: moved.extend(found) or [])
-
-    def paid(s: int, g: int, i: int) -> float:
-        return float(happens(0.2 if s >= 30 and i % 4 == 0 else 0.6, s, g, i))
-
-    diagnose(table(steps(60, groups=8, size=8, engine=lambda s, g, i: f"vllm-{i % 4}", reward=paid)), "run")
-    found = next(each for each in moved if each.chosen.values and each.panel.names[0] == SeriesName("reward"))
+    found = rewards_of_one_engine(monkeypatch)
     unknown = replace(found, chosen=replace(found.chosen, values=None))
     said = diagnosis_of(AlikeMovements([unknown], None), 1, 1.0).sentence
     assert "for which rollouts cannot be told (the figures are those of engine “vllm-0”)" in said
