@@ -1,7 +1,7 @@
 """Parquet files from outside, decoded within bounds of memory.
 
 A footer tells what a file says it takes; a page, a dictionary or a run of equal values may hold a thousand times
-that. So the footer is looked at first, and everything is decoded in a child whose address space is bounded: what
+that. So everything is decoded in a child whose address space is bounded: what
 comes back is Arrow, in pieces of at most `MOST_PIECE`. One child reads many files.
 
 JSON of others is held against the memory that its values would take before it is decoded.
@@ -46,31 +46,6 @@ MOST_RATIO = 200
 FREE = 64 * MB
 """Bytes that a file may unpack to whatever its size is."""
 _LENGTH = struct.Struct("<q")
-_MAGIC = b"PAR1"
-_TAIL = struct.Struct("<I4s")
-"""The bytes of the footer, and the magic again, at a file's end."""
-
-
-def check_footer(path: Path) -> None:
-    """Refuses a file by what its footer says, before anything of its rows is read.
-
-    Raises:
-        FileRefused: it is no parquet file, or says that it unpacks to more than its size accounts for.
-        OSError: it cannot be read.
-    """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        head = file.read(len(_MAGIC))
-        file.seek(max(size - _TAIL.size, 0))
-        tail = file.read(_TAIL.size)
-    most = size - len(head) - len(tail)
-    if most < 0 or not head == _MAGIC == tail[-len(_MAGIC) :]:
-        raise FileRefused(f"{path}: is no whole parquet file; its writer may still be at it.")
-    n_footer, _ = _TAIL.unpack(tail)
-    if n_footer > min(most, MOST_FOOTER):
-        raise FileRefused(
-            f"{path}: says that its footer has {n_footer:,} bytes, of {size:,} in all. Expected at most {MOST_FOOTER:,}."
-        )
 
 
 def batches(
@@ -87,19 +62,9 @@ def batches(
         FileRefused: it is no parquet file, it is damaged, or it takes more memory than its size accounts for; the
             text names the file and what was found.
     """
-    import pyarrow as pa
-
-    with _child() as child:
-        wanted = None if columns is None else list(columns)
-        child.ask(
-            {"path": str(path), "columns": wanted, "rows": rows, "at": None if at is None else list(at)}
-        )
-        schema = None
-        while (piece := child.answer(path)) is not None:
-            if schema is None:
-                schema = pa.ipc.read_schema(pa.py_buffer(piece))
-                continue
-            yield pa.ipc.read_record_batch(pa.py_buffer(piece), schema)
+    answer = _decoded(path, columns, rows, at)
+    next(answer)
+    yield from answer
 
 
 def schema_of(path: Path) -> pa.Schema:
@@ -108,14 +73,8 @@ def schema_of(path: Path) -> pa.Schema:
     Raises:
         FileRefused: as `batches`.
     """
-    import pyarrow as pa
-
-    with _child() as child:
-        child.ask({"path": str(path), "columns": None, "rows": 0, "at": None})
-        found = None
-        while (piece := child.answer(path)) is not None:
-            found = piece if found is None else found
-        return pa.ipc.read_schema(pa.py_buffer(found or b""))
+    [schema] = _decoded(path, None, 0, None)
+    return schema
 
 
 def read(path: Path, columns: Sequence[str] | None = None, at: Sequence[int] | None = None) -> pa.Table:
@@ -131,17 +90,32 @@ def read(path: Path, columns: Sequence[str] | None = None, at: Sequence[int] | N
     import pyarrow as pa
 
     most = max(FREE, MOST_RATIO * path.stat().st_size)
-    found: list[pa.RecordBatch] = []
-    taken = 0
-    for piece in batches(path, columns, MOST_ROWS, at):
+    answer = _decoded(path, columns, MOST_ROWS, at)
+    schema, found, taken = next(answer), [], 0
+    for piece in answer:
         taken += piece.nbytes
         if taken > most:
-            raise FileRefused(_grown(path, taken))
+            raise FileRefused(
+                f"{path}: unpacks from {path.stat().st_size:,} to more than {taken:,} bytes; taken for a bomb, not read further."
+            )
         found.append(piece)
-    if found:
-        return pa.Table.from_batches(found)
-    schema = schema_of(path)
-    return pa.schema([f for f in schema if columns is None or f.name in columns]).empty_table()
+    return pa.Table.from_batches(found, schema)
+
+
+def _decoded(path: Path, columns: Sequence[str] | None, rows: int, at: Sequence[int] | None) -> Iterator[Any]:
+    """The schema of a file, and then its rows."""
+    import pyarrow as pa
+
+    asked = {"columns": None if columns is None else list(columns), "at": None if at is None else list(at)}
+    with _child() as child:
+        child.ask({"path": str(path), "rows": rows, **asked})
+        schema = None
+        while (piece := child.answer(path)) is not None:
+            data = pa.py_buffer(piece)
+            if schema is None:
+                yield (schema := pa.ipc.read_schema(data))
+            else:
+                yield pa.ipc.read_record_batch(data, schema)
 
 
 @contextmanager
@@ -154,10 +128,6 @@ def on_disk(data: bytes, name: str) -> Iterator[Path]:
             yield Path(file.name)
         except FileRefused as error:
             raise FileRefused(str(error).replace(file.name, name)) from None
-
-
-def _grown(path: Path, n_bytes: int) -> str:
-    return f"{path}: unpacks from {path.stat().st_size:,} to more than {n_bytes:,} bytes; taken for a bomb, not read further."
 
 
 class _Child:
@@ -257,7 +227,7 @@ def main() -> None:
         except FileRefused as error:
             said = str(error).removeprefix(f"{path}: ")
         except Exception as error:  # noqa: BLE001  whatever a damaged file makes the library raise; it is said
-            said = f"is no whole parquet file ({' '.join(str(error).split())[:SAID]})."
+            said = f"is no whole parquet file ({' '.join(str(error).split())[:SAID]}); its writer may still be at it."
         else:
             out.write(_LENGTH.pack(0))
             out.flush()
@@ -274,7 +244,6 @@ def _decode(
     import pyarrow.compute
     import pyarrow.parquet as pq
 
-    check_footer(path)
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     pa.set_memory_pool(pa.system_memory_pool())
@@ -287,7 +256,8 @@ def _decode(
                 f"{path}: unpacks from {size:,} to {stated:,} bytes, it says itself: taken for a bomb."
             )
         fields = [f for f in file.schema_arrow if columns is None or not rows or f.name in columns]
-        schema = pa.schema([f.with_type(_plain(f.type)) for f in fields], file.schema_arrow.metadata)
+        plain = [f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in fields]
+        schema = pa.schema(plain, file.schema_arrow.metadata)
         _hand_over(schema.serialize(), out)
         # small enough that what the footer does not count, such as texts that many rows share, fits too
         n_rows = file.metadata.num_rows
@@ -297,7 +267,7 @@ def _decode(
             after = first + file.metadata.row_group(group).num_rows
             if at is None or any(first <= row < after for row in at):
                 for piece in file.iter_batches(most, [group], schema.names, use_threads=False):
-                    arrays = [_decoded(piece.column(name)) for name in schema.names]
+                    arrays = [piece.column(field.name).cast(field.type) for field in schema]
                     whole = pa.RecordBatch.from_arrays(arrays, schema=schema)
                     whole.validate(full=True)
                     if at is not None:
@@ -308,18 +278,6 @@ def _decode(
                         _hand_over(part.serialize(), out)
                     first += len(piece)
             first = after
-
-
-def _plain(kind: Any) -> Any:
-    import pyarrow as pa
-
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def _decoded(column: Any) -> Any:
-    import pyarrow as pa
-
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _parts(piece: Any) -> Iterator[Any]:

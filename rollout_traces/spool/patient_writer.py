@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from rollout_traces.errors import Warnings
 from rollout_traces.model.units import MB
-from rollout_traces.spool.folder import DiskFull, SpoolFull
+from rollout_traces.spool.folder import DiskFull, MemorySpool, SpoolFull, SpoolWriter
 from rollout_traces.spool.record import decode
 
 MAX_PENDING_BYTES = 256 * MB
@@ -26,20 +26,6 @@ TRY_AGAIN = 0.5
 """Seconds until a disk that refused a record is tried again."""
 LAST_WAIT = 1.0
 """Seconds that the end waits for a write that is under way."""
-
-
-class RecordWriter(Protocol):
-    """A spool as it is written to."""
-
-    def append(self, buffers: Sequence[Any]) -> str: ...
-
-    def room(self) -> int: ...
-
-    def count_waiting(self) -> int: ...
-
-    def keep_ahead(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Put(NamedTuple):
@@ -78,7 +64,7 @@ class PatientWriter:
         last_name: of the newest record that was written.
     """
 
-    def __init__(self, spool: RecordWriter, warnings: Warnings, seconds: float) -> None:
+    def __init__(self, spool: SpoolWriter | MemorySpool, warnings: Warnings, seconds: float) -> None:
         self.spool = spool
         self.last_name = ""
         self._warnings = warnings

@@ -112,7 +112,7 @@ def process_folder(folder: RunFolder, named: NamedTargets) -> int:
         )
         collect_seldom()
         log.info("processing %s into run %s of %s", folder.path, manifest.run_name, manifest.project)
-        priorities.run(loop, lambda: is_over(folder, loop), publish)
+        priorities.run(loop, lambda: loop.is_idle and folder.is_done(), publish)
         counters["records_torn"] += sum(reader.count_torn() for reader in folder.readers())
         if sink.webhook is not None:
             sink.webhook.close()
@@ -175,11 +175,6 @@ def decoder_of(folder: RunFolder, manifest: RunManifest) -> Any:
         return MessagesDecoder()
 
     return DecodeSettings.from_plain(manifest.decoding).decoder(load_tokenizer(folder.tokenizer))
-
-
-def is_over(folder: RunFolder, loop: SpoolConsumer) -> bool:
-    """True when no writer is left and nothing waits."""
-    return loop.is_idle and folder.is_done()
 
 
 def _take_lock(folder: RunFolder) -> bool:

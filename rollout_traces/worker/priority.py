@@ -21,7 +21,10 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rollout_traces.worker.consumer import SpoolConsumer
 
 NICENESS = 10
 AUTOGROUP = Path("/proc/self/autogroup")
@@ -45,20 +48,6 @@ def stay() -> None:
     """Never calls anybody away."""
 
 
-class Rounds(Protocol):
-    """Work that is done in rounds."""
-
-    @property
-    def is_awaited(self) -> bool: ...
-
-    def run_until(
-        self,
-        is_over: Callable[[], bool],
-        after_turn: Callable[[], None],
-        rest: Callable[[float], object] = ...,
-    ) -> None: ...
-
-
 class TwoPriorities:
     """Runs a loop on the thread that suits who waits.
 
@@ -80,7 +69,7 @@ class TwoPriorities:
         if self._in_front.is_set() and threading.current_thread() is self._niced:
             raise CalledAway
 
-    def run(self, loop: Rounds, is_over: Callable[[], bool], after_turn: Callable[[], None]) -> None:
+    def run(self, loop: SpoolConsumer, is_over: Callable[[], bool], after_turn: Callable[[], None]) -> None:
         """Runs a loop until it is over; its first rounds on the calling thread, which must not be niced.
 
         Args:
@@ -125,7 +114,7 @@ class TwoPriorities:
         self._in_front.wait(max(seconds, LOOK_EVERY))
 
     def _go_round_niced(
-        self, loop: Rounds, is_over: Callable[[], bool], after_turn: Callable[[], None]
+        self, loop: SpoolConsumer, is_over: Callable[[], bool], after_turn: Callable[[], None]
     ) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

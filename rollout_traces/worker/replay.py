@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -20,11 +20,13 @@ from rollout_traces.model.packed_batch import StepKey
 from rollout_traces.model.private_files import FILE_MODE
 from rollout_traces.sink.stored import Stored
 from rollout_traces.sink.trackio_sink import Token
-from rollout_traces.spool.record import Record
+from rollout_traces.spool.folder import MemorySpool, SpoolReader
 from rollout_traces.steps.run_state import StoredStep
 
 Place = tuple[str, str]
 """A record's name, which says when it was handed over, and its spool."""
+RecordSource = SpoolReader | MemorySpool
+"""A spool as the consumer sees it."""
 
 
 class Replay:
@@ -186,24 +188,6 @@ def _read(line: bytes) -> Close | None:
         return Close(StepKey(attempt, step, split, late), tuple(parts), values["why"], values["joins"])
     except (ValueError, KeyError, TypeError):
         return None
-
-
-class RecordSource(Protocol):
-    """A spool as the consumer sees it."""
-
-    @property
-    def spool(self) -> str: ...
-
-    @property
-    def owner_is_gone(self) -> bool: ...
-
-    def names(self) -> list[str]: ...
-
-    def read(self, name: str) -> Record: ...
-
-    def remove(self, name: str) -> None: ...
-
-    def set_aside(self, name: str) -> Any: ...
 
 
 class Waiting(NamedTuple):

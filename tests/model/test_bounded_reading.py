@@ -14,7 +14,7 @@ import pytest
 
 from rollout_traces.errors import FileRefused
 from rollout_traces.model import bounded_reading
-from rollout_traces.model.bounded_reading import batches, check_footer, check_values, on_disk, read, schema_of
+from rollout_traces.model.bounded_reading import batches, check_values, on_disk, read, schema_of
 
 MEASURE = """
 import resource, sys
@@ -232,33 +232,6 @@ class TestPieces:
             row for part in batches(small, ["step"], rows=100, at=wanted) for row in part["step"].to_pylist()
         ]
         assert found == wanted
-
-
-class TestFooters:
-    def test_the_smallest_whole_file_passes(self, tmp_path: Path) -> None:
-        path = tmp_path / "f.parquet"
-        path.write_bytes(b"PAR1" + (0).to_bytes(4, "little") + b"PAR1")
-        check_footer(path)
-
-    @pytest.mark.parametrize("data", [b"PAR1\0\0\0PAR1", b"PARX\0\0\0\0PAR1", b"PAR1\0\0\0\0PARX"])
-    def test_too_short_or_with_another_mark_at_an_end_is_no_whole_file(
-        self, tmp_path: Path, data: bytes
-    ) -> None:
-        (tmp_path / "f.parquet").write_bytes(data)
-        with pytest.raises(FileRefused, match="no whole parquet file; its writer may still be at it"):
-            check_footer(tmp_path / "f.parquet")
-
-    @pytest.mark.parametrize(("stated", "fits"), [(20, True), (21, False)])
-    def test_a_footer_as_long_as_the_rest_fits_and_a_longer_one_does_not(
-        self, tmp_path: Path, stated: int, fits: bool
-    ) -> None:
-        path = tmp_path / "f.parquet"
-        path.write_bytes(b"PAR1" + b"x" * 20 + stated.to_bytes(4, "little") + b"PAR1")
-        if fits:
-            check_footer(path)
-        else:
-            with pytest.raises(FileRefused, match="footer has 21 bytes, of 32 in all"):
-                check_footer(path)
 
 
 class TestJsonOfMany:
