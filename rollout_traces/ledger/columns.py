@@ -205,7 +205,7 @@ class Ledger:
 
     def take(self, rows: np.ndarray) -> Ledger:
         """A ledger of the given rows, in their order."""
-        return Ledger({name: column[rows] for name, column in self.columns.items()})
+        return replace(self, columns={name: column[rows] for name, column in self.columns.items()})
 
     def row(self, b: int) -> dict[str, Any]:
         """Row b as plain Python values, None where unknown."""
@@ -343,5 +343,5 @@ def _plain(kind: Kind, value: Any) -> Any:
     if kind == "float":
         return None if np.isnan(value) else float(value)
     if kind == "int":
-        return None if value == NULL_INT else int(value)
+        return None if value is np.ma.masked or value == NULL_INT else int(value)
     return list(value) if kind == "tags" else value

@@ -8,53 +8,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from rollout_traces.alarms.figures import TRAIL
 from rollout_traces.errors import Warnings
 from rollout_traces.model.packed_batch import PackedBatch, StepKey
-from rollout_traces.model.transcript import Alert
 from rollout_traces.model.units import GIGABYTE
-from rollout_traces.sink.stored import Stored
+from rollout_traces.sink.trackio_sink import TrackioSink
 from rollout_traces.steps.judge import Judge, Judgement
 from rollout_traces.steps.open_step import ClosedStep, OpenStep
 from rollout_traces.steps.redact import Redact, Redaction
 from rollout_traces.steps.row_reader import Decoder, RowReader
 from rollout_traces.steps.run_state import RunState, StepOptions, StoredStep, read_figures, read_run_state
 from rollout_traces.steps.sample_table import write_all_rows
-from rollout_traces.trace.conversion import STEPS, TRAJECTORIES, TraceRecord
+from rollout_traces.trace.conversion import STEPS, TRAJECTORIES
 
 STEPS_OF_A_TRAIL = 2 * TRAIL
 """Step summaries that are read after a restart: of training and of an evaluation at each of its steps."""
 TRACES_AT_ONCE = 256
 """Traces of one log call at most: Trackio copies and checks a call's traces on the calling thread."""
-
-
-class Sink(Protocol):
-    """Stores scalars and traces, and knows which are stored already."""
-
-    stored: Stored
-
-    def log_scalars(
-        self, scalars: Mapping[str, Any], *, step: int, attempt: str = "", again: bool = False
-    ) -> list[str]: ...
-
-    def log_traces(
-        self,
-        key: str,
-        records: Sequence[TraceRecord],
-        *,
-        step: int,
-        attempt: str = "",
-        scalars: Mapping[str, Any] | None = None,
-        histograms: Mapping[str, np.ndarray] | None = None,
-    ) -> None: ...
-
-    def alert(self, alert: Alert, *, step: int) -> None: ...
-
-    def disk_bytes(self) -> int: ...
 
 
 class StepProcessor:
@@ -71,7 +45,7 @@ class StepProcessor:
 
     def __init__(
         self,
-        sink: Sink,
+        sink: TrackioSink,
         decoder: Decoder | None,
         options: StepOptions,
         counters: Counter[str] | None = None,

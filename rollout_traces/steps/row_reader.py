@@ -7,10 +7,12 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from rollout_traces.decode.decoder import TranscriptDecoder
+from rollout_traces.decode.messages import MessagesDecoder
 from rollout_traces.errors import Warnings
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.spans import MOST_OF_A_ROW, OF_TIME, checked, longest
@@ -20,16 +22,9 @@ from rollout_traces.trace.images import TraceImage, image_suffix, read_file
 
 log = logging.getLogger("rollout_traces")
 
+Decoder = TranscriptDecoder | MessagesDecoder
 Hide = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Hides in what goes with a transcript what was hidden in it."""
-
-
-class Decoder(Protocol):
-    """`TranscriptDecoder` or `MessagesDecoder`."""
-
-    def decode_batch(self, batch: PackedBatch, rows: Sequence[int], /) -> Sequence[Transcript]: ...
-
-    def readable(self, batch: PackedBatch, /) -> np.ndarray: ...
 
 
 class RowReader:

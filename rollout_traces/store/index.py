@@ -168,7 +168,9 @@ class Index:
         with self._writing:
             if self._damage is None:
                 try:
-                    self._look_at_what_is_there()
+                    if self._state is None:  # damage in the manifest is found by no refresh without new rows
+                        with self.snapshot() as connection:
+                            manifest.state(connection, self.segments)
                     return self._refresh(progress)
                 except sqlite3.OperationalError as error:
                     if "no such table" not in str(error):
@@ -181,12 +183,6 @@ class Index:
                         raise
             self._start_over(f"it is damaged ({self._damage})")
             return self._refresh(progress)
-
-    def _look_at_what_is_there(self) -> None:
-        """Reads the manifest where this process has not yet: damage in it is found by no refresh without new rows."""
-        if self._state is None:
-            with self.snapshot() as connection:
-                manifest.state(connection, self.segments)
 
     def rebuild(self, progress: Progress | None = None, why: str = "somebody asked for it") -> int:
         """Removes the index's files, and with them every copy of what they held, and fills it anew.

@@ -252,14 +252,8 @@ def _say_unreadable(batch: Sequence[Reading]) -> None:
 
 
 def _document(reading: Reading, place: int) -> tuple[int, str, str | None, int, str]:
-    uid = reading.fields.get("uid")
-    return (
-        reading.stored.rowid,
-        reading.stored.trace_id,
-        None if uid is None else str(uid),
-        place,
-        reading.kind,
-    )
+    uid, stored = reading.fields.get("uid"), reading.stored
+    return stored.rowid, stored.trace_id, None if uid is None else str(uid), place, reading.kind
 
 
 def _belongs_to_a_ledger(reading: Reading) -> bool:

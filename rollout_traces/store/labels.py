@@ -389,19 +389,9 @@ class LabelBook:
         rollout: str,
         text: str,
         author: str,
-        *,
-        turn: int | None = None,
-        tokens: tuple[int, int] | None = None,
+        **place: Any,
     ) -> Entry:
-        """Writes a label or a note.
-
-        Args:
-            kind: `label` or `note`.
-            rollout: the rollout's uid.
-            text: the label or note.
-            author: who writes it.
-            turn: on this turn alone.
-            tokens: on these tokens alone: the first and the one behind the last.
+        """Writes a label or a note; arguments as of `new_entry`.
 
         Returns:
             What was written; the same label on the same place by anybody is written once.
@@ -409,7 +399,7 @@ class LabelBook:
         Raises:
             StoreError: it cannot be understood or written.
         """
-        entry = new_entry(kind, rollout, text, author, turn=turn, tokens=tokens)
+        entry = new_entry(kind, rollout, text, author, **place)
         same = next(
             (known for known in self.of(rollout) if kind == "label" and _place(known) == _place(entry)), None
         )

@@ -62,7 +62,7 @@ class LoggedTables:
         """
         reader = self._new_reader()
         found: list[StoredTrace] = []
-        size = repeated = 0
+        size = 0
         for number, n_bytes in reader.numbers(after, up_to):
             if found and size + n_bytes > page_bytes:
                 yield number - 1, found
@@ -70,11 +70,8 @@ class LoggedTables:
             table = reader.table(number)
             if table is not None and number < _MOST_TABLES:
                 found += _rows(table).values()
-                repeated += table.first
             size += n_bytes
         yield up_to, found
-        if repeated:
-            _LOG.info("rollout-traces: %d rows of tables repeat those of the table before.", repeated)
 
     @cached_property
     def _reader(self) -> TableReader:

@@ -181,12 +181,6 @@ def add_segment(connection: sqlite3.Connection, written: tuple[Path, int], table
     return number
 
 
-def drop_segments(connection: sqlite3.Connection, numbers: Sequence[int]) -> None:
-    """Forgets segments; their files are the caller's to remove once that is committed."""
-    connection.executemany("DELETE FROM segments WHERE segment = ?", [(n,) for n in numbers])
-    connection.executemany("DELETE FROM parts WHERE segment = ?", [(n,) for n in numbers])
-
-
 def remember_attempts(connection: sqlite3.Connection, table: pa.Table) -> None:
     """Notes the first step of each attempt in some rows."""
     if "attempt" not in table.column_names:
@@ -315,13 +309,15 @@ def compact(connection: sqlite3.Connection, folder: Path, fewest: int = FEWEST_J
 
 def _join(connection: sqlite3.Connection, folder: Path, run: Sequence[SegmentFile]) -> None:
     joined = stacked([_living(segment) for segment in run])
-    drop_segments(connection, [segment.number for segment in run])
+    gone = [(segment.number,) for segment in run]
+    for name in ("segments", "parts"):
+        connection.executemany(f"DELETE FROM {name} WHERE segment = ?", gone)
     if not joined.num_rows:
         return
     number = add_segment(connection, write_segment(folder, joined), joined)
     # the rows stay where they were in the order of arrival
-    connection.execute("UPDATE segments SET segment = ? WHERE segment = ?", (run[-1].number, number))
-    connection.execute("UPDATE parts SET segment = ? WHERE segment = ?", (run[-1].number, number))
+    for name in ("segments", "parts"):
+        connection.execute(f"UPDATE {name} SET segment = ? WHERE segment = ?", (run[-1].number, number))
 
 
 def _living(segment: SegmentFile) -> pa.Table:

@@ -318,22 +318,10 @@ class MaskedLedger(Ledger):
         """A column, full of unknowns when it is absent."""
         return _masked(super().get(name))
 
-    def take(self, rows: np.ndarray) -> MaskedLedger:
-        """A ledger of the given rows, in their order."""
-        return MaskedLedger(super().take(rows).columns)
-
-    def row(self, b: int) -> dict[str, Any]:
-        """Row b as plain Python values, None where unknown."""
-        marked = {
-            name: column.filled(NULL_INT) if isinstance(column, np.ma.MaskedArray) else column
-            for name, column in self.take(np.asarray([b])).columns.items()
-        }
-        return Ledger(marked).row(0)
-
-
-def masked_ledger(ledger: Ledger) -> MaskedLedger:
-    """A ledger with its unknown whole numbers masked."""
-    return MaskedLedger({name: _masked(column) for name, column in ledger.columns.items()})
+    @classmethod
+    def of(cls, ledger: Ledger) -> MaskedLedger:
+        """A ledger with its unknown whole numbers masked."""
+        return cls({name: _masked(column) for name, column in ledger.columns.items()})
 
 
 def _masked(column: np.ndarray) -> np.ndarray:

@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import orjson
@@ -52,6 +51,7 @@ _HAN = re.compile(
     "([\u2e80-\u2fff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003134f])"
 )
 _ALONE = [(sign.encode(), f" {sign} ".encode()) for sign in SIGNS]
+_NUMERIC = frozenset(column.name for column in COLUMNS if column.kind in ("float", "int"))
 _VARIES = (
     (re.compile(r"\"[^\"]*\"|'[^']*'|`[^`]*`"), "<text>"),
     (re.compile(r"(?<![\w<])(?:[A-Za-z]:)?(?:[\w.~-]*[/\\][\w.~-]+)+"), "<path>"),
@@ -237,17 +237,11 @@ def _flat_known(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-@cache
-def _numeric_names() -> frozenset[str]:
-    return frozenset(column.name for column in COLUMNS if column.kind in ("float", "int"))
-
-
 def _numbers(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields, where what is a number everywhere else is one here: a text in place of it moves to `name/text`."""
-    numeric = _numeric_names()
     found = dict(fields)
     for name, value in fields.items():
-        if not isinstance(value, str) or not (name in numeric or name.startswith("component/")):
+        if not isinstance(value, str) or not (name in _NUMERIC or name.startswith("component/")):
             continue
         del found[name]
         try:

@@ -369,7 +369,10 @@ class RolloutTable:
                 self._next += 1
                 known[file] = (self._next, segment.dead)
                 rows = state.select(segment, _scan(segment))
-                self._insert(cursor, segment, f"SELECT {self._next}, * FROM ({rows})")
+                try:
+                    cursor.execute(f"INSERT INTO loaded SELECT {self._next}, * FROM ({rows})")
+                except duckdb.IOException as error:
+                    raise DamagedSegment(segment, error) from error
                 self._condense(cursor, segment.n_rows)
         cursor.execute(
             'CREATE INDEX IF NOT EXISTS by_row ON loaded ("row")'
@@ -389,13 +392,6 @@ class RolloutTable:
     def _delete(self, cursor: duckdb.DuckDBPyConnection, which: str) -> None:
         [(gone,)] = cursor.execute(f"DELETE FROM loaded WHERE {which}").fetchall()
         self._gone += gone
-
-    @staticmethod
-    def _insert(cursor: duckdb.DuckDBPyConnection, segment: SegmentFile, select: str) -> None:
-        try:
-            cursor.execute(f"INSERT INTO loaded {select}")
-        except duckdb.IOException as error:
-            raise DamagedSegment(segment, error) from error
 
     @staticmethod
     def _of_files(cursor: duckdb.DuckDBPyConnection, state: State, before: State | None) -> str:

@@ -159,7 +159,7 @@ class StoreTables:
             The ledger, with the columns `run`, `split` and `step`; without rows where there are none.
             Unknown whole numbers are masked, unknown floats NaN, unknown texts None.
         """
-        return questions.masked_ledger(self.ledger_rows(run, split, steps))
+        return questions.MaskedLedger.of(self.ledger_rows(run, split, steps))
 
     def ledger_rows(
         self, run: str | None = None, split: str | None = None, steps: Steps | int = EVERYTHING
