@@ -15,26 +15,19 @@ from typing import Literal, NoReturn
 from rollout_traces.errors import QueryError
 from rollout_traces.store.columns import INTERNAL, Kind, literal, quoted
 from rollout_traces.store.query.nodes import (
+    COMPARISONS,
+    SIGNS,
     All,
     Any,
-    Arithmetic,
-    Bare,
-    Between,
     Call,
-    Compare,
+    Condition,
     Constant,
-    Has,
-    In,
-    IsEmpty,
-    IsNull,
-    Matches,
     Name,
     Node,
     Not,
     QuerySpan,
     SortKey,
     Term,
-    Test,
     Text,
     Value,
 )
@@ -252,29 +245,27 @@ class Compiler:
         self.used.update(dict.fromkeys(column.reads))
         return column
 
-    def _test(self, node: Test) -> Sql:
-        if isinstance(node, Bare):
-            return self._bare(node)
-        if isinstance(node, Compare):
-            return self._compare(node)
-        if isinstance(node, Has):
-            return self._has(node)
-        if isinstance(node, Matches):
-            return self._matches(node)
-        value = self._value(node.term)
-        if isinstance(node, IsNull):
+    def _test(self, node: Condition) -> Sql:
+        term, how = node.term, node.how
+        if not how:
+            return self._bare(term)
+        if how in COMPARISONS:
+            return self._compare(term, how, node.values[0])
+        if how == "has":
+            return self._has(term, str(self._named_text(node.values[0])), node.values[0].span)
+        value = self._value(term)
+        if how == "is null":
             return composed("({} IS NULL)", value.sql)
-        if isinstance(node, IsEmpty):
+        if how == "is empty":
             return self._is_empty(value)
-        if isinstance(node, Between):
-            low, high = self._other(node.low, value), self._other(node.high, value)
+        if how == "between":
+            low, high = (self._other(each, value) for each in node.values)
             return composed("({} BETWEEN {} AND {})", _comparable(value, low), low.sql, high.sql)
-        return self._in(node, value)
+        return self._in(node, value) if how == "in" else self._matches(how, value, node.values[0])
 
-    def _bare(self, node: Bare) -> Sql:
-        term = node.term
+    def _bare(self, term: Term) -> Sql:
         if isinstance(term, Name) and self._names_a_flag(term):
-            return self._has_name("flags", term.name, term.span)
+            return self._has(Name("flags", term.span), term.name, term.span)
         value = self._value(term)
         if isinstance(term, Constant) and not isinstance(term.value, int):
             self._refuse(term.span, "a value alone is no test; compare it with something.")
@@ -282,63 +273,60 @@ class Compiler:
             return composed("({} <> 0)", value.sql)
         return composed("NOT {}", self._is_empty(value))
 
-    def _compare(self, node: Compare) -> Sql:
-        if isinstance(node.left, Constant) and isinstance(node.right, Name | Arithmetic | Call):
-            turned = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(node.operator, node.operator)
-            node = Compare(node.right, turned, node.left, node.span)  # type: ignore[arg-type]
-        left = self._value(node.left)
-        if left.kind == "tags":
-            return self._compare_tags(node)
-        right = self._other(node.right, left)
-        return composed(f"({{}} {node.operator} {{}})", _comparable(left, right), right.sql)
+    def _compare(self, left: Term, operator: str, right: Term) -> Sql:
+        if isinstance(left, Constant) and not isinstance(right, Constant):
+            left, right = right, left
+            operator = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(operator, operator)
+        value = self._value(left)
+        if value.kind == "tags":
+            return self._compare_tags(left, operator, right)
+        other = self._other(right, value)
+        return composed(f"({{}} {operator} {{}})", _comparable(value, other), other.sql)
 
-    def _compare_tags(self, node: Compare) -> Sql:
+    def _compare_tags(self, left: Term, operator: str, right: Term) -> Sql:
         """`flags = 'x'` means that the list has it."""
-        name = self._named_text(node.right)
-        if name is None or node.operator not in ("=", "!="):
-            column = node.left.name if isinstance(node.left, Name) else "a list"
-            self._refuse(node.span, f"{column} is a list of names; use {column} has 'name'.")
-        has = self._has(Has(node.left, name, node.span))
-        return has if node.operator == "=" else composed("NOT coalesce({}, false)", has)
+        name = self._named_text(right)
+        if name is None or operator not in ("=", "!="):
+            column = left.name if isinstance(left, Name) else "a list"
+            self._refuse(right.span, f"{column} is a list of names; use {column} has 'name'.")
+        has = self._has(left, name, right.span)
+        return has if operator == "=" else composed("NOT coalesce({}, false)", has)
 
-    def _has(self, node: Has) -> Sql:
-        if not isinstance(node.term, Name):
-            self._refuse(node.span, "has looks into a list of names, such as flags.")
-        return self._has_name(node.term.name, node.name, node.span, node.term.span)
-
-    def _has_name(self, column_name: str, name: str, span: QuerySpan, of: QuerySpan | None = None) -> Sql:
-        column = self.column(column_name, of or span)
+    def _has(self, term: Term, name: str, span: QuerySpan) -> Sql:
+        if not isinstance(term, Name):
+            self._refuse(span, "has looks into a list of names, such as flags.")
+        column = self.column(term.name, term.span)
         if column.kind != "tags":
-            self._refuse(of or span, f"{column_name} is no list of names; use {column_name} = '{name}'.")
-        if column_name == "flags" and name not in self.names.flags:
+            self._refuse(term.span, f"{term.name} is no list of names; use {term.name} = '{name}'.")
+        if term.name == "flags" and name not in self.names.flags:
             self._refuse(span, f"no flag {name!r}.{self.names.flag_hint(name)}")
         return Sql(f"list_contains({column.sql}, ?)", (name,))
 
-    def _matches(self, node: Matches) -> Sql:
-        value, pattern = self._value(node.term), Sql("?", (node.pattern,))
+    def _matches(self, how: str, value: Valued, looked_for: Term) -> Sql:
+        pattern = self._value(looked_for).sql
         if value.kind == "number":
-            self._refuse(value.span, f"{self._said(value.span)} holds numbers; {node.how} looks into texts.")
+            self._refuse(value.span, f"{self._said(value.span)} holds numbers; {how} looks into texts.")
         if value.kind == "tags":
-            if node.how == "contains":
+            if how == "contains":
                 return composed(
                     "(len(list_filter({}, lambda x: contains(lower(x), lower({})))) > 0)", value.sql, pattern
                 )
             self._refuse(value.span, f"{self._said(value.span)} is a list of names; use has or contains.")
-        if node.how == "~":
-            check_pattern(node.pattern, self.source, node.span)
+        if how == "~":
+            check_pattern(str(pattern.parameters[0]), self.source, looked_for.span)
         test = {
             "contains": "contains(lower({}), lower({}))",
             "like": "({} ILIKE {} ESCAPE '\\')",
             "~": "regexp_matches({}, {})",
-        }[node.how]
+        }[how]
         return composed(test, value.sql, pattern)
 
-    def _in(self, node: In, value: Valued) -> Sql:
+    def _in(self, node: Condition, value: Valued) -> Sql:
         if value.kind == "tags":
             names = [self._named_text(v) for v in node.values]
             if None in names:
                 self._refuse(value.span, f"{self._said(value.span)} is a list of names; found a number.")
-            return joined([self._has(Has(node.term, str(name), value.span)) for name in names], " OR ")
+            return joined([self._has(node.term, str(name), value.span) for name in names], " OR ")
         unknown = [v for v in node.values if isinstance(v, Constant) and v.value is None]
         given = [self._other(v, value) for v in node.values if v not in unknown]
         parts = []
@@ -360,10 +348,8 @@ class Compiler:
                 "any" if term.value is None else "text" if isinstance(term.value, str) else "number"
             )
             return Valued(Sql("?", (term.value,)), kind, term.span)
-        if isinstance(term, Arithmetic):
-            return self._arithmetic(term)
         if isinstance(term, Call):
-            return self._call(term)
+            return self._arithmetic(term) if term.function in SIGNS else self._call(term)
         if not term.quoted and self.names.column(term.name) is None:
             split = _as_arithmetic(term, self.names)
             if split is not None:
@@ -371,9 +357,9 @@ class Compiler:
         column = self.column(term.name, term.span)
         return Valued(Sql(column.sql), column.kind, term.span)
 
-    def _arithmetic(self, term: Arithmetic) -> Valued:
-        divisor = "nullif({}, 0)" if term.sign in ("/", "%") else "{}"
-        sql = composed(f"({{}} {term.sign} {divisor})", self._number(term.left), self._number(term.right))
+    def _arithmetic(self, term: Call) -> Valued:
+        divisor = "nullif({}, 0)" if term.function in ("/", "%") else "{}"
+        sql = composed(f"({{}} {term.function} {divisor})", *map(self._number, term.arguments))
         return Valued(sql, "number", term.span)
 
     def _call(self, term: Call) -> Valued:
@@ -411,7 +397,7 @@ class Compiler:
     def _other(self, term: Term, beside: Valued) -> Valued:
         """The value that a column is compared with; an unquoted word beside a text is that text."""
         word = self.source[term.span.start : term.span.stop]
-        if isinstance(term, Arithmetic) and beside.kind in ("text", "mixed") and _HYPHENATED.fullmatch(word):
+        if beside.kind in ("text", "mixed") and _HYPHENATED.fullmatch(word):
             return Valued(Sql("?", (word,)), "text", term.span)
         if isinstance(term, Name) and beside.kind in ("text", "mixed") and not self._names_a_value(term):
             return Valued(Sql("?", (term.name,)), "text", term.span)
@@ -475,7 +461,7 @@ def _comparable(left: Valued, right: Valued) -> Sql:
     return left.sql
 
 
-def _as_arithmetic(term: Name, names: Names) -> Arithmetic | None:
+def _as_arithmetic(term: Name, names: Names) -> Call | None:
     """`a/b` and `component/x-component/y` are one word to the lexer; here they become sums of columns."""
     text, start = term.name, term.span.start
     for at in range(len(text) - 2, 0, -1):
@@ -489,5 +475,5 @@ def _as_arithmetic(term: Name, names: Names) -> Arithmetic | None:
                 continue
             below = deeper
         above = Name(right, QuerySpan(start + at + 1, term.span.stop))
-        return Arithmetic(below, text[at], above, term.span)  # type: ignore[arg-type]
+        return Call(text[at], (below, above), term.span)
     return None

@@ -10,8 +10,8 @@ from rollout_traces.errors import QueryError
 from rollout_traces.model.plain_values import INT64_MAX
 
 Value = str | int | float | None
-Operator = Literal["=", "!=", "<", "<=", ">", ">="]
-Sign = Literal["+", "-", "*", "/", "%"]
+COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
+SIGNS = ("+", "-", "*", "/", "%")
 
 
 @dataclass(frozen=True)
@@ -50,93 +50,32 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Arithmetic:
-    """`left sign right`."""
-
-    left: Term
-    sign: Sign
-    right: Term
-    span: QuerySpan
-
-
-@dataclass(frozen=True)
 class Call:
-    """`function(a, b, …)`."""
+    """`function(a, b, …)`, or `a sign b`."""
 
     function: str
     arguments: tuple[Term, ...]
     span: QuerySpan
 
 
-Term = Name | Constant | Arithmetic | Call
+Term = Name | Constant | Call
 """A node that has a value."""
 
 
 @dataclass(frozen=True)
-class Bare:
-    """A term alone: `success`, `truncated`."""
+class Condition:
+    """A test of a term: `success`, `reward < 0.5`, `step between 1 and 2`, `flags has 'truncated'`.
+
+    Attributes:
+        term: what is tested.
+        how: a comparison, `is null`, `is empty`, `between`, `in`, `has`, `contains`, `like` or `~`; nothing where the
+            term stands alone.
+        values: what it is tested with.
+    """
 
     term: Term
-
-
-@dataclass(frozen=True)
-class Compare:
-    """`left operator right`."""
-
-    left: Term
-    operator: Operator
-    right: Term
-    span: QuerySpan
-
-
-@dataclass(frozen=True)
-class IsNull:
-    """`term is null`."""
-
-    term: Term
-
-
-@dataclass(frozen=True)
-class IsEmpty:
-    """`term is empty`: unknown, a text without characters, or a list without names."""
-
-    term: Term
-
-
-@dataclass(frozen=True)
-class Between:
-    """`term between low and high`, both included."""
-
-    term: Term
-    low: Term
-    high: Term
-
-
-@dataclass(frozen=True)
-class In:
-    """`term in (a, b, …)`."""
-
-    term: Term
-    values: tuple[Term, ...]
-
-
-@dataclass(frozen=True)
-class Has:
-    """`column has 'name'`: a list of names holds this one."""
-
-    term: Term
-    name: str
-    span: QuerySpan
-
-
-@dataclass(frozen=True)
-class Matches:
-    """`term contains 'piece'`, `term like 'pattern'` or `term ~ 'expression'`."""
-
-    term: Term
-    how: Literal["contains", "like", "~"]
-    pattern: str
-    span: QuerySpan
+    how: str = ""
+    values: tuple[Term, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -178,8 +117,7 @@ class Any:
     parts: tuple[Node, ...]
 
 
-Test = Bare | Compare | IsNull | IsEmpty | Between | In | Has | Matches
-Node = Test | Text | Not | All | Any
+Node = Condition | Text | Not | All | Any
 
 
 @dataclass(frozen=True)

@@ -25,20 +25,13 @@ from typing import Literal, NoReturn
 
 from rollout_traces.errors import QueryError
 from rollout_traces.store.query.nodes import (
+    COMPARISONS,
     SHOWN,
     All,
     Any,
-    Arithmetic,
-    Bare,
-    Between,
     Call,
-    Compare,
+    Condition,
     Constant,
-    Has,
-    In,
-    IsEmpty,
-    IsNull,
-    Matches,
     Name,
     Node,
     Not,
@@ -66,7 +59,6 @@ MOST_CHARACTERS = 2_000
 """Characters of one search."""
 
 _CHUNKS = re.compile(r'"([^"]*)"?|(\S+)')
-_COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
 
 
 @lru_cache
@@ -203,7 +195,7 @@ class _Parser:
         node = self.either()
         self._expect(")", "')'")
         self._depth -= 1
-        if isinstance(node, Bare) and not self._ends_a_test():
+        if isinstance(node, Condition) and not node.how and not self._ends_a_test():
             return self._tested(self._sum(first=node.term))
         return node
 
@@ -220,23 +212,23 @@ class _Parser:
         return self._tested(term)
 
     def _search(self) -> Node:
-        span = _span(self.token)
-        if self._take("contains"):
-            return Text(self._string("a text in quotes to search for"), span, "contains")
-        if self._take("~"):
-            return Text(self._string("a regular expression in quotes"), span, "~")
-        return Text(self._string("a text in quotes to search for"), span)
+        how: Literal["contains", "~", "words"] = (
+            "contains" if self._take("contains") else "~" if self._take("~") else "words"
+        )
+        pattern = self._constant(
+            "a regular expression in quotes" if how == "~" else "a text in quotes to search for"
+        )
+        return Text(str(pattern.value), pattern.span, how)
 
     def _tested(self, term: Term) -> Node:
-        for operator in _COMPARISONS:
+        for operator in COMPARISONS:
             if self._take(operator):
                 return self._compared(term, operator)
         if self._take("is"):
             return self._is(term)
         if self.token.kind == "symbol" and self.token.value in ("~", "!~"):
             negated = self._take("!~") or not self._take("~")
-            pattern = self._string("a regular expression in quotes")
-            node = _matches(term, "~", pattern, term.span)
+            node = _looked_into(term, "~", self._constant("a regular expression in quotes"))
             return Not(node) if negated else node
         before = self._at
         negated = self._take("not")
@@ -247,7 +239,7 @@ class _Parser:
             self.refuse("one of in, between, has, contains, like")
         self._at = before
         if self._ends_a_test():
-            return Bare(term)
+            return Condition(term)
         self.refuse("one of =, !=, <, <=, >, >=, is, in, between, has, contains, like, ~")
 
     def _ends_a_test(self) -> bool:
@@ -261,20 +253,20 @@ class _Parser:
                 raise self._wrong(
                     token, f"null cannot be compared with {operator}; use 'is null' or 'is not null'."
                 )
-            node: Node = IsNull(term)
+            node = Condition(term, "is null")
             return node if operator == "=" else Not(node)
-        return Compare(term, operator, right, right.span)  # type: ignore[arg-type]
+        return Condition(term, operator, (right,))
 
     def _is(self, term: Term) -> Node:
         negated = self._take("not")
         if self._is_word(self.token, "empty"):
             self._at += 1
-            node: Node = IsEmpty(term)
+            node = Condition(term, "is empty")
         else:
             self._expect(
                 "null", "'null' or 'empty'" if negated else "'null', 'empty', 'not null' or 'not empty'"
             )
-            node = IsNull(term)
+            node = Condition(term, "is null")
         return Not(node) if negated else node
 
     def _worded(self, term: Term) -> Node | None:
@@ -284,15 +276,12 @@ class _Parser:
         if self._take("between"):
             return self._between(term)
         if self._take("has"):
-            span = _span(self.token)
-            return Has(term, self._text_or_name("a name, such as 'truncated',"), span)
+            return Condition(term, "has", (self._text_or_name("a name, such as 'truncated',"),))
         if self._take("contains"):
-            span = _span(self.token)
-            return _matches(term, "contains", self._text_or_name("a text in quotes"), span)
+            return _looked_into(term, "contains", self._text_or_name("a text in quotes"))
         if self._is_word(self.token, "like"):
             self._at += 1
-            span = _span(self.token)
-            return Matches(term, "like", self._string("a text in quotes, % for anything"), span)
+            return Condition(term, "like", (self._constant("a text in quotes, % for anything"),))
         return None
 
     def _in(self, term: Term) -> Node:
@@ -301,22 +290,22 @@ class _Parser:
             values = self._values("[", "]")
             numbers = [v for v in values if not isinstance(v, Constant) or isinstance(v.value, int | float)]
             if len(values) == 2 and len(numbers) == 2:
-                return Between(term, values[0], values[1])
-            return In(term, values)
+                return Condition(term, "between", values)
+            return Condition(term, "in", values)
         if opening.kind in ("name", "quoted") and isinstance(term, Constant) and isinstance(term.value, str):
             self._at += 1
-            return Has(self._name(opening), term.value, term.span)
-        return In(term, self._values("(", ")"))
+            return Condition(self._name(opening), "has", (term,))
+        return Condition(term, "in", self._values("(", ")"))
 
     def _between(self, term: Term) -> Node:
         if self.token.value == "[" and self.token.kind == "symbol":
             opening, values = self.token, self._values("[", "]")
             if len(values) != 2:
                 raise self._wrong(opening, f"{len(values)} values; a range has two, [40, 60].")
-            return Between(term, values[0], values[1])
+            return Condition(term, "between", values)
         low = self._sum()
         self._expect("and", "'and'")
-        return Between(term, low, self._sum())
+        return Condition(term, "between", (low, self._sum()))
 
     def _values(self, opening: str, closing: str) -> tuple[Term, ...]:
         self._expect(opening, f"{opening!r}")
@@ -347,7 +336,7 @@ class _Parser:
         sign = str(self.token.value)
         self._at += 1
         right = right_of("a number or a column")
-        return Arithmetic(left, sign, right, QuerySpan(left.span.start, right.span.stop))  # type: ignore[arg-type]
+        return Call(sign, (left, right), QuerySpan(left.span.start, right.span.stop))
 
     def _signed(self, expected: str) -> Term:
         opening = self.token
@@ -358,7 +347,7 @@ class _Parser:
             span = QuerySpan(opening.start, term.span.stop)
             if isinstance(term, Constant) and isinstance(term.value, int | float):
                 return Constant(-term.value, span)
-            return Arithmetic(Constant(0, _span(opening)), "-", term, span)
+            return Call("-", (Constant(0, _span(opening)), term), span)
         if self._take("+"):
             return self._signed(expected)
         if opening.kind == "symbol" and self._take("("):
@@ -390,18 +379,15 @@ class _Parser:
     def _name(self, token: Token) -> Name:
         return Name(str(token.value), _span(token), token.kind == "quoted")
 
-    def _text_or_name(self, expected: str) -> str:
-        if self.token.kind == "name":
-            self._at += 1
-            return str(self._tokens[self._at - 1].value)
-        return self._string(expected)
+    def _text_or_name(self, expected: str) -> Constant:
+        return self._constant(expected, "name")
 
-    def _string(self, expected: str) -> str:
+    def _constant(self, expected: str, *kinds: str) -> Constant:
         token = self.token
-        if token.kind != "string":
+        if token.kind not in ("string", *kinds):
             self.refuse(expected)
         self._at += 1
-        return str(token.value)
+        return Constant(token.value, _span(token))
 
     def _deeper(self, opening: Token) -> None:
         self._depth += 1
@@ -430,11 +416,11 @@ class _Parser:
             self.refuse(expected)
 
 
-def _matches(term: Term, how: Literal["contains", "~"], pattern: str, span: QuerySpan) -> Node:
+def _looked_into(term: Term, how: Literal["contains", "~"], pattern: Constant) -> Node:
     """A look into a column; into the whole message where its column holds the first words alone."""
     if isinstance(term, Name) and term.name in ("prompt", "reply"):
-        return Text(pattern, span, how, term.name)  # type: ignore[arg-type]
-    return Matches(term, how, pattern, span)
+        return Text(str(pattern.value), pattern.span, how, term.name)  # type: ignore[arg-type]
+    return Condition(term, how, (pattern,))
 
 
 def _span(token: Token) -> QuerySpan:

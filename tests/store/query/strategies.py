@@ -7,14 +7,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from rollout_traces.store.query.nodes import (
+    COMPARISONS,
     All,
-    Between,
-    Compare,
+    Condition,
     Constant,
-    Has,
-    In,
-    IsNull,
-    Matches,
     Name,
     Node,
     Not,
@@ -32,9 +28,6 @@ texts = st.one_of(
 ).filter(lambda text: not any(0xD800 <= ord(c) < 0xE000 for c in text) and "\x00" not in text)
 
 
-NOWHERE = st.just(QuerySpan(0, 0))
-
-
 def name(text: str) -> Name:
     """A column that stands nowhere in particular."""
     return Name(text, QuerySpan(0, 0))
@@ -47,25 +40,20 @@ def constant(value: Any) -> Constant:
 
 def tests() -> st.SearchStrategy[Node]:
     """One test of one column."""
-    operators = st.sampled_from(["=", "!=", "<", "<=", ">", ">="])
     number_columns, text_columns = st.sampled_from(NUMBERS).map(name), st.sampled_from(TEXTS).map(name)
-    number, text = numbers.map(constant), texts.map(constant)
+    either = st.one_of(number_columns, text_columns)
+    number, text, nothing = numbers.map(constant), texts.map(constant), st.just(())
+    flag = st.sampled_from(["truncated", "repetition", "tied_group"]).map(constant)
+    piece = st.sampled_from(["a", "IT", "x", "%", "_"]).map(constant)
+    listed = st.lists(st.one_of(numbers, st.none()).map(constant), min_size=1, max_size=3).map(tuple)
     return st.one_of(
-        st.builds(Compare, number_columns, operators, number, NOWHERE),
-        st.builds(Compare, text_columns, st.sampled_from(["=", "!=", "<"]), text, NOWHERE),
-        st.builds(IsNull, st.one_of(number_columns, text_columns)),
-        st.builds(Between, number_columns, number, number),
-        st.builds(
-            In,
-            number_columns,
-            st.lists(st.one_of(numbers, st.none()).map(constant), min_size=1, max_size=3).map(tuple),
-        ),
-        st.builds(
-            Has, st.just(name(TAGS)), st.sampled_from(["truncated", "repetition", "tied_group"]), NOWHERE
-        ),
-        st.builds(
-            Matches, text_columns, st.just("contains"), st.sampled_from(["a", "IT", "x", "%", "_"]), NOWHERE
-        ),
+        st.builds(Condition, number_columns, st.sampled_from(COMPARISONS), st.tuples(number)),
+        st.builds(Condition, text_columns, st.sampled_from(["=", "!=", "<"]), st.tuples(text)),
+        st.builds(Condition, either, st.just("is null"), nothing),
+        st.builds(Condition, number_columns, st.just("between"), st.tuples(number, number)),
+        st.builds(Condition, number_columns, st.just("in"), listed),
+        st.builds(Condition, st.just(name(TAGS)), st.just("has"), st.tuples(flag)),
+        st.builds(Condition, text_columns, st.just("contains"), st.tuples(piece)),
     )
 
 
@@ -88,19 +76,13 @@ def written(node: Node) -> str:
         return "(" + (" AND " if isinstance(node, All) else " or ").join(map(written, node.parts)) + ")"
     if isinstance(node, Not):
         return f"not ({written(node.part)})"
-    column = node.term.name if not isinstance(node, Compare) else node.left.name  # type: ignore[union-attr]
-    if isinstance(node, IsNull):
+    assert isinstance(node, Condition)
+    column, values = node.term.name, [value(each.value) for each in node.values]  # type: ignore[union-attr]
+    if node.how == "is null":
         return f"{column} is null"
-    if isinstance(node, Compare):
-        return f"{column} {node.operator} {value(node.right.value)}"  # type: ignore[union-attr]
-    if isinstance(node, Between):
-        return f"{column} between {value(node.low.value)} and {value(node.high.value)}"  # type: ignore[union-attr]
-    if isinstance(node, In):
-        return f"{column} in ({', '.join(value(v.value) for v in node.values)})"  # type: ignore[union-attr]
-    if isinstance(node, Has):
-        return f"{column} has {value(node.name)}"
-    assert isinstance(node, Matches)
-    return f"{column} CONTAINS {value(node.pattern)}"
+    if node.how == "in":
+        return f"{column} in ({', '.join(values)})"
+    return f"{column} {node.how} {' and '.join(values)}"
 
 
 def value(of: Any) -> str:
@@ -121,27 +103,27 @@ def satisfies(row: dict[str, Any], node: Node) -> bool:
         return any(satisfies(row, part) for part in node.parts)
     if isinstance(node, Not):
         return not satisfies(row, node.part)
-    term = node.left if isinstance(node, Compare) else node.term  # type: ignore[union-attr]
-    seen = row.get(term.name)  # type: ignore[union-attr]
-    if isinstance(node, IsNull):
+    assert isinstance(node, Condition)
+    seen = row.get(node.term.name)  # type: ignore[union-attr]
+    values = [each.value for each in node.values]  # type: ignore[union-attr]
+    if node.how == "is null":
         return seen is None
-    if isinstance(node, In):
-        return seen in [v.value for v in node.values]  # type: ignore[union-attr]
+    if node.how == "in":
+        return seen in values
     if seen is None:
         return False
-    if isinstance(node, Compare):
-        right = node.right.value  # type: ignore[union-attr]
-        return {
-            "=": seen == right,
-            "!=": seen != right,
-            "<": seen < right,
-            "<=": seen <= right,
-            ">": seen > right,
-            ">=": seen >= right,
-        }[node.operator]
-    if isinstance(node, Between):
-        return node.low.value <= seen <= node.high.value  # type: ignore
-    if isinstance(node, Has):
-        return node.name in seen
-    assert isinstance(node, Matches)
-    return node.pattern.lower() in seen.lower()
+    if node.how == "between":
+        return values[0] <= seen <= values[1]
+    if node.how == "has":
+        return values[0] in seen
+    if node.how == "contains":
+        return values[0].lower() in seen.lower()
+    right = values[0]
+    return {
+        "=": seen == right,
+        "!=": seen != right,
+        "<": seen < right,
+        "<=": seen <= right,
+        ">": seen > right,
+        ">=": seen >= right,
+    }[node.how]
