@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.flags import REGISTRY, FlagErrors, Population, TracedRow, flag_population, flag_row
+from rollout_traces.flags import REGISTRY
+from rollout_traces.flags.detect import FlagErrors, Population, TracedRow, flag_population, flag_row
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.transcript import Transcript

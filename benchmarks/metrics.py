@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.flags import random_step
-from rollout_traces.flags import Population, flag_population
+from rollout_traces.flags.detect import Population, flag_population
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.metrics import FAMILIES, rollout_metrics
 from rollout_traces.metrics.compute import step_view

@@ -48,7 +48,7 @@ def check_judging(options: LoggerOptions) -> None:
         ConfigError: there is no such threshold, or no such metric.
     """
     if options.flag_parameters:
-        from rollout_traces.flags import check_parameters
+        from rollout_traces.flags.registry import check_parameters
 
         check_parameters(options.flag_parameters)
     if options.metric_keys != "default":

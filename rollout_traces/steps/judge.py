@@ -21,8 +21,8 @@ from rollout_traces.alarms.alerts import alerts_of
 from rollout_traces.alarms.figures import figures_of, scalar_figures
 from rollout_traces.alarms.online import Trail, as_plain, judge
 from rollout_traces.errors import Warnings
-from rollout_traces.flags import (
-    REGISTRY,
+from rollout_traces.flags import REGISTRY
+from rollout_traces.flags.detect import (
     FlagErrors,
     Population,
     TracedRow,

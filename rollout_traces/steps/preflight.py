@@ -16,7 +16,7 @@ import numpy as np
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.decode.decoder import DecodeSettings
 from rollout_traces.errors import BatchError, FileRefused, MissingExtra, extra
-from rollout_traces.flags import Population, TracedRow, flag_population, flag_row, off_flags
+from rollout_traces.flags.detect import Population, TracedRow, flag_population, flag_row, off_flags
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.model.batch import RolloutBatch

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.flags import describe_off, flag_metrics, off_flags
+from rollout_traces.flags.detect import describe_off, flag_metrics, off_flags
 from rollout_traces.ledger.columns import Ledger
 from rollout_traces.ledger.groups import known_rewards
 from rollout_traces.metrics import StepView, ToolUse, identity_checks

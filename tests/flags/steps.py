@@ -12,7 +12,7 @@ import numpy as np
 
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.decode import TranscriptDecoder
-from rollout_traces.flags import FlagErrors, Population, TracedRow, combine, flag_population, flag_row
+from rollout_traces.flags.detect import FlagErrors, Population, TracedRow, combine, flag_population, flag_row
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.packed_batch import PackedBatch

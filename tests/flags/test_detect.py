@@ -6,8 +6,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_traces.flags import combine, curves, describe_off, flag_metrics, flag_population, flag_row
-from rollout_traces.flags.detect import Runs, TracedRow
+from rollout_traces.flags.detect import (
+    Runs,
+    TracedRow,
+    combine,
+    curves,
+    describe_off,
+    flag_metrics,
+    flag_population,
+    flag_row,
+)
 from rollout_traces.flags.registry import as_arrays
 from rollout_traces.model.text import quoted
 from rollout_traces.model.transcript import Flag

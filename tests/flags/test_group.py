@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollout_traces.flags import flag_population, off_flags
+from rollout_traces.flags.detect import flag_population, off_flags
 from rollout_traces.settings.run_settings import Range, RunSettings
 from tests.flags.steps import population_of
 

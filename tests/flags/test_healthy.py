@@ -11,7 +11,7 @@ import pytest
 
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.decode import TranscriptDecoder
-from rollout_traces.flags import TracedRow, flag_row
+from rollout_traces.flags.detect import TracedRow, flag_row
 from rollout_traces.model.batch import RolloutBatch
 from tests import generator
 from tests.flags.conftest import decoder_of, tiny_steps

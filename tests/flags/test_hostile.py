@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rollout_traces.capture.host_copy import capture
-from rollout_traces.flags import FlagErrors
+from rollout_traces.flags.detect import FlagErrors
 from rollout_traces.model.batch import RolloutBatch
 from tests.flags.conftest import decoder_of
 from tests.flags.steps import find_flags

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.capture.host_copy import capture
-from rollout_traces.flags import flag_population
+from rollout_traces.flags.detect import flag_population
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.packed_batch import concatenate
 from tests.flags.steps import STEP, find_flags, population_of

@@ -9,19 +9,16 @@ import pytest
 
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.errors import ConfigError
-from rollout_traces.flags import (
-    REGISTRY,
+from rollout_traces.flags import REGISTRY, make_flag, population_flag, row_flag
+from rollout_traces.flags.detect import (
     FlagErrors,
     Population,
     TracedRow,
-    check_parameters,
     flag_population,
     flag_row,
-    make_flag,
     off_flags,
-    population_flag,
-    row_flag,
 )
+from rollout_traces.flags.registry import check_parameters
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.transcript import Flag
 from tests.flags.steps import STEP, population_of

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollout_traces.flags import TracedRow, flag_population, flag_row
+from rollout_traces.flags.detect import TracedRow, flag_population, flag_row
 from rollout_traces.flags.text import token_at
 from tests.flags.steps import find_flags, population_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.capture.part import GroupNumbers
-from rollout_traces.flags import Population, flag_population
+from rollout_traces.flags.detect import Population, flag_population
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.metrics import rollout_metrics
 from rollout_traces.model.batch import RolloutBatch

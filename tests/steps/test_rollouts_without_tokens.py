@@ -7,7 +7,7 @@ import pytest
 import rollout_traces as rt
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.decode.messages import transcript_of_messages
-from rollout_traces.flags import off_flags
+from rollout_traces.flags.detect import off_flags
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.model.batch import RolloutBatch
 from tests.worker.readback import ledger_uids, trace_uids
