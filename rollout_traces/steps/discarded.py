@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,31 +27,10 @@ DECODED = 32
 """Dropped rollouts of a step that are decoded, the longest first, for their messages and their prompt."""
 
 
-@dataclass(frozen=True)
-class FilteredTrajectory:
-    """A rollout that was dropped before training.
-
-    Attributes:
-        uid: its id.
-        reason: why it was dropped.
-        n_messages: turns of any role; None where it was not decoded.
-        n_tool_results: tool results; None where it was not decoded.
-        prompt_preview: the start of the first user turn, newlines spelled out; None where it was not decoded.
-    """
-
-    uid: str
-    reason: str
-    n_tokens: int
-    n_messages: int | None
-    n_assistant_turns: int | None
-    n_tool_results: int | None
-    prompt_preview: str | None
-
-
 def filtered_trajectories(
     batch: PackedBatch, ledger: Ledger, transcripts: Mapping[int, Transcript] | None = None
-) -> list[FilteredTrajectory]:
-    """A record of every rollout that was dropped.
+) -> list[dict[str, Any]]:
+    """A record of every rollout that was dropped; None where only a decoded one would tell.
 
     Args:
         batch: B rollouts.
@@ -68,7 +47,7 @@ def filtered_trajectories(
     ]
 
 
-def filter_summary(batch: PackedBatch, dropped: Sequence[FilteredTrajectory]) -> dict[str, Any]:
+def filter_summary(batch: PackedBatch, dropped: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Sums a step's records up.
 
     Args:
@@ -79,20 +58,18 @@ def filter_summary(batch: PackedBatch, dropped: Sequence[FilteredTrajectory]) ->
         `step`; `total`, `kept` and `filtered` rollouts; `by_reason`; `tokens`, the `min`, `p50`, `p90` and `max` of what
         was dropped, empty when nothing was; `longest`, the five longest of them.
     """
-    lengths = np.asarray([record.n_tokens for record in dropped], np.float64)
+    lengths = np.asarray([record["n_tokens"] for record in dropped], np.float64)
     percentiles = {"min": 0, "p50": 50, "p90": 90, "max": 100}
     return {
         "step": batch.step,
         "total": batch.n_rows,
         "kept": batch.n_rows - len(dropped),
         "filtered": len(dropped),
-        "by_reason": dict(Counter(record.reason for record in dropped)),
+        "by_reason": dict(Counter(record["reason"] for record in dropped)),
         "tokens": {name: float(np.percentile(lengths, at)) for name, at in percentiles.items()}
         if dropped
         else {},
-        "longest": [
-            asdict(record) for record in sorted(dropped, key=lambda record: -record.n_tokens)[:LONGEST]
-        ],
+        "longest": sorted(dropped, key=lambda record: -record["n_tokens"])[:LONGEST],
     }
 
 
@@ -115,12 +92,7 @@ def filtered_details(batch: PackedBatch, ledger: Ledger, decode: Decode | None) 
     longest = rows[np.argsort(-batch.n_tokens[rows], kind="stable")][:DECODED]
     transcripts = decode(batch, longest.tolist()) if decode is not None else {}
     records = filtered_trajectories(batch, ledger, transcripts)
-    return {
-        FILTERED: {
-            "summary": filter_summary(batch, records),
-            "rollouts": [asdict(record) for record in records],
-        }
-    }
+    return {FILTERED: {"summary": filter_summary(batch, records), "rollouts": records}}
 
 
 @dataclass
@@ -174,18 +146,20 @@ class RunningTotals:
 
 def _record(
     batch: PackedBatch, ledger: Ledger, row: int, reason: str, transcript: Transcript | None
-) -> FilteredTrajectory:
+) -> dict[str, Any]:
     n_turns = int(ledger.get("n_turns")[row])
     uid = ledger.get("uid")[row]
-    return FilteredTrajectory(
-        uid=batch.uid(row) if uid is None else uid,
-        reason=reason,
-        n_tokens=int(batch.n_tokens[row]),
-        n_messages=None if transcript is None else len(transcript.turns),
-        n_assistant_turns=None if n_turns == NULL_INT else n_turns,
-        n_tool_results=None if transcript is None else sum(turn.role == "tool" for turn in transcript.turns),
-        prompt_preview=None if transcript is None else prompt_preview(transcript),
-    )
+    return {
+        "uid": batch.uid(row) if uid is None else uid,
+        "reason": reason,
+        "n_tokens": int(batch.n_tokens[row]),
+        "n_messages": None if transcript is None else len(transcript.turns),
+        "n_assistant_turns": None if n_turns == NULL_INT else n_turns,
+        "n_tool_results": None
+        if transcript is None
+        else sum(turn.role == "tool" for turn in transcript.turns),
+        "prompt_preview": None if transcript is None else prompt_preview(transcript),
+    }
 
 
 def prompt_preview(transcript: Transcript) -> str:

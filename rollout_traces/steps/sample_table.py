@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +21,8 @@ COLUMNS = words(
 )
 
 
-@dataclass(frozen=True)
-class SampleTable:
-    """Rows of a step.
-
-    Attributes:
-        columns: names: `COLUMNS`, then `reward/<component>`.
-        data: one list a row, None where unknown.
-    """
-
-    columns: Sequence[str]
-    data: Sequence[Sequence[Any]]
-
-
-def sample_table(ledger: Ledger, transcripts: Mapping[int, Transcript]) -> SampleTable:
-    """The table of the rollouts that were decoded.
+def sample_table(ledger: Ledger, transcripts: Mapping[int, Transcript]) -> dict[str, Any]:
+    """The table of the rollouts that were decoded: `columns`, and `data`, a list a row, None where unknown.
 
     Args:
         ledger: all B rows of the step; ranks and group sizes are over all of them.
@@ -65,7 +51,7 @@ def sample_table(ledger: Ledger, transcripts: Mapping[int, Transcript]) -> Sampl
             ]
         )
     names = [f"reward/{name.removeprefix('component/')}" for name in components]
-    return SampleTable((*COLUMNS, *names), data)
+    return {"columns": [*COLUMNS, *names], "data": data}
 
 
 def reward_ranks(rewards: np.ndarray, groups: GroupIndex) -> list[int | None]:
@@ -86,7 +72,7 @@ def prompt_and_completion(transcript: Transcript) -> tuple[str, str]:
     return raw[:at], raw[at:]
 
 
-def write_table(path: str | Path, table: SampleTable) -> None:
+def write_table(path: str | Path, table: Mapping[str, Any]) -> None:
     """Writes a table as strict JSON, `{"columns": [...], "data": [[...]]}`, whole or not at all.
 
     Args:
@@ -99,8 +85,8 @@ def write_table(path: str | Path, table: SampleTable) -> None:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.writing")
-    data = [[encodable(v) if isinstance(v, str) else v for v in row] for row in table.data]
-    body = orjson.dumps({"columns": list(table.columns), "data": data})
+    data = [[encodable(v) if isinstance(v, str) else v for v in row] for row in table["data"]]
+    body = orjson.dumps({**table, "data": data})
     try:
         with unfinished.open("wb") as file:
             file.write(body)

@@ -27,26 +27,28 @@ def test_a_dropped_rollout_has_a_record_with_its_reason_and_counts():
         ]
     )
     (record,) = filtered_trajectories(batch, ledger, {1: transcript})
-    assert (record.uid, record.reason, record.n_tokens) == ("0123456789ab-1", "too_long", 9)
-    assert (record.n_messages, record.n_assistant_turns, record.n_tool_results) == (4, 1, 1)
+    assert (record["uid"], record["reason"], record["n_tokens"]) == ("0123456789ab-1", "too_long", 9)
+    assert (record["n_messages"], record["n_assistant_turns"], record["n_tool_results"]) == (4, 1, 1)
     assert (
-        record.prompt_preview.startswith("First line\\nsecond\\x1b[31m line")
-        and "\n" not in record.prompt_preview
+        record["prompt_preview"].startswith("First line\\nsecond\\x1b[31m line")
+        and "\n" not in record["prompt_preview"]
     )
-    assert len(record.prompt_preview) <= 130
+    assert len(record["prompt_preview"]) <= 130
 
 
 def test_what_was_not_decoded_has_no_preview_and_no_made_up_counts():
     batch, ledger = step_of([4], ["canceled"])
     (record,) = filtered_trajectories(batch, ledger)
-    assert record.prompt_preview is None and record.n_messages is None and record.n_assistant_turns == 1
+    assert (
+        record["prompt_preview"] is None and record["n_messages"] is None and record["n_assistant_turns"] == 1
+    )
 
 
 def test_without_a_users_turn_the_preview_is_what_the_policy_was_given():
     batch, ledger = step_of([4], ["canceled"])
     transcript = make_transcript([("system", "Be brief."), ("assistant", "Yes.")])
     (record,) = filtered_trajectories(batch, ledger, {0: transcript})
-    assert "Be brief." in record.prompt_preview and "Yes." not in record.prompt_preview
+    assert "Be brief." in record["prompt_preview"] and "Yes." not in record["prompt_preview"]
 
 
 def test_a_step_is_summed_up():

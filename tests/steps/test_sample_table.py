@@ -9,7 +9,6 @@ import pytest
 
 from rollout_traces.steps.sample_table import (
     COLUMNS,
-    SampleTable,
     prompt_and_completion,
     sample_table,
     table_path,
@@ -35,8 +34,8 @@ class TestColumns:
 
     def test_every_row_that_was_decoded_stands_in_it_with_ranks_over_all_rows(self):
         table = sample_table(self.ledger, {row: hello() for row in (0, 2, 3, 4)})
-        assert table.columns == (*COLUMNS, "reward/format")
-        rows = [dict(zip(table.columns, row, strict=True)) for row in table.data]
+        assert table["columns"] == [*COLUMNS, "reward/format"]
+        rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
         assert [row["reward_rank_desc"] for row in rows] == [3, 1, None, 2]  # ties in the order of the rows
         assert [row["prompt_index"] for row in rows] == [0, 0, 1, 0]
         assert [row["completion_index"] for row in rows] == [0, 1, 1, 2]
@@ -54,15 +53,15 @@ class TestColumns:
 class TestFile:
     def test_it_is_strict_json(self, tmp_path):
         path = table_path(tmp_path, "rollout", 12)
-        write_table(path, SampleTable(("a", "b"), [[math.nan, "x\ud800\u2028"], [math.inf, None]]))
+        write_table(path, {"columns": ["a", "b"], "data": [[math.nan, "x\ud800\u2028"], [math.inf, None]]})
         read = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(name))
         assert read == {"columns": ["a", "b"], "data": [[None, "x\ufffd\u2028"], [None, None]]}
 
     def test_it_replaces_an_older_one_and_leaves_nothing_half_written(self, tmp_path):
         path = tmp_path / "t.json"
-        write_table(path, SampleTable(("a",), [[1]]))
+        write_table(path, {"columns": ["a"], "data": [[1]]})
         with pytest.raises(TypeError):
-            write_table(path, SampleTable(("a",), [[object()]]))
-        write_table(path, SampleTable(("a",), [[2]]))
+            write_table(path, {"columns": ["a"], "data": [[object()]]})
+        write_table(path, {"columns": ["a"], "data": [[2]]})
         assert json.loads(path.read_text())["data"] == [[2]]
         assert [item.name for item in tmp_path.iterdir()] == ["t.json"]
