@@ -68,17 +68,13 @@ class Runs:
 
     def first_of_rows(self) -> tuple[np.ndarray, np.ndarray]:
         """The rows that have a run, and the index of the first run of each, both [rows with a run]."""
-        new = np.ones(len(self.rows), bool)
-        np.not_equal(self.rows[1:], self.rows[:-1], out=new[1:])
-        first = new.nonzero()[0]
-        return self.rows[first], first
+        rows, first = np.unique(self.rows, return_index=True)
+        return rows, first
 
     def last_of_rows(self) -> tuple[np.ndarray, np.ndarray]:
         """The rows that have a run, and the index of the last run of each, both [rows with a run]."""
-        ends = np.ones(len(self.rows), bool)
-        np.not_equal(self.rows[1:], self.rows[:-1], out=ends[:-1])
-        last = ends.nonzero()[0]
-        return self.rows[last], last
+        rows, counts = np.unique(self.rows, return_counts=True)
+        return rows, np.cumsum(counts) - 1
 
     def local(self, run: int) -> tuple[int, int]:
         """Start and stop of a run in its row's own token positions."""

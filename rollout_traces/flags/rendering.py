@@ -51,8 +51,8 @@ def template_drift(
     first = next((index for index, turn in enumerate(turns) if turn.role == "assistant"), None)
     if row.transcript.source == "mask" or first is None or not _can_render(turns):
         return
-    rendered = _render(row.tokenizer, turns)
-    if rendered is not None:
+    rendered = _render(row.tokenizer, [_Shape.of(turn) for turn in turns])
+    if rendered:
         template = _Rendering(rendered)
         yield from _kept_thinking(turns, template)
         yield from _other_scaffolding(row.transcript, turns, first, template)
@@ -145,27 +145,26 @@ class _Shape:
         return message
 
 
-def _render(tokenizer: Any, turns: Sequence[Turn]) -> str | None:
-    template = getattr(tokenizer, "chat_template", None)
-    return _render_shapes(tokenizer, str(template), tuple(map(_Shape.of, turns))) if template else None
-
-
-@lru_cache
-def _render_shapes(tokenizer: Any, template: str, shapes: tuple[_Shape, ...]) -> str | None:
-    """The rollouts of a run have few shapes, and rendering takes longer than all other flags of a row.
+def _render(tokenizer: Any, shapes: Sequence[_Shape], *, opened: bool = False) -> str:
+    """The template's rendering of some turns; empty where there is no template, or it refuses them.
 
     Args:
         tokenizer: it renders.
-        template: its template now, so that another one is another rendering.
         shapes: the turns.
+        opened: with the text by which the template opens the assistant's turn.
     """
-    from jinja2 import TemplateError
+    template = getattr(tokenizer, "chat_template", None)
+    return _rendered(tokenizer, str(template), tuple(shapes), opened) if template else ""
 
+
+@lru_cache
+def _rendered(tokenizer: Any, template: str, shapes: tuple[_Shape, ...], opened: bool) -> str:
+    """The rollouts of a run have few shapes, and rendering takes longer than all other flags of a row."""
     messages = [shape.message(index) for index, shape in enumerate(shapes)]
     try:
-        return str(tokenizer.apply_chat_template(messages, tokenize=False))
-    except TemplateError:
-        return None
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=opened))
+    except Exception:  # noqa: BLE001  a template may refuse anything in its own words; then nothing is compared
+        return ""
 
 
 class _Rendering:
@@ -262,7 +261,7 @@ def _ids(ids: np.ndarray, limit: int) -> str:
     return f"{listed}, …" if len(ids) > limit else listed
 
 
-_PROBE = ({"role": "user", "content": "Zqq0qZ"},)
+_PROBE = (_Shape("user", False, (), None),)
 
 
 @row_flag(
@@ -301,7 +300,7 @@ def header_drift(row: TracedRow) -> Iterator[Flag]:
 
     Such a header may not be known as one: then it is a turn of nobody's, and what was sampled follows it.
     """
-    header = _generation_prompt(row.tokenizer, str(getattr(row.tokenizer, "chat_template", None)))
+    header = _generation_prompt(row.tokenizer)
     bare = header.rstrip()
     if not bare or bare == header or row.transcript.source == "mask":
         return
@@ -339,7 +338,7 @@ def bos_anomaly(row: TracedRow) -> Iterator[Flag]:
     if n > 1:
         text = f"The row begins with {n} beginning tokens (id {bos}): prompt and tokenizer both wrote one."
         yield make_flag("bos_anomaly", text, start=0, stop=n)
-    elif n == 0 and _writes_bos(row.tokenizer, str(getattr(row.tokenizer, "chat_template", None))):
+    elif n == 0 and _writes_bos(row.tokenizer):
         text = f"The row does not begin with the beginning token (id {bos}) that the chat template writes."
         yield make_flag("bos_anomaly", text, start=0, stop=1)
 
@@ -351,29 +350,13 @@ def _header_stop(row: TracedRow, turn: Turn, n_characters: int) -> int:
     return turn.start + max(int((starts < n_characters).sum()), 1)
 
 
-@lru_cache
-def _generation_prompt(tokenizer: Any, template: str) -> str:
-    """Finds the text by which the template opens the assistant's turn; empty where it is not known.
-
-    Args:
-        tokenizer: it renders.
-        template: its template now, so that another one is another rendering.
-    """
-    without, with_it = (_rendered(tokenizer, add_generation_prompt=add) for add in (False, True))
+def _generation_prompt(tokenizer: Any) -> str:
+    """Finds the text by which the template opens the assistant's turn; empty where it is not known."""
+    without, with_it = (_render(tokenizer, _PROBE, opened=opened) for opened in (False, True))
     return with_it[len(without) :] if without and with_it.startswith(without) else ""
 
 
-@lru_cache
-def _writes_bos(tokenizer: Any, template: str) -> bool:
-    """Tells whether the template's rendering begins with the beginning token; arguments as above."""
+def _writes_bos(tokenizer: Any) -> bool:
+    """Tells whether the template's rendering begins with the beginning token."""
     token = getattr(tokenizer, "bos_token", None)
-    return bool(token) and _rendered(tokenizer, add_generation_prompt=False).startswith(str(token))
-
-
-def _rendered(tokenizer: Any, **options: bool) -> str:
-    if not getattr(tokenizer, "chat_template", None):
-        return ""
-    try:
-        return str(tokenizer.apply_chat_template(list(_PROBE), tokenize=False, **options))
-    except Exception:  # noqa: BLE001  a template may refuse anything in its own words; then nothing is compared
-        return ""
+    return bool(token) and _render(tokenizer, _PROBE).startswith(str(token))

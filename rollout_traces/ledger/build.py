@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -162,13 +163,11 @@ def group_numbers(group_ids: np.ndarray, prompt_keys: np.ndarray) -> np.ndarray:
 
 def positions_in_group(group: np.ndarray) -> np.ndarray:
     """int64 [B]: how many earlier rows share the row's group."""
-    order = group.argsort(kind="stable")
-    by_group = group[order]
-    new = np.ones(len(group), bool)
-    np.not_equal(by_group[1:], by_group[:-1], out=new[1:])
-    place = np.arange(len(group))
+    seen: Counter[int] = Counter()
     position = np.empty(len(group), np.int64)
-    position[order] = place - np.maximum.accumulate(np.where(new, place, 0))
+    for row, number in enumerate(group.tolist()):
+        position[row] = seen[number]
+        seen[number] += 1
     return position
 
 
