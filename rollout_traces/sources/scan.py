@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections import Counter
@@ -115,21 +114,9 @@ def _say_damaged(unclaimed: Iterable[Path], claimed: Iterable[Sequence[Found]], 
         head = Head(path)
         if path.suffix not in endings or not path.suffix.startswith(".json"):
             continue
-        if (said := _of_other_encoding(head)) is not None:
-            problems.add(path, "files_not_recognised", f"{said}; it is passed over.")
-        elif 0 < len(head.raw) < HEAD and head.record is None:
+        if 0 < len(head.raw) < HEAD and head.record is None:
             text = "is passed over: what its format is cannot be told, since no whole JSON object is in it."
             problems.add(path, "files_not_recognised", f"{text} --format NAME reads it.")
-
-
-def _of_other_encoding(head: Head) -> str | None:
-    """Says of JSON in UTF-16 or UTF-32 that it is; None of everything else."""
-    encoding = json.detect_encoding(head.raw)
-    text = head.raw[:64].decode(encoding, "ignore").lstrip("\ufeff \t\r\n")
-    if encoding.startswith("utf-8") or text[:1] not in ("{", "["):
-        return None
-    name = encoding.upper()
-    return f"is {name} text. Expected UTF-8: iconv -f {name} -t UTF-8 FILE > NEW"
 
 
 def _nothing_in(folder: Path, files: Sequence[Path]) -> str:
@@ -146,8 +133,6 @@ def _why_not(head: Head) -> str:
     if not head.raw:
         is_cut = head.path.suffix in PACKED and head.path.stat().st_size
         return "cannot be unpacked: it is damaged, or cut off in its beginning" if is_cut else "is empty"
-    if (said := _of_other_encoding(head)) is not None:
-        return said
     keys = ", ".join(sorted(head.keys))[:SAID]
     if head.record is None and keys and len(head.raw) >= HEAD:
         return f"begins with a record above {HEAD:,} bytes ({keys}, ...), of which no format is told; --format NAME reads it"

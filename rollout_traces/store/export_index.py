@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.bounded_reading import MOST_IDLE, on_disk, read, schema_of
 from rollout_traces.model.private_files import make_folder, replace_file
+from rollout_traces.sources.base import of_folders
 from rollout_traces.store import manifest
 from rollout_traces.store.columns import (
     ALWAYS,
@@ -26,7 +26,7 @@ from rollout_traces.store.columns import (
     stacked,
     type_of,
 )
-from rollout_traces.store.export_source import MESSAGES, NO_VALUE, SIDE, TEXTS, ExportSource, FoundFile
+from rollout_traces.store.export_source import MESSAGES, SIDE, TEXTS, ExportSource, FoundFile
 from rollout_traces.store.index import Index, Progress, logger
 from rollout_traces.store.indexing import IndexWriter
 from rollout_traces.store.reading import conversation_text, spaced
@@ -216,7 +216,9 @@ def read_file(data: bytes, name: str) -> pa.Table:
     if n >= 1 << ROW_BITS:
         raise StoreError(f"{name}: {n} rows in one file; at most {(1 << ROW_BITS) - 1} are read.")
     read_as = {c: _column(table[c]) for c in table.column_names if c not in _DROPPED}
-    columns = {c: column for c, column in read_as.items() if column is not None} | _of_folders(name, n)
+    columns = {c: column for c, column in read_as.items() if column is not None}
+    for column, text in of_folders(name.split("/")[:-1]).items():
+        columns[column] = column_of([_value(column, text)] * n)
     if "step" not in columns or not {"run", "run_id"} & set(columns):
         raise StoreError(
             f"{name}: its columns say no run and step; expected what `export --partition-by` writes."
@@ -241,20 +243,8 @@ def _column(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     return column.cast(type_of(kind_of_type(kind)), safe=False)
 
 
-def _of_folders(name: str, n: int) -> dict[str, pa.Array]:
-    """The columns that folders `column=value` say, the same for every row."""
-    found: dict[str, pa.Array] = {}
-    for part in name.split("/")[:-1]:
-        column, is_column, text = part.partition("=")
-        if not is_column:
-            continue
-        column = unquote(column)
-        found[column] = column_of([_value(column, unquote(text))] * n)
-    return found
-
-
-def _value(column: str, text: str) -> Any:
-    if text == NO_VALUE:
+def _value(column: str, text: str | None) -> Any:
+    if text is None:
         return None
     kind = {**ALWAYS, **PLACE, **TRACE, "run": "text", "run_id": "text"}.get(column)
     for number, kinds in ((int, ("int", None)), (float, ("float", None))):

@@ -46,8 +46,6 @@ SCHEMA_VERSION = 1
 MESSAGES, METADATA, SPANS = "messages", "metadata", "spans"
 TEXTS = (MESSAGES, METADATA, SPANS)
 """Columns of traced rollouts that hold JSON text as Trackio stored it; `spans` hold the packed token track."""
-NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-"""In place of an unknown value in a folder's name."""
 PROTOCOLS = ("file", "s3", "gs", "gcs", "az", "abfs", "abfss", "hf")
 """Beginnings that an address may have; fsspec knows more, among them some that run or unpack what they find."""
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.transcript import columns_of
-from rollout_traces.sources.base import TRAIN, Claim, FileFormat, FileReading, Head
+from rollout_traces.sources.base import TRAIN, Claim, FileFormat, FileReading, Head, of_folders
 from rollout_traces.sources.formats.own_export import (
     TOKENS_LEFT_OUT,
     is_current,
@@ -24,7 +24,6 @@ from rollout_traces.trace.conversion import TraceRecord, read_transcript
 
 _PLACE = {"run_id", "run", "split", "step"}
 _TEXTS = ("messages", "metadata", "spans")
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 class PartitionedExport(FileFormat):
@@ -35,7 +34,7 @@ class PartitionedExport(FileFormat):
     tokens = "where --tokens was given"
 
     def claim(self, head: Head) -> Claim | None:
-        above = _of_folders(head.path)
+        above = _above(head.path)
         if not above or not head.raw.startswith(b"PAR1"):
             return None
         columns = parquet_columns(head)
@@ -48,7 +47,7 @@ class PartitionedExport(FileFormat):
         return Claim(head.path.parents[len(above)], step, TRAIN, lacks, str(head.path), above.get("run"))
 
     def read(self, reading: FileReading) -> Iterator[RolloutRow]:
-        above = _of_folders(reading.path)
+        above = _above(reading.path)
         for n, value in enumerate(parquet_rows(reading), 1):
             whole = {**above, **value}
             if not is_current(reading.fields(whole, n)):
@@ -77,13 +76,7 @@ def _with_texts(value: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def _of_folders(path: Path) -> dict[str, str]:
-    """The columns that the folders right above a file say."""
-    found: dict[str, str] = {}
-    for parent in path.parents:
-        name, is_column, value = parent.name.partition("=")
-        if not is_column:
-            break
-        if value != _NO_VALUE:
-            found[unquote(name)] = unquote(value)
-    return found
+def _above(path: Path) -> dict[str, str]:
+    """The known columns that the folders right above a file say."""
+    names = takewhile(lambda name: "=" in name, (parent.name for parent in path.parents))
+    return {column: text for column, text in of_folders(names).items() if text is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from rollout_traces.sources.base import TRAIN, Claim, Fields, Found, Head, LinesFormat, split_of
@@ -37,7 +37,7 @@ class Tinker(LinesFormat):
             step=step,
             split=TRAIN if value.get("split") == "train" else split_of(str(value.get("split")), "eval"),
             reward=fields.number("total_reward"),
-            components=_final(value),
+            components=numbers({"final_reward": value.get("final_reward")}),
             group=group,
             sample_id=f"{group}-{value.get('traj_idx')}",
             source=tags[0] if tags else None,
@@ -49,8 +49,3 @@ class Tinker(LinesFormat):
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _final(value: Mapping[str, Any]) -> dict[str, float | None]:
-    final = number(value.get("final_reward"))
-    return {} if final is None else {"final_reward": final}
