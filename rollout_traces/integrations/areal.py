@@ -151,34 +151,6 @@ def extend_config() -> None:
     dataclasses.dataclass(TrackioConfig)
 
 
-@dataclass
-class _Steps:
-    """The step that AReaL will commit next.
-
-    AReaL logs at `max(global_step, last commit + 1)`; rollouts come before their commit.
-
-    Attributes:
-        expected: the global step being worked on.
-    """
-
-    expected: int = 0
-
-    @classmethod
-    def of(cls, trainer: Any) -> _Steps:
-        """The step at which training starts or resumes."""
-        recovered = getattr(trainer, "recover_info", None)
-        return cls(0 if recovered is None else int(recovered.last_step_info.next().global_step))
-
-    def log_step(self, trainer: Any) -> int:
-        """The step at which AReaL's own scalars of the current rollouts will lie."""
-        return max(self.expected, self.after_last(trainer))
-
-    @staticmethod
-    def after_last(trainer: Any) -> int:
-        """The first step that AReaL has not logged at."""
-        return int(getattr(trainer.stats_logger, "_last_commit_step", -1)) + 1
-
-
 @dataclass(frozen=True)
 class _GivenPart:
     """A dict that was handed over: its place among those that are there, its rows, whether with tokens."""
@@ -206,7 +178,7 @@ class _ArealObserver:
         joins: `compute_advantages` is watched.
         handed: the latest training rollouts.
         open_steps: steps and splits whose rollouts were logged since AReaL's last commit.
-        steps: where AReaL is.
+        expected: the global step being worked on.
         earliest: the first step that the commit that is running can be logged at.
         template: the workflow's chat template and its arguments; None until one was seen.
     """
@@ -226,7 +198,8 @@ class _ArealObserver:
         self.joins = False
         self.handed: _Handed | None = None
         self.open_steps: set[tuple[int, str]] = set()
-        self.steps = _Steps.of(trainer)
+        recovered = getattr(trainer, "recover_info", None)
+        self.expected = 0 if recovered is None else int(recovered.last_step_info.next().global_step)
         self.earliest = 0
         self.template: dict[str, Any] | None = None
 
@@ -272,7 +245,7 @@ class _ArealObserver:
     def before_commit(self, given: Arguments) -> None:
         """Notes the first step that this commit can be logged at."""
         self.earliest = 0
-        self.earliest = self.steps.after_last(self.trainer)
+        self.earliest = self._after_last()
 
     def before_close(self, given: Arguments) -> None:
         """Stores what is left before AReaL closes its Trackio run."""
@@ -297,7 +270,7 @@ class _ArealObserver:
     def on_commit(self, given: Arguments, result: Any) -> None:
         """Goes to the next step, and logs the scalars where AReaL's own Trackio is switched off."""
         step = int(given["global_step"])
-        self.steps.expected = step + 1
+        self.expected = step + 1
         while self.open_steps:
             self.hook.close_step(*self.open_steps.pop())
         self._log_scalars(given["data"], max(step, self.earliest))
@@ -317,7 +290,7 @@ class _ArealObserver:
                 parts.append(_GivenPart(index, part.n_rows, "input_ids" in trajectory))
         if not batches:
             return None
-        step = self.steps.log_step(self.trainer)
+        step = max(self.expected, self._after_last())  # as AReaL logs; rollouts come before their commit
         awaited = ("advantages",) if self.joins and split == "rollout" else ()
         handle = self.hook.log_rollouts(batches, step=step, split=split, await_join=awaited)
         self.open_steps.add((step, split))
@@ -325,7 +298,11 @@ class _ArealObserver:
 
     def _version_trained(self, split: str) -> int:
         """The policy version that rollouts are compared with; AReaL sets the new one before it evaluates."""
-        return self.steps.expected + (split == "eval-rollout")
+        return self.expected + (split == "eval-rollout")
+
+    def _after_last(self) -> int:
+        """The first step that AReaL has not logged at."""
+        return int(getattr(self.trainer.stats_logger, "_last_commit_step", -1)) + 1
 
     def _learn_template(self, given: Arguments) -> None:
         if self.template is None:
