@@ -11,10 +11,9 @@ from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
+from rich.columns import Columns
 from rich.console import Console, Group
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from rollout_traces.capture.host_copy import capture
@@ -31,39 +30,23 @@ LINE_LIMIT = 160
 """Characters shown of a tool call or result."""
 TOKENS_SHOWN = 12
 RUNS_SHOWN = 8
-_PAIR_WIDTH = 46
 _STYLES = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow", "context": "magenta"}
 
 
 def print_scalars(values: Mapping[str, float], *, title: str, console: Console | None = None) -> None:
-    """Prints numbers as an aligned table, sorted by key.
+    """Prints numbers in as many columns as there is room for, sorted by key.
 
     Args:
-        values: number by key.
-        title: the line above the text.
-        console: where to print; standard error when None.
+        values: key -> number.
+        title: what stands above them.
+        console: where to print; the standard error by default.
     """
     if values:
+        keys = {harmless(key): number(value) for key, value in sorted(values.items())}
+        width, digits = max(map(len, keys)), max(map(len, keys.values()))
+        cells = [Text(f"{key:{width}}  {shown:>{digits}}") for key, shown in keys.items()]
         console = console or Console(stderr=True)
-        console.print(scalar_table(values, title=title, width=console.width))
-
-
-def scalar_table(values: Mapping[str, float], *, title: str, width: int) -> Table:
-    """The table of `print_scalars`, in as many column pairs as the width has room for."""
-    pairs = max(1, min(3, width // _PAIR_WIDTH, len(values)))
-    table = Table(title=Text(harmless(title)), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for _ in range(pairs):
-        table.add_column("key", overflow="fold")
-        table.add_column("value", justify="right", no_wrap=True)
-    rows = [(Text(harmless(key)), Text(number(value))) for key, value in sorted(values.items())]
-    height = math.ceil(len(rows) / pairs)
-    for line in range(height):
-        cells: list[Text] = []
-        for column in range(pairs):
-            at = column * height + line
-            cells += rows[at] if at < len(rows) else (Text(), Text())
-        table.add_row(*cells)
-    return table
+        console.print(Text(harmless(title)), Columns(cells, padding=(0, 4), column_first=True), sep="\n")
 
 
 def number(value: float) -> str:

@@ -34,7 +34,7 @@ def printed(renderable, width: int = 120) -> str:
 class TestScalars:
     def test_values_are_aligned_and_sorted_by_key(self):
         out = io.StringIO()
-        print_scalars({"b": 2.0, "a": 0.123456}, title="step 3", console=Console(file=out, width=40))
+        print_scalars({"b": 2.0, "a": 0.123456}, title="step 3", console=Console(file=out, width=14))
         lines = [line for line in out.getvalue().splitlines() if re.search(r"[ab] ", line)]
         assert [line.split()[0] for line in lines] == ["a", "b"]
         assert len({len(line.rstrip()) for line in lines}) == 1
