@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import orjson
@@ -149,3 +150,17 @@ def texts_in(value: Any) -> list[str]:
     if isinstance(value, (list, tuple)):
         return [text for item in value for text in texts_in(item)]
     return []
+
+
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""In place of an unknown value in a folder's name."""
+
+
+def of_folders(names: Iterable[str]) -> dict[str, str | None]:
+    """The columns that folders `column=value` say; None for an unknown value."""
+    found: dict[str, str | None] = {}
+    for name in names:
+        column, is_column, text = name.partition("=")
+        if is_column:
+            found[unquote(column)] = None if text == NO_VALUE else unquote(text)
+    return found

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from rollout_traces.model.plain_values import INFINITE
 from rollout_traces.model.text import MOST
@@ -32,8 +31,6 @@ HEAD = 256 * KB
 """Bytes of a file that recognition looks at."""
 MOST_BYTES = 256 * MB
 """Bytes of a file that is read whole, and of a file that an archive unpacks to."""
-NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-"""In place of an unknown value in a folder's name."""
 FIRST_RECORDS = 64
 """Records that say which keys a file has."""
 
@@ -368,16 +365,6 @@ def top_keys(raw: bytes) -> list[str]:
         elif token == b":" and depth == 1:
             keys.append(text[1:-1].decode("utf-8", "replace"))
     return keys
-
-
-def of_folders(names: Iterable[str]) -> dict[str, str | None]:
-    """The columns that folders `column=value` say; None for an unknown value."""
-    found: dict[str, str | None] = {}
-    for name in names:
-        column, is_column, text = name.partition("=")
-        if is_column:
-            found[unquote(column)] = None if text == NO_VALUE else unquote(text)
-    return found
 
 
 def split_of(*names: str) -> str:

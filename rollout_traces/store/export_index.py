@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from rollout_traces.errors import StoreError
 from rollout_traces.model.bounded_reading import MOST_IDLE, on_disk, read, schema_of
+from rollout_traces.model.plain_values import of_folders
 from rollout_traces.model.private_files import make_folder, replace_file
-from rollout_traces.sources.base import of_folders
 from rollout_traces.store import manifest
 from rollout_traces.store.columns import (
     ALWAYS,

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rollout_traces.errors import StoreError
+from rollout_traces.model.plain_values import of_folders
 from rollout_traces.model.transcript import columns_of
-from rollout_traces.sources.base import TRAIN, Claim, FileFormat, FileReading, Head, of_folders
+from rollout_traces.sources.base import TRAIN, Claim, FileFormat, FileReading, Head
 from rollout_traces.sources.formats.own_export import (
     TOKENS_LEFT_OUT,
     is_current,
