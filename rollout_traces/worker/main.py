@@ -100,7 +100,7 @@ def process_folder(folder: RunFolder, named: NamedTargets) -> int:
         decoder = decoder_of(folder, manifest)
         options = options_of(manifest, named, counters)
         publish = Publisher(folder, counters)
-        priorities = TwoPriorities(lambda: bool(folder.waiters))
+        priorities = TwoPriorities(lambda: loop.is_awaited or bool(folder.waiters))
         loop = SpoolConsumer(
             folder.readers,
             lambda: StepProcessor(sink, decoder, options, counters, checkpoint=priorities.checkpoint),
@@ -112,7 +112,7 @@ def process_folder(folder: RunFolder, named: NamedTargets) -> int:
         )
         collect_seldom()
         log.info("processing %s into run %s of %s", folder.path, manifest.run_name, manifest.project)
-        priorities.run(loop, lambda: loop.is_idle and folder.is_done(), publish)
+        priorities.run(loop.run_until, lambda: loop.is_idle and folder.is_done(), publish)
         counters["records_torn"] += sum(reader.count_torn() for reader in folder.readers())
         if sink.webhook is not None:
             sink.webhook.close()

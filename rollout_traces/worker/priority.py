@@ -21,10 +21,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rollout_traces.worker.consumer import SpoolConsumer
 
 NICENESS = 10
 AUTOGROUP = Path("/proc/self/autogroup")
@@ -69,27 +65,27 @@ class TwoPriorities:
         if self._in_front.is_set() and threading.current_thread() is self._niced:
             raise CalledAway
 
-    def run(self, loop: SpoolConsumer, is_over: Callable[[], bool], after_turn: Callable[[], None]) -> None:
+    def run(
+        self, run_until: Callable[..., None], is_over: Callable[[], bool], after_turn: Callable[[], None]
+    ) -> None:
         """Runs a loop until it is over; its first rounds on the calling thread, which must not be niced.
 
         Args:
+            run_until: `SpoolConsumer.run_until`.
             is_over: asked after every turn.
             after_turn: called after every turn.
 
         Raises:
             Exception: what a turn raised.
         """
-
-        def waits() -> bool:
-            return loop.is_awaited or self._somebody_waits()
-
+        waits = self._somebody_waits
         self._niced = threading.Thread(
-            target=self._go_round_niced, args=(loop, is_over, after_turn), name="niced", daemon=True
+            target=self._go_round_niced, args=(run_until, is_over, after_turn), name="niced", daemon=True
         )
         while not self._over.is_set():
             give_way(0)
             with self._turning:
-                loop.run_until(lambda: self._is_over(is_over) or not waits(), after_turn)
+                run_until(lambda: self._is_over(is_over) or not waits(), after_turn)
             self._in_front.clear()
             if not self._over.is_set():
                 give_way(NICENESS)
@@ -114,14 +110,14 @@ class TwoPriorities:
         self._in_front.wait(max(seconds, LOOK_EVERY))
 
     def _go_round_niced(
-        self, loop: SpoolConsumer, is_over: Callable[[], bool], after_turn: Callable[[], None]
+        self, run_until: Callable[..., None], is_over: Callable[[], bool], after_turn: Callable[[], None]
     ) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         try:
             while not self._over.is_set():
                 with self._turning, contextlib.suppress(CalledAway):
-                    loop.run_until(
+                    run_until(
                         lambda: self._in_front.is_set() or self._is_over(is_over), after_turn, self._rest
                     )
                 while self._in_front.is_set() and not self._over.wait(LOOK_EVERY):

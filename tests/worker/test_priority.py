@@ -60,11 +60,11 @@ def wait_for(condition):
 def running(monkeypatch):
     monkeypatch.setattr(priority, "NICENESS", NICENESS)
     rounds, waiting, over, failed = Rounds(), threading.Event(), threading.Event(), []
-    priorities = TwoPriorities(waiting.is_set)
+    priorities = TwoPriorities(lambda: rounds.is_awaited or waiting.is_set())
 
     def run():
         try:
-            priorities.run(rounds, over.is_set, lambda: None)
+            priorities.run(rounds.run_until, over.is_set, lambda: None)
         except OSError as error:
             failed.append(error)
 
