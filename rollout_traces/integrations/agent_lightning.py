@@ -13,15 +13,14 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from rollout_traces.integrations import verl_observer
-from rollout_traces.integrations.base import Arguments, contained, inside, watched, wrap_once
+from rollout_traces.integrations.base import Arguments, inside, watched, wrap_once
 from rollout_traces.integrations.hook_logger import attach_once
-from rollout_traces.integrations.verl_observer import VerlObserver, validating
+from rollout_traces.integrations.verl_observer import VerlObserver, now_within
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.model_calls import MergedRow, ModelCall, batch_of_rows, merge_calls
@@ -31,9 +30,6 @@ TOO_LONG = "prompt_too_long"
 """Discard reason of rows that Agent Lightning drops since their prompt was cut."""
 REMAINDER = "not_in_a_mini_batch"
 """Discard reason of rows that it drops to fill its mini-batches."""
-_training: ContextVar[_AgentLightningObserver | None] = ContextVar(
-    "rollout_traces_agent_lightning", default=None
-)
 
 
 @dataclass(frozen=True)
@@ -128,18 +124,14 @@ class _AgentLightningObserver(VerlObserver):
         """Wraps the step as well, and what computes metrics."""
         super().watch()
         _watch_modules()
-        self.trainer._train_step = inside(self.trainer._train_step, self.training)
+        self.trainer._train_step = inside(self.trainer._train_step, partial(self.within, "rollout"))
 
     @contextmanager
-    def training(self) -> Iterator[None]:
-        """Marks the trainer whose step runs inside, and closes the step."""
-        token = _training.set(self)
-        try:
+    def within(self, split: str) -> Iterator[None]:
+        """As of every observer of verl; a step begins without rows."""
+        self.everything = None
+        with super().within(split):
             yield
-        finally:
-            _training.reset(token)
-            self.everything = None
-            contained(NAME)(self.hook.close_step)(self.step, "rollout")
 
     def on_metrics(self, data: Any) -> None:
         """Keeps all rows at the first call of a step, and hands them over at the second."""
@@ -166,13 +158,13 @@ def _watch_modules() -> None:
 
 
 def _seen_in_training(given: Arguments) -> None:
-    observer = _training.get()
-    if observer is not None:
+    observer = now_within(NAME, "rollout")
+    if isinstance(observer, _AgentLightningObserver):
         observer.on_metrics(given.get("batch"))
 
 
 def _seen_in_validation(given: Arguments) -> None:
-    observer = validating(NAME)
+    observer = now_within(NAME)
     if isinstance(observer, _AgentLightningObserver):
         observer.on_validation(given["self"])
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, count
 from typing import Any
 
 from transformers import TrainerCallback
@@ -312,15 +312,10 @@ def _end_ids(trainer: Any) -> set[int]:
 
 def _unique(names: Sequence[str]) -> list[str]:
     """Names in order; the second of one name is `name_2`, so that two lambdas stay two reward functions."""
-    seen: Counter[str] = Counter()
     unique: list[str] = []
     for name in map(str, names):
-        seen[name] += 1
-        candidate = name if seen[name] == 1 else f"{name}_{seen[name]}"
-        while candidate in unique:
-            seen[name] += 1
-            candidate = f"{name}_{seen[name]}"
-        unique.append(candidate)
+        numbered = (f"{name}_{n}" for n in count(2))
+        unique.append(next(each for each in chain([name], numbered) if each not in unique))
     return unique
 
 

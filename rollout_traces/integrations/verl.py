@@ -16,7 +16,7 @@ from typing import Any
 from rollout_traces.integrations import agent_lightning
 from rollout_traces.integrations.base import Arguments, attach_when_built, contained, wrap_once
 from rollout_traces.integrations.hook_logger import attach_once
-from rollout_traces.integrations.verl_observer import DumpObserver, ScoredDataProto, batches_from, validating
+from rollout_traces.integrations.verl_observer import DumpObserver, ScoredDataProto, batches_from, now_within
 from rollout_traces.logger.rollout_logger import RolloutLogger
 
 MODULE = "verl.trainer.ppo.ray_trainer"
@@ -63,7 +63,7 @@ class _VerlObserver(DumpObserver):
 def _seen_in_validation(extract_reward: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(batch: Any, *args: Any, **kwargs: Any) -> Any:
         result = extract_reward(batch, *args, **kwargs)
-        observer = validating("verl")
+        observer = now_within("verl")
         if isinstance(observer, _VerlObserver):
             contained("verl")(observer.on_validation)(batch, *result)
         return result

@@ -7,11 +7,11 @@ in the workers that run them. What was noted of a rollout goes back to the train
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from rollout_traces.model.spans import Span
 
 NO_DUMP = "rollout-traces:no-dump"
 """A `rollout_data_dir` that names no folder: verl calls its dump, which then writes nothing."""
-_validating: ContextVar[VerlObserver | None] = ContextVar("rollout_traces_verl_validating", default=None)
+_within: ContextVar[tuple[VerlObserver, str] | None] = ContextVar("rollout_traces_verl_within", default=None)
 
 
 class VerlObserver:
@@ -53,7 +53,7 @@ class VerlObserver:
 
     def watch(self) -> None:
         """Wraps the methods of the trainer by which its rollouts are seen."""
-        self.trainer._validate = inside(self.trainer._validate, self.validating)
+        self.trainer._validate = inside(self.trainer._validate, partial(self.within, "eval-rollout"))
         self.trainer.fit = inside(self.trainer.fit, self.fitting)
 
     def announce(self) -> None:
@@ -61,14 +61,14 @@ class VerlObserver:
         announce(self.hook.ready_for_live())
 
     @contextmanager
-    def validating(self) -> Iterator[None]:
-        """Marks the trainer that validates inside, and closes the evaluation."""
-        token = _validating.set(self)
+    def within(self, split: str) -> Iterator[None]:
+        """Marks the trainer that trains or validates inside, and closes the step."""
+        token = _within.set((self, split))
         try:
             yield
         finally:
-            _validating.reset(token)
-            contained(self.name)(self.hook.close_step)(self.step, "eval-rollout")
+            _within.reset(token)
+            contained(self.name)(self.hook.close_step)(self.step, split)
 
     @contextmanager
     def fitting(self) -> Iterator[None]:
@@ -110,7 +110,7 @@ class DumpObserver(VerlObserver):
     def around_dump(self, dump: Callable[..., Any]) -> Callable[..., Any]:
         """Hands training rollouts over, closes the step, and lets verl dump where a folder was asked for."""
 
-        @functools.wraps(dump)
+        @wraps(dump)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             contained(self.name)(self._hand_over)(arguments_of(dump, args, kwargs))
             given = (*args, *kwargs.values())
@@ -125,10 +125,10 @@ class DumpObserver(VerlObserver):
         self.hook.close_step(self.step, "rollout")
 
 
-def validating(name: str) -> VerlObserver | None:
-    """The observer of an integration whose trainer is validating now."""
-    observer = _validating.get()
-    return observer if observer is not None and observer.name == name else None
+def now_within(name: str, split: str = "eval-rollout") -> VerlObserver | None:
+    """The observer of an integration whose trainer is validating, or at a training step, now."""
+    observer, now = _within.get() or (None, "")
+    return observer if observer is not None and (observer.name, now) == (name, split) else None
 
 
 def run_settings_of(trainer: Any) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from rollout_traces.integrations.verl_observer import (
     ground_truths_of,
     merged_rows,
     noted_columns,
+    now_within,
     split_extras,
-    validating,
 )
 from rollout_traces.logger.rollout_logger import RolloutLogger
 from rollout_traces.model.batch import RolloutBatch
@@ -135,7 +135,7 @@ class _QueueSeenInValidation:
 
     def kv_clear(self, *args: Any, **kwargs: Any) -> Any:
         """`transfer_queue.kv_clear`, after a validating trainer's rows were fetched."""
-        observer = validating("verl_v1")
+        observer = now_within("verl_v1")
         if isinstance(observer, _VerlV1Observer):
             given = arguments_of(self._queue.kv_clear, args, kwargs)
             contained("verl_v1")(observer.on_validation)(given)

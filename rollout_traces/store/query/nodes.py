@@ -178,14 +178,12 @@ class Token:
         kind: `name`, `quoted` (a name in backquotes), `word` (of the language), `number`, `string`,
             `symbol` or `end`.
         value: the name, the word in lower case, the number, the string's text, the symbol.
-        start: its first character in the query.
-        stop: one past its last.
+        span: where it stands in the query.
     """
 
     kind: TokenKind
     value: str | int | float
-    start: int
-    stop: int
+    span: QuerySpan
 
 
 def tokenize(text: str) -> list[Token]:
@@ -205,23 +203,23 @@ def tokenize(text: str) -> list[Token]:
         if match.lastgroup != "space":
             tokens.append(_token(match))
         at = match.end()
-    return [*tokens, Token("end", "", len(text), len(text))]
+    return [*tokens, Token("end", "", QuerySpan(len(text), len(text)))]
 
 
 def _token(match: re.Match[str]) -> Token:
-    found, start, stop = match.group(), match.start(), match.end()
+    found, span = match.group(), QuerySpan(*match.span())
     if match.lastgroup == "number":
-        return Token("number", _number(found), start, stop)
+        return Token("number", _number(found), span)
     if match.lastgroup == "string":
-        return Token("string", _unescape(found[1:-1]), start, stop)
+        return Token("string", _unescape(found[1:-1]), span)
     if match.lastgroup == "quoted":
-        return Token("quoted", found[1:-1].replace("``", "`"), start, stop)
+        return Token("quoted", found[1:-1].replace("``", "`"), span)
     if match.lastgroup == "symbol":
         same = _SAME.get(found, found)
-        return Token("word" if same.isalpha() else "symbol", same, start, stop)
+        return Token("word" if same.isalpha() else "symbol", same, span)
     if found.lower() in KEYWORDS:
-        return Token("word", found.lower(), start, stop)
-    return Token("name", found, start, stop)
+        return Token("word", found.lower(), span)
+    return Token("name", found, span)
 
 
 def _number(text: str) -> int | float:

@@ -344,10 +344,10 @@ class _Parser:
             self._deeper(opening)
             term = self._signed(expected)
             self._depth -= 1
-            span = QuerySpan(opening.start, term.span.stop)
+            span = QuerySpan(opening.span.start, term.span.stop)
             if isinstance(term, Constant) and isinstance(term.value, int | float):
                 return Constant(-term.value, span)
-            return Call("-", (Constant(0, _span(opening)), term), span)
+            return Call("-", (Constant(0, opening.span), term), span)
         if self._take("+"):
             return self._signed(expected)
         if opening.kind == "symbol" and self._take("("):
@@ -362,10 +362,10 @@ class _Parser:
         token = self.token
         if token.kind in ("number", "string"):
             self._at += 1
-            return Constant(token.value, _span(token))
+            return Constant(token.value, token.span)
         for word, value in (("true", 1), ("false", 0), ("null", None)):
             if self._take(word):
-                return Constant(value, _span(token))
+                return Constant(value, token.span)
         if token.kind not in ("name", "quoted"):
             self.refuse(expected)
         self._at += 1
@@ -373,11 +373,11 @@ class _Parser:
             self._deeper(token)
             arguments = self._values("(", ")")
             self._depth -= 1
-            return Call(str(token.value).lower(), arguments, _span(token))
+            return Call(str(token.value).lower(), arguments, token.span)
         return self._name(token)
 
     def _name(self, token: Token) -> Name:
-        return Name(str(token.value), _span(token), token.kind == "quoted")
+        return Name(str(token.value), token.span, token.kind == "quoted")
 
     def _text_or_name(self, expected: str) -> Constant:
         return self._constant(expected, "name")
@@ -387,7 +387,7 @@ class _Parser:
         if token.kind not in ("string", *kinds):
             self.refuse(expected)
         self._at += 1
-        return Constant(token.value, _span(token))
+        return Constant(token.value, token.span)
 
     def _deeper(self, opening: Token) -> None:
         self._depth += 1
@@ -396,11 +396,15 @@ class _Parser:
 
     def refuse(self, expected: str) -> NoReturn:
         token = self.token
-        seen = "the query ends" if token.kind == "end" else f"found {self._text[token.start : token.stop]!r}"
+        seen = (
+            "the query ends"
+            if token.kind == "end"
+            else f"found {self._text[token.span.start : token.span.stop]!r}"
+        )
         raise self._wrong(token, f"{seen} where {expected} was expected.")
 
     def _wrong(self, token: Token, what: str) -> QueryError:
-        return QueryError(what, self._text, token.start, token.stop)
+        return QueryError(what, self._text, token.span.start, token.span.stop)
 
     def _is_word(self, token: Token, word: str) -> bool:
         return token.kind == "name" and str(token.value).lower() == word
@@ -421,7 +425,3 @@ def _looked_into(term: Term, how: Literal["contains", "~"], pattern: Constant) -
     if isinstance(term, Name) and term.name in ("prompt", "reply"):
         return Text(str(pattern.value), pattern.span, how, term.name)  # type: ignore[arg-type]
     return Condition(term, how, (pattern,))
-
-
-def _span(token: Token) -> QuerySpan:
-    return QuerySpan(token.start, token.stop)

@@ -222,7 +222,7 @@ class TestErrorsPointAtTheToken:
             tokens = tokenize(text)
         except QueryError:
             return
-        edges = [edge for token in tokens for edge in (token.start, token.stop)]
+        edges = [edge for token in tokens for edge in (token.span.start, token.span.stop)]
         assert edges == sorted(edges) and tokens[-1].kind == "end"
 
 
