@@ -219,13 +219,6 @@ class TestForced:
         assert rows_of(path, file_format="chat")[0].messages == CHAT
         assert rows_of(path, file_format="verl")[0].reward == 1.0
 
-    def test_utf_16_is_said_with_what_to_do(self, tmp_path):
-        path = tmp_path / "dump.jsonl"
-        path.write_text(json.dumps({"messages": CHAT}), encoding="utf-16")
-        problems = Problems()
-        assert rows_of(path, problems) == []
-        assert "is UTF-16 text. Expected UTF-8: iconv" in str(problems.kept[0])
-
     def test_a_file_of_no_known_format_is_said_with_its_keys(self, tmp_path):
         problems = Problems()
         assert rows_of(written(tmp_path, {"colour": 1, "weight": 2}), problems) == []
