@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import importlib
 import keyword
 import os
 import pkgutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from typing import Annotated, NoReturn
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
@@ -23,7 +20,7 @@ from rollout_traces.model.text import words
 HELPERS = frozenset({"options", "printing"})
 """Modules here that are no command."""
 LEAN = frozenset(words("delete events explain flips get label lanes last list live prompts stats"))
-"""The commands that do one thing and end, and never need pandas."""
+"""The commands that never need pandas."""
 PANELS = {
     "Read": words("show list get stats export share live lanes prompts label mcp"),
     "Explain": words("explain events flips"),
@@ -31,8 +28,6 @@ PANELS = {
     "Care": words("doctor last recover delete"),
 }
 """The commands as `--help` groups them."""
-COLLECT_EVERY = 100_000
-"""Objects between two collections of such a command, 700 by default: starting makes some 90,000 that all stay."""
 
 
 def commands() -> tuple[str, ...]:
@@ -80,52 +75,7 @@ def main() -> None:
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     if wanted in LEAN:
         leave_pandas_out()
-        with ending_soon():
-            _run(build_app([wanted]))
-    else:
-        app = build_app([wanted] if wanted in commands() else None)
-        with failing_at_once() if wanted == "show" else nullcontext():
-            _run(app)
-
-
-@contextmanager
-def failing_at_once() -> Iterator[None]:
-    """Ends the process at a `SystemExit` that says failure, after what is registered with `atexit`.
-
-    What was imported was kept from the garbage collector, so the interpreter's own end would list it as leaked.
-    """
-    try:
-        yield
-    except SystemExit as end:
-        if end.code == 1:
-            _end(1)
-        raise
-
-
-@contextmanager
-def ending_soon() -> Iterator[None]:
-    """Collects garbage seldom; a `SystemExit` in it ends the process after what is registered with `atexit`.
-
-    The interpreter would free some 240,000 blocks of memory one by one, a seventh of what a short command takes.
-    """
-    gc.set_threshold(COLLECT_EVERY, *gc.get_threshold()[1:])
-    try:
-        yield
-    except SystemExit as end:
-        if not isinstance(end.code, int | None):
-            raise
-        _end(end.code or 0)
-
-
-def _end(code: int) -> NoReturn:
-    with suppress(BrokenPipeError):  # a reader that has read enough
-        sys.stdout.flush()
-    atexit._run_exitfuncs()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def _run(app: typer.Typer) -> None:
+    app = build_app([wanted] if wanted in commands() else None)
     colour = False if os.environ.get("NO_COLOR") else None
     try:
         app(color=colour)

@@ -116,7 +116,6 @@ def show(
         from rollout_traces.inspector.server import build_server, listen, serve, warm_up
         from rollout_traces.inspector.workspace import Workspace
 
-        gc.freeze()
         gc.enable()
         workspace = Workspace(
             server_url=server_url,

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -103,53 +102,6 @@ class TestErrors:
 
     def test_an_unknown_project_names_those_there_are(self, shared_folder: Path) -> None:
         assert "Projects there: reading." in run(shared_folder, "get", "x", "-p", "nope").stderr
-
-
-ENDING = "from rollout_traces.cli import ending_soon\n"
-
-
-def run_code(code: str) -> subprocess.CompletedProcess[str]:
-    code = ENDING + textwrap.dedent(code)
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-
-class TestEndingSoon:
-    """A process that does one thing and ends: what it printed is whole, what waits for its end is run."""
-
-    @pytest.mark.parametrize(("code", "expected"), [("None", 0), ("0", 0), ("3", 3)])
-    def test_everything_printed_arrives_and_the_exit_code_is_kept(self, code, expected):
-        done = run_code(f"""
-            import sys
-            with ending_soon():
-                print("x" * 200_000)
-                print("why", file=sys.stderr)
-                raise SystemExit({code})
-        """)
-        assert (done.returncode, len(done.stdout), done.stderr) == (expected, 200_001, "why\n")
-
-    def test_what_is_registered_with_atexit_is_run_code(self):
-        done = run_code("""
-            import atexit
-            atexit.register(lambda: print("closed"))
-            with ending_soon():
-                raise SystemExit(0)
-        """)
-        assert done.stdout == "closed\n"
-
-    def test_a_message_or_an_exception_ends_it_as_ever(self):
-        done = run_code("with ending_soon(): raise SystemExit('no such run')")
-        assert (done.returncode, done.stderr) == (1, "no such run\n")
-        assert run_code("with ending_soon(): 1 / 0").stderr.endswith("ZeroDivisionError: division by zero\n")
-
-    def test_a_reader_that_left_is_no_error(self):
-        process = subprocess.Popen(
-            [sys.executable, "-c", f"{ENDING}with ending_soon():\n print('x')\n raise SystemExit(0)"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"},
-        )
-        process.stdout.close()
-        assert (process.stderr.read(), process.wait()) == (b"", 0)
 
 
 def test_a_user_without_a_name_on_this_machine_signs_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,10 @@ class TestPipes:
         done = piped(shared_folder, "$CMD list columns | head -n 1")
         assert (done.returncode, done.stderr) == (0, "") and done.stdout.count("\n") == 1
 
+    def test_a_reader_that_left_before_is_no_error(self, shared_folder: Path) -> None:
+        done = piped(shared_folder, "(sleep 1; $CMD list projects) | exec 0<&-")
+        assert (done.returncode, done.stderr) == (0, "")
+
     def test_colours_are_left_out_where_that_is_asked(self, shared_folder: Path) -> None:
         asked = f"script -qec \"{sys.executable} -c '{MAIN}' list --nothing\" /dev/null"
         assert "\x1b[3" in piped(shared_folder, asked, TERM="xterm-256color").stdout

@@ -73,12 +73,12 @@ class TestShow:
         before = """import gc, uvicorn
 run = uvicorn.Server.run
 def running(*given, **named):
-    print("looked for", gc.isenabled(), "imported", gc.get_freeze_count() > 0)
+    print("looked for", gc.isenabled())
     run(*given, **named)
 uvicorn.Server.run = running"""
         server = Served(tmp_path, before=before)
         server.stop()
-        assert "looked for True imported True" in server.output.read_text()
+        assert "looked for True" in server.output.read_text()
 
 
 class TestPorts:
