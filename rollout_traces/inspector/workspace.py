@@ -21,7 +21,7 @@ import orjson
 
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.inspector.few_at_once import FewAtOnce, give_back
-from rollout_traces.model.text import BRIEF, NOTICE
+from rollout_traces.model.text import BRIEF, NOTICE, words
 from rollout_traces.model.units import MINUTE
 from rollout_traces.settings.run_settings import RunSettings
 from rollout_traces.store import RowPage, RunInfo, StepGroups, StepInfo, Store, open_store
@@ -36,7 +36,7 @@ FRESH_FOR = 1.0
 """Seconds within which a project is not looked at again for new rows."""
 EXPORT_FRESH_FOR = 1.0 * MINUTE
 """The same of an export, of which every look lists all files."""
-LARGE = ("run_report", "health", "flip_list", "explain", "breakdown", "report")
+LARGE = words("run_report health flip_list explain breakdown report incident_bar grid events")
 """The functions, by name, that look at every row where nothing is remembered yet."""
 LONGEST_WAIT = 1.0 * MINUTE
 """Seconds that a question waits for the first indexing of its project."""

@@ -1,4 +1,4 @@
-"""A few questions are answered at a time, and a slow one keeps nobody waiting."""
+"""A few questions are answered at a time, and no small one waits behind large ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 import anyio
 import pytest
 
-from rollout_traces.inspector.few_at_once import MOST_SLOW, FewAtOnce
+from rollout_traces.inspector.few_at_once import FewAtOnce
 from rollout_traces.store.asking import RememberedAnswers
 
-NEVER = 3600.0
 T = TypeVar("T")
 
 
@@ -63,7 +62,7 @@ def test_no_more_are_answered_at_once_and_they_come_in_order():
         return number
 
     async def ask() -> list[int]:
-        few = FewAtOnce(2, NEVER)
+        few = FewAtOnce(2)
         return await asyncio.gather(*(few.run(lambda n=n: answer(n)) for n in range(8)))
 
     assert _ran(ask) == list(range(8))
@@ -71,41 +70,12 @@ def test_no_more_are_answered_at_once_and_they_come_in_order():
     assert [sorted(begun[at : at + 2]) for at in range(0, 8, 2)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
-def test_one_that_takes_long_makes_room_for_the_next():
-    later = threading.Event()
-
-    async def ask() -> tuple[bool, str]:
-        few = FewAtOnce(1, 0.01)
-        return await asyncio.gather(few.run(lambda: later.wait(60)), few.run(lambda: later.set() or "quick"))
-
-    assert _ran(ask) == [True, "quick"]
-
-
-def test_a_slow_one_gives_its_place_back_once():
-    """Else every slow question would let one more in."""
-
-    async def ask() -> int:
-        few = FewAtOnce(1, 0.001)
-        await few.run(lambda: threading.Event().wait(0.1))
-        at_once = AtOnce()
-
-        def answer() -> None:
-            with at_once:
-                time.sleep(0.01)
-
-        few._quick_seconds = NEVER
-        await asyncio.gather(*(few.run(answer) for _ in range(6)))
-        return at_once.most
-
-    assert _ran(ask) == 1
-
-
 def test_one_that_fails_raises_and_makes_room():
     def fails() -> None:
         raise ValueError("no")
 
     async def ask() -> str:
-        few = FewAtOnce(1, NEVER)
+        few = FewAtOnce(1)
         with pytest.raises(ValueError, match="no"):
             await few.run(fails)
         return await few.run(lambda: "next")
@@ -117,7 +87,7 @@ def test_a_small_question_does_not_wait_behind_large_ones():
     later = threading.Event()
 
     async def ask() -> list[str]:
-        few = FewAtOnce(1, 0.5, large=["health"])
+        few = FewAtOnce(1, large=["health"])
         await few.run(lambda: None, "rollouts")
         large = [few.run(lambda: later.wait(60) and "large", "health") for _ in range(8)]
         waiting = [asyncio.ensure_future(one) for one in large]
@@ -127,68 +97,6 @@ def test_a_small_question_does_not_wait_behind_large_ones():
         return small + await asyncio.gather(*waiting)
 
     assert _ran(ask) == ["small"] * 3 + ["large"] * 8
-
-
-def test_large_questions_are_answered_one_at_a_time():
-    at_once = AtOnce()
-
-    def answer() -> None:
-        with at_once:
-            time.sleep(0.01)
-
-    async def ask() -> None:
-        few = FewAtOnce(3, 0.001)
-        await few.run(lambda: threading.Event().wait(0.05), "health")
-        await asyncio.gather(*(few.run(answer, "health") for _ in range(6)))
-
-    _ran(ask)
-    assert at_once.most == 1
-
-
-def test_a_name_that_became_quick_is_small_again():
-    async def ask() -> bool:
-        few = FewAtOnce(1, 0.02)
-        await few.run(lambda: threading.Event().wait(0.05), "health")
-        was = few._is_large("health")
-        for _ in range(3):
-            await few.run(lambda: None, "health")
-        return was and not few._is_large("health")
-
-    assert _ran(ask)
-
-
-def test_only_so_many_slow_ones_make_room():
-    later, begun = threading.Event(), []
-
-    async def ask() -> int:
-        few = FewAtOnce(1, 0.005)
-
-        def slow() -> None:
-            begun.append(1)
-            later.wait(60)
-
-        waiting = [asyncio.ensure_future(few.run(slow)) for _ in range(12)]
-        await asyncio.sleep(0.5)
-        n = len(begun)
-        later.set()
-        await asyncio.gather(*waiting)
-        return n
-
-    assert _ran(ask) == MOST_SLOW + 1
-
-
-def test_of_a_name_that_is_new_one_is_tried_beside_the_small_ones_and_the_next_is_large():
-    later = threading.Event()
-
-    async def ask() -> list[str]:
-        few = FewAtOnce(3, NEVER)
-        new = [asyncio.ensure_future(few.run(lambda: later.wait(60) and "new", "health")) for _ in range(5)]
-        await asyncio.sleep(0.05)
-        others = [await few.run(lambda: "small") for _ in range(3)]
-        later.set()
-        return others + await asyncio.gather(*new)
-
-    assert _ran(ask) == ["small"] * 3 + ["new"] * 5
 
 
 def test_one_that_waits_for_what_another_computes_leaves_its_place_meanwhile():
@@ -207,7 +115,7 @@ def test_one_that_waits_for_what_another_computes_leaves_its_place_meanwhile():
         return "small"
 
     async def ask() -> list[str]:
-        few = FewAtOnce(2, NEVER)
+        few = FewAtOnce(2)
         large = [asyncio.ensure_future(few.run(lambda: answers.answer("large", compute))) for _ in range(6)]
         await asyncio.to_thread(begun.wait, 60)
         found = await asyncio.gather(*(few.run(small) for _ in range(8)))
@@ -222,7 +130,7 @@ def test_a_question_that_is_withdrawn_before_it_has_a_thread_leaves_no_place_tak
     later = threading.Event()
 
     async def ask() -> str:
-        few = FewAtOnce(1, NEVER)
+        few = FewAtOnce(1)
         few._threads = anyio.CapacityLimiter(1)
         first = asyncio.ensure_future(few.run(lambda: later.wait(60)))
         await asyncio.sleep(0.05)
@@ -238,7 +146,7 @@ def test_a_question_that_is_withdrawn_before_it_has_a_thread_leaves_no_place_tak
     assert _ran(ask) == "next"
 
 
-def test_a_name_that_is_declared_large_is_so_from_the_first_question_on():
+def test_large_questions_are_answered_one_at_a_time():
     at_once = AtOnce()
 
     def answer() -> None:
@@ -246,7 +154,7 @@ def test_a_name_that_is_declared_large_is_so_from_the_first_question_on():
             time.sleep(0.02)
 
     async def ask() -> None:
-        few = FewAtOnce(3, NEVER, large=("health", "run"))
+        few = FewAtOnce(3, large=("health", "run"))
         await asyncio.gather(few.run(answer, "health"), few.run(answer, "run"))
 
     _ran(ask)
