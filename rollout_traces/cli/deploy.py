@@ -12,6 +12,7 @@ from http import HTTPStatus
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -118,10 +119,6 @@ def deploy(
     typer.echo(f'Log to it with space_id="{space}"; the Hub takes a few minutes to build it.')
 
 
-def _report(step: str) -> None:
-    typer.echo(f"  {step}", err=True)
-
-
 def _secrets(names: list[str]) -> dict[str, str]:
     missing = [name for name in names if not os.environ.get(name)]
     if missing:
@@ -182,32 +179,27 @@ def deploy_space(
     if bucket_id is not None:
         _check_id(bucket_id, "a bucket")
     api = HfApi()
-    with _step("looking for the Space", "Nothing was changed."):
-        _report(f"looking for {space_id}")
+    with _step(f"looking for {space_id}", "Nothing was changed."):
         made = not api.repo_exists(space_id, repo_type="space")
-    with _step("making the Space", "Nothing was changed."):
-        if made:
-            _report("making the Space")
-            api.create_repo(
-                space_id,
-                repo_type="space",
-                space_sdk="gradio",
-                private=private,
-                exist_ok=True,
-            )
+    if made:
+        with _step("making the Space", "Nothing was changed."):
+            api.create_repo(space_id, repo_type="space", space_sdk="gradio", private=private, exist_ok=True)
     done = "The Space is there and still empty" if made else "The Space goes on with the app that it had"
     again = f"{done}; the same command continues."
     with _step("mounting the bucket", again):
-        _report("mounting the bucket")
         mounted = _mount_bucket(api, space_id, bucket_id, private)
-    with _step("looking at the Space", again):
         is_private = bool(api.space_info(space_id).private)
     with _step("setting variables and secrets", again):
-        _report("setting variables and secrets")
         _set_variables(api, space_id, mounted, secrets or {})
-    with _step("sending the app", again):
-        _report(f"sending {len(files)} files")
-        _commit(api, space_id, files)
+    with _step(f"sending {len(files)} files", again), TemporaryDirectory() as folder:
+        write_app(Path(folder), files)
+        api.upload_folder(
+            repo_id=space_id,
+            repo_type="space",
+            folder_path=folder,
+            commit_message="rollout-traces deploy",
+            delete_patterns=f"{FOLDER}/*",  # of an older version of the package
+        )
     return Deployed(f"{api.endpoint}/spaces/{space_id}", mounted, len(files), is_private, made)
 
 
@@ -249,22 +241,6 @@ def _set_variables(api: HfApi, space_id: str, bucket_id: str, secrets: Mapping[s
         api.add_space_secret(space_id, name, value)
 
 
-def _commit(api: HfApi, space_id: str, files: Mapping[str, bytes]) -> None:
-    """One commit with every file; files of an older version of the package go."""
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
-    old = {
-        path
-        for path in api.list_repo_files(space_id, repo_type="space")
-        if path.startswith(f"{FOLDER}/") and path not in files
-    }
-    operations: list[CommitOperationAdd | CommitOperationDelete] = [
-        CommitOperationAdd(path_in_repo=path, path_or_fileobj=content) for path, content in files.items()
-    ]
-    operations += [CommitOperationDelete(path_in_repo=path) for path in sorted(old)]
-    api.create_commit(space_id, operations, commit_message="rollout-traces deploy", repo_type="space")
-
-
 def _check_id(given: str, what: str) -> None:
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
@@ -279,9 +255,10 @@ def _check_id(given: str, what: str) -> None:
 
 @contextmanager
 def _step(doing: str, state: str) -> Iterator[None]:
-    """Turns what the Hub or the way there did into one sentence."""
+    """Says what is done, and turns what the Hub or the way there did into one sentence."""
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 
+    typer.echo(f"  {doing}", err=True)
     try:
         yield
     except LocalTokenNotFoundError as error:
