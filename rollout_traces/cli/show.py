@@ -25,7 +25,7 @@ from rich.filesize import decimal
 from rollout_traces.cli.options import login, progress_bar, remember, remembered
 from rollout_traces.cli.printing import sentence
 from rollout_traces.errors import ConfigError, StoreError, extra
-from rollout_traces.inspector.access import LARGEST_PORT, PARAMETER, SHORTEST, is_loopback
+from rollout_traces.inspector.access import LARGEST_PORT, PARAMETER, checked_token, is_loopback
 from rollout_traces.model.names import file_stem
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def show(
         _need_the_extra()
         from rollout_traces.inspector.access import chosen_token, named_tokens
         from rollout_traces.inspector.guard import ServerOptions
-        from rollout_traces.inspector.server import build_server, listen, serve, warm_up
+        from rollout_traces.inspector.server import build_server, listen, serve
         from rollout_traces.inspector.workspace import Workspace
 
         gc.enable()
@@ -164,7 +164,6 @@ def show(
             )
         if not no_browser:
             _open_browser(address)
-        warm_up(workspace)
         serve(server, listening)
 
 
@@ -198,15 +197,10 @@ def _write_token(no_trackio: bool) -> str:
     Raises:
         ConfigError: there is none, a short one, or nothing that could take what they log.
     """
-    token = os.environ.get("TRACKIO_WRITE_TOKEN", "")
     if no_trackio:
         raise ConfigError("--receive-logs with --no-trackio: it is Trackio that takes what runs log.")
-    if len(token) < SHORTEST:
-        raise ConfigError(
-            f"--receive-logs: TRACKIO_WRITE_TOKEN has {len(token)} characters. Expected {SHORTEST} or more; "
-            "those who log send the same."
-        )
-    return token
+    name = "TRACKIO_WRITE_TOKEN"
+    return checked_token(f"--receive-logs: {name}", os.environ.get(name, ""))
 
 
 def page_address(options: ServerOptions, project: str | None = None, **state: str) -> str:

@@ -138,7 +138,7 @@ def chosen_token(host: str, no_token: bool) -> str | None:
     token = os.environ.get(VARIABLE)
     if not token:
         return secrets.token_urlsafe()
-    return _checked(VARIABLE, token)
+    return checked_token(VARIABLE, token)
 
 
 def named_tokens(environment: Mapping[str, str], owner: str) -> dict[str, str]:
@@ -165,11 +165,16 @@ def named_tokens(environment: Mapping[str, str], owner: str) -> dict[str, str]:
             raise ConfigError(
                 f"{NAMED}: {name}: the name or its token is another's. Expected one token a name."
             )
-        found[name] = _checked(f"{NAMED}: {name}", token)
+        found[name] = checked_token(f"{NAMED}: {name}", token)
     return found
 
 
-def _checked(name: str, token: str) -> str:
+def checked_token(name: str, token: str) -> str:
+    """A token that was chosen by hand.
+
+    Raises:
+        ConfigError: it is short, or no printable ASCII.
+    """
     if len(token) < SHORTEST or not token.isascii() or not token.isprintable():
         raise ConfigError(
             f"{name}: seen {len(token)} characters. Expected {SHORTEST} or more, printable ASCII."
@@ -235,12 +240,15 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 def is_loopback(host: str) -> bool:
     """True for a name or address that only this machine can reach."""
-    if host in LOOPBACK_NAMES:
-        return True
+    address = _address(host.strip("[]"))
+    return host in LOOPBACK_NAMES or (address is not None and address.is_loopback)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        return ipaddress.ip_address(text)
     except ValueError:
-        return False
+        return None
 
 
 @dataclass(frozen=True)
@@ -279,15 +287,8 @@ class HostPolicy:
             return False
         if not name or parts.netloc != netloc or "@" in netloc:
             return False
-        if "*" in self.names or name in self.names:
-            return True
-        if self.any_address:
-            try:
-                ipaddress.ip_address(name)
-            except ValueError:
-                return False
-            return True
-        return False
+        is_named = "*" in self.names or name in self.names
+        return is_named or (self.any_address and _address(name) is not None)
 
 
 @dataclass(frozen=True)
@@ -355,13 +356,8 @@ class Proxies:
         return str(scope["client"][0]) if scope.get("client") else "its address"
 
     def _declared(self, scope: Scope) -> bool:
-        if not self.networks or not scope.get("client"):
-            return False
-        try:
-            peer = ipaddress.ip_address(scope["client"][0])
-        except ValueError:
-            return False
-        return any(peer in network for network in self.networks)
+        peer = _address(scope["client"][0]) if scope.get("client") else None
+        return peer is not None and any(peer in network for network in self.networks)
 
 
 def origin_refusal(origin: str | None, scheme: str, host: str) -> str | None:

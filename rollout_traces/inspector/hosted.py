@@ -14,7 +14,14 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 from rollout_traces.errors import ConfigError, RolloutTracesError
-from rollout_traces.inspector.access import LARGEST_PORT, NAMED, SHORTEST, VARIABLE, named_tokens, printable
+from rollout_traces.inspector.access import (
+    LARGEST_PORT,
+    NAMED,
+    VARIABLE,
+    checked_token,
+    named_tokens,
+    printable,
+)
 from rollout_traces.inspector.guard import ServerOptions
 from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.model.text import listed
@@ -100,8 +107,8 @@ def _space(environment: Mapping[str, str]) -> ServerOptions:
 def _container(environment: Mapping[str, str]) -> ServerOptions:
     token, write_token = environment.get(VARIABLE, ""), environment.get("TRACKIO_WRITE_TOKEN") or None
     for name, given in ((VARIABLE, token), ("TRACKIO_WRITE_TOKEN", write_token)):
-        if given is not None and len(given) < SHORTEST:
-            raise ConfigError(f"{name}: seen {len(given)} characters. Expected {SHORTEST} or more.")
+        if given is not None:
+            checked_token(name, given)
     return ServerOptions(
         host="0.0.0.0",
         port=_port(environment),
