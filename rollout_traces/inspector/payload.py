@@ -21,7 +21,7 @@ from rollout_traces.model.transcript import TokenTrack, Transcript, Turn
 from rollout_traces.trace.conversion import TraceRecord, newer_schema, read_details, shown_transcript
 from rollout_traces.trace.images import IMAGES_KEY
 
-_DTYPES = {kind: np.dtype(f"<{kind}") for kind in ("u1", "i2", "i4", "f2", "f4")}
+_DTYPES = {kind: np.dtype(f"<{kind}") for kind in ("u1", "i2", "i4", "f4")}
 """Numbers that a page reads, by kind."""
 
 TOKENS_FROM = {
@@ -145,16 +145,15 @@ def tokens_payload(tokens: TokenTrack, units: np.ndarray, train_version: int | N
 
 
 def packed(values: np.ndarray) -> dict[str, str]:
-    """Numbers as base64, in the narrowest of the kinds that a page reads which keeps them: u1, i2, i4; f2, f4."""
-    kind = _kind_of_floats(values) if values.dtype.kind == "f" else _kind_of_integers(values)
+    """Numbers as base64, in the narrowest of the kinds that a page reads which keeps them: u1, i2, i4; f4."""
+    kind = "f4" if values.dtype.kind == "f" else _kind_of_integers(values)
     data = np.ascontiguousarray(values, dtype=_DTYPES[kind]).tobytes()
     return {"kind": kind, "data": base64.b64encode(data).decode("ascii")}
 
 
 def unpacked(value: Mapping[str, str]) -> np.ndarray:
     """Reads what `packed` packed: float32, or integers."""
-    values = np.frombuffer(base64.b64decode(value["data"]), _DTYPES[value["kind"]])
-    return values.astype(np.float32) if value["kind"] == "f2" else values
+    return np.frombuffer(base64.b64decode(value["data"]), _DTYPES[value["kind"]])
 
 
 def _kind_of_integers(values: np.ndarray) -> str:
@@ -162,12 +161,6 @@ def _kind_of_integers(values: np.ndarray) -> str:
     return next(
         (kind for kind in ("u1", "i2") if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max), "i4"
     )
-
-
-def _kind_of_floats(values: np.ndarray) -> str:
-    with np.errstate(over="ignore"):
-        halves = values.astype(np.float16)
-    return "f2" if np.array_equal(halves, values.astype(np.float32), equal_nan=True) else "f4"
 
 
 LAST_OF_ONE_UNIT = ord("\uffff")

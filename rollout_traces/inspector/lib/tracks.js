@@ -4,19 +4,7 @@ const KINDS = { u1: Uint8Array, i2: Int16Array, i4: Int32Array, f4: Float32Array
 
 export function decode({ kind, data }) {
   const { buffer } = Uint8Array.fromBase64 ? Uint8Array.fromBase64(data) : slowly(data);
-  return kind === "f2" ? halves(new Uint16Array(buffer)) : new KINDS[kind](buffer);
-}
-
-// Half precision as single: sign and the other bits in their places, then the exponent's offset, 127 - 15.
-function halves(bits) {
-  const single = new Uint32Array(bits.length);
-  const values = new Float32Array(single.buffer);
-  for (let i = 0; i < bits.length; i++) {
-    const rest = bits[i] & 0x7fff;
-    single[i] = ((bits[i] & 0x8000) << 16) | (rest < 0x7c00 ? rest << 13 : 0x7f800000 | ((rest & 0x3ff) << 13));
-    if (rest < 0x7c00) values[i] *= 2 ** 112;
-  }
-  return values;
+  return new KINDS[kind](buffer);
 }
 
 function slowly(data) {
