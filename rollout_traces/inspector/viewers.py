@@ -60,24 +60,16 @@ class Viewer:
 
 @cache
 def installed_viewers() -> Mapping[str, Viewer | str]:
-    """The viewers of the installed packages by name; of one that cannot be loaded, or whose name is taken, why."""
+    """The viewers of the installed packages by name; of one that cannot be loaded, why."""
     found: dict[str, Viewer | str] = {}
-    places: dict[str, str] = {}
     for point in entry_points(group=GROUP):
+        name = f"{point.name} of {point.value}"
         try:
             viewer = point.load()
             if not isinstance(viewer, Viewer):
                 raise ConfigError(f"expected a Viewer, found {type(viewer).__name__}.")
         except Exception as error:  # noqa: BLE001 - a package of others: its reader is told
-            found[f"{point.name} of {point.value}"] = (
-                f"{point.value} could not be loaded: {type(error).__name__}: {error}"
-            )
-            continue
-        taken = places.setdefault(viewer.name, point.value)
-        if taken == point.value:
-            found[viewer.name] = viewer
+            found[name] = f"{point.value} could not be loaded: {type(error).__name__}: {error}"
         else:
-            found[f"{viewer.name} of {point.value}"] = (
-                f"{point.value} is left out: {taken} is a viewer of the name {viewer.name!r} too. Rename one."
-            )
+            found[name if viewer.name in found else viewer.name] = viewer
     return found
