@@ -94,14 +94,11 @@ def each_check(examination: Examination) -> Iterator[tuple[str, list[CheckFindin
         Heading and findings of each check as it ends, in the order of registration.
     """
     for name, function in CHECKS.items():
-        yield name, _findings_of(name, function, examination)
-
-
-def _findings_of(name: str, function: Check, examination: Examination) -> list[CheckFinding]:
-    try:
-        return list(function(examination))
-    except Exception as error:  # noqa: BLE001  said in the report, that is what it is for
-        return [CheckFinding(name, "fail", f"the check itself failed: {error!r}", "Please report this.")]
+        try:
+            found = list(function(examination))
+        except Exception as error:  # noqa: BLE001  said in the report, that is what it is for
+            found = [fail(name, f"the check itself failed: {error!r}", "Please report this.")]
+        yield name, found
 
 
 for _module in pkgutil.iter_modules(__path__):

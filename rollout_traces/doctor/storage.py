@@ -6,7 +6,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,21 +72,6 @@ def storage(examination: Examination) -> Iterator[CheckFinding]:
             )
 
 
-@dataclass(frozen=True)
-class Open:
-    """Files and folders that are open to others.
-
-    Attributes:
-        paths: folders and files whose mode lets others in, the folder itself first.
-        files: those of them that are files.
-        foreign: how many belong to other users.
-    """
-
-    paths: tuple[Path, ...]
-    files: tuple[Path, ...]
-    foreign: int
-
-
 @check("Who can read")
 def readable(examination: Examination) -> Iterator[CheckFinding]:
     """Trackio's folder: closed to other users, or which files they can read."""
@@ -96,28 +81,34 @@ def readable(examination: Examination) -> Iterator[CheckFinding]:
     if not folder.is_dir():
         yield ok("folder", f"{folder} is made for this user alone when something is logged")
         return
-    found = open_to_others(folder)
-    if not found.paths or found.paths[0] != folder:
-        mode = stat.S_IMODE(folder.stat().st_mode)
-        yield ok("folder", f"{folder} is closed to others (mode {mode:04o})")
+    paths, foreign = open_to_others(folder)
+    mode = f"mode {stat.S_IMODE(folder.stat().st_mode):04o}"
+    if folder not in paths:
+        yield ok("folder", f"{folder} is closed to others ({mode})")
         return
-    if examination.fix and not found.foreign:
-        closed = close(found)
-        yield ok("folder", f"{folder}: {closed:,} files and folders were closed to others")
+    if examination.fix and not foreign:
+        yield ok("folder", f"{folder}: {close(paths):,} files and folders were closed to others")
         return
-    named = ", ".join(path.relative_to(folder).as_posix() for path in found.files[:SHOWN])
-    more = f" and {len(found.files) - SHOWN:,} more" if len(found.files) > SHOWN else ""
-    mode = stat.S_IMODE(folder.stat().st_mode)
-    seen = f"{folder} has mode {mode:04o}: other users can read {len(found.files):,} files"
-    yield warn("folder", seen + (f" ({named}{more})" if named else ""), _advice(folder, found))
+    files = sorted(path for path in paths if path.is_file())
+    named = ", ".join(path.relative_to(folder).as_posix() for path in files[:SHOWN])
+    more = f" and {len(files) - SHOWN:,} more" if len(files) > SHOWN else ""
+    seen = f"{folder} has {mode}: other users can read {len(files):,} files"
+    advice = f"`rollout-traces doctor --fix` closes it ({GROUP} names a group that may go on reading)."
+    if foreign:
+        advice = (
+            f"{foreign:,} of them belong to other users: it is shared. Name the group that may read in {GROUP}, and "
+            "have its owner close it."
+        )
+    yield warn("folder", seen + (f" ({named}{more})" if named else ""), advice)
 
 
-def open_to_others(folder: Path) -> Open:
-    """Everything in a folder that others can reach and read; nothing of a folder that they cannot enter.
+def open_to_others(folder: Path) -> tuple[list[Path], int]:
+    """Everything in a folder that others can reach and read, and how much of it belongs to others.
 
-    Links are not followed.
+    Nothing of a folder that they cannot enter. Links are not followed.
     """
-    kept, paths, files, foreign = allowed_mode(), [], [], 0
+    paths: list[Path] = []
+    foreign = 0
     pending = [folder]
     while pending:
         path = pending.pop()
@@ -126,36 +117,23 @@ def open_to_others(folder: Path) -> Open:
         except OSError:
             continue
         is_folder, is_file = stat.S_ISDIR(found.st_mode), stat.S_ISREG(found.st_mode)
-        if not (is_folder or is_file) or not found.st_mode & PERMISSIONS & ~kept:
+        if not (is_folder or is_file) or not found.st_mode & PERMISSIONS & ~allowed_mode():
             continue
         foreign += found.st_uid != os.geteuid()
         paths.append(path)
-        if is_file:
-            files.append(path)
-        else:
-            pending += sorted(path.iterdir()) if os.access(path, os.R_OK | os.X_OK) else []
-    return Open(tuple(paths), tuple(sorted(files)), foreign)
+        if is_folder and os.access(path, os.R_OK | os.X_OK):
+            pending += path.iterdir()
+    return paths, foreign
 
 
-def close(found: Open) -> int:
+def close(paths: list[Path]) -> int:
     """Takes from others what they can reach; how many files and folders were changed."""
     kept, closed = allowed_mode(), 0
-    for path in found.paths:
-        try:
+    for path in paths:
+        with suppress(FileNotFoundError):
             path.chmod(stat.S_IMODE(path.stat().st_mode) & (kept | ~PERMISSIONS))
             closed += 1
-        except FileNotFoundError:
-            continue
     return closed
-
-
-def _advice(folder: Path, found: Open) -> str:
-    if found.foreign:
-        return (
-            f"{found.foreign:,} of them belong to other users: it is shared. Name the group that may read in {GROUP}, and "
-            "have its owner close it."
-        )
-    return f"`rollout-traces doctor --fix` closes it ({GROUP} names a group that may go on reading)."
 
 
 @check("Logging path")
