@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.printing import print_json, print_table
+from rollout_traces.cli.printing import cell, print_json, print_table
 
 if TYPE_CHECKING:
     from rollout_traces.analysis import Flip, Flips
@@ -78,8 +78,4 @@ def _row(flip: Flip) -> list[str | None]:
 
 
 def _short(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return "unknown" if value is None else str(value)
+    return cell(value) or ("unknown" if value is None else "none")

@@ -75,16 +75,11 @@ def list_(
         page = store.search(
             **which.asked(), order_by=sort, limit=options.SHOWN if limit is None else limit, after=after
         )
-        if not page.total and not as_json and (n := _narrowed_from(store, which)):
+        if not page.total and not as_json and (n := store.search(rows=which.rows, limit=1).total):
             kept = "" if which.all_rows else "kept "
             typer.echo(f"Nothing matches: 0 of {n:,} {kept}rollouts in {store.source.label}.")
             return
         _rollouts(store, page, names, as_json)
-
-
-def _narrowed_from(store: Store, which: options.Which) -> int:
-    """How many rollouts there are without the filter and the rest that narrows them."""
-    return store.search(rows=which.rows, limit=1).total
 
 
 def _check_taken(what: str, which: options.Which, further: dict[str, str | None]) -> None:

@@ -97,25 +97,16 @@ def _count(store: Store, column: str, which: options.Which, bins: int, as_json: 
     """Prints how a column is spread, split by split."""
     splits = [which.split] if which.split is not None else _splits(store, which)
     several = len(splits) > 1
-    counted = [
-        (split, value, count)
+    counted: list[dict[str, Any]] = [
+        ({"split": split} if several else {}) | {"value": value, "count": count}
         for split in splits
         for value, count in _spread(store, column, which.asked() | {"split": split}, bins)
     ]
     if as_json:
-        place = [{"split": split} if several else {} for split, _, _ in counted]
-        print_rows(
-            [
-                {**at, "value": value, "count": count}
-                for at, (_, value, count) in zip(place, counted, strict=True)
-            ]
-        )
+        print_rows(counted)
         return
-    highest = max((count for _, _, count in counted), default=0) or 1
-    rows = [
-        [*([split] if several else []), value, count, "█" * round(BAR * count / highest)]
-        for split, value, count in counted
-    ]
+    highest = max((each["count"] for each in counted), default=0) or 1
+    rows = [[*each.values(), "█" * round(BAR * each["count"] / highest)] for each in counted]
     title = "all rollouts" if which.all_rows else "kept rollouts alone; --all counts every rollout"
     print_table([*(["split"] if several else []), column, "rollouts", ""], rows, title=title)
 
