@@ -322,12 +322,7 @@ def prefix_tree(sequences: Sequence[np.ndarray], first: int = 0) -> Branch:
 
     Returns:
         The root: what all share from `first` on (no tokens where they share none).
-
-    Raises:
-        ValueError: no sequence was given.
     """
-    if not sequences:
-        raise ValueError("prefix_tree: no sequences. Expected at least one.")
     return _branch(sequences, tuple(range(len(sequences))), first)
 
 

@@ -55,10 +55,6 @@ class TestPrefixTree:
         root = prefix_tree(arrays([4, 5], [4, 5]), first=1)
         assert (root.start, root.stop, root.children) == (1, 2, ())
 
-    def test_no_sequence_is_refused(self):
-        with pytest.raises(ValueError, match="no sequences"):
-            prefix_tree([])
-
     @given(SEQUENCES)
     def test_every_sample_is_spelled_by_its_way_from_the_root(self, sequences):
         given_arrays = arrays(*sequences)
