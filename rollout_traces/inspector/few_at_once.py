@@ -10,25 +10,26 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TypeVar
 
 import anyio
+from anyio import from_thread, to_thread
 
 from rollout_traces.model.units import MB
 from rollout_traces.store.time_limit import stepping_aside
 
 T = TypeVar("T")
-MOST = 4
+MOST = 3
 """Small questions that are answered at the same time."""
 MOST_THREADS = 200
-"""Questions that are answered or wait in a thread; further ones wait outside."""
+"""Questions that are answered, or wait for what another computes, in a thread; further ones wait outside."""
 
 
 class FewAtOnce:
-    """Answers in threads: at most `most` small questions at the same time, and one large one.
+    """Answers in threads, in order of arrival: at most `most` small questions at the same time, and one large one.
 
     Args:
         most: how many.
@@ -36,9 +37,16 @@ class FewAtOnce:
     """
 
     def __init__(self, most: int = MOST, large: Collection[str] = ()) -> None:
+        self._most = most
         self._large = frozenset(large)
-        self._places = {True: threading.Semaphore(1), False: threading.Semaphore(most)}
-        self._threads: anyio.CapacityLimiter | None = None
+
+    @cached_property
+    def _places(self) -> dict[bool, anyio.CapacityLimiter]:
+        return {True: anyio.CapacityLimiter(1), False: anyio.CapacityLimiter(self._most)}
+
+    @cached_property
+    def _threads(self) -> anyio.CapacityLimiter:
+        return anyio.CapacityLimiter(MOST_THREADS)
 
     async def run(self, answer: Callable[[], T], name: str = "") -> T:
         """The answer of a function that is called in a thread.
@@ -47,29 +55,32 @@ class FewAtOnce:
             answer: the function; what it raises is raised.
             name: what is asked.
         """
-        if self._threads is None:
-            self._threads = anyio.CapacityLimiter(MOST_THREADS)
-        return await anyio.to_thread.run_sync(self._answered, answer, name, limiter=self._threads)
-
-    def _answered(self, answer: Callable[[], T], name: str) -> T:
+        asked = object()
         is_large = name in self._large
         place = self._places[is_large]
-        with place, stepping_aside(lambda: _left(place)):
+
+        @contextmanager
+        def aside() -> Iterator[None]:
+            """Leaves the question's place to others until the block is over."""
+            from_thread.run_sync(place.release_on_behalf_of, asked)
             try:
-                return answer()
+                yield
+            finally:
+                from_thread.run(place.acquire_on_behalf_of, asked)
+
+        def answered() -> T:
+            try:
+                with stepping_aside(aside):
+                    return answer()
             finally:
                 if is_large:
                     give_back()
 
-
-@contextmanager
-def _left(place: threading.Semaphore) -> Iterator[None]:
-    """Leaves a place to others until the block is over."""
-    place.release()
-    try:
-        yield
-    finally:
-        place.acquire()
+        await place.acquire_on_behalf_of(asked)
+        try:
+            return await to_thread.run_sync(answered, limiter=self._threads)
+        finally:
+            place.release_on_behalf_of(asked)
 
 
 MMAP_BYTES = 32 * MB
