@@ -19,34 +19,15 @@ from functools import cache
 from html import escape
 from pathlib import Path
 
-from rollout_traces.errors import RolloutTracesError
 from rollout_traces.model.names import VERSION
 from rollout_traces.model.text import one_line, short_hash
 
 _HERE = Path(__file__).parent
-_TYPES = {
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".html": "text/html; charset=utf-8",
-}
-
 SCRIPTS = "scripts.js"
 STYLE = "style.css"
 LONGEST_TITLE = 200
 VIEWER = "viewer.html"
 """The empty frame in which views of one's own draw."""
-
-
-@dataclass(frozen=True)
-class Asset:
-    """One file of the page.
-
-    Attributes:
-        media_type: its content type.
-    """
-
-    body: bytes
-    media_type: str
 
 
 @dataclass(frozen=True)
@@ -59,7 +40,7 @@ class Bundle:
         digest: changes whenever a file does; part of the address, so that caches never serve stale code.
     """
 
-    files: Mapping[str, Asset]
+    files: Mapping[str, bytes]
     modules: Mapping[str, str]
     digest: str
 
@@ -81,11 +62,11 @@ def bundle() -> Bundle:
     script = joined(modules, {name: f"components/{name}/script.js" for name in components})
     sheets = [*sorted((_HERE / "lib").glob("*.css")), *sorted((_HERE / "components").rglob("*.css"))]
     files = {
-        SCRIPTS: Asset(script.encode(), _TYPES[".js"]),
-        STYLE: Asset(b"\n".join(path.read_bytes() for path in sheets), _TYPES[".css"]),
-        VIEWER: Asset((_HERE / "lib" / VIEWER).read_bytes(), _TYPES[".html"]),
+        SCRIPTS: script.encode(),
+        STYLE: b"\n".join(path.read_bytes() for path in sheets),
+        VIEWER: (_HERE / "lib" / VIEWER).read_bytes(),
     }
-    digest = short_hash(b"".join(asset.body for asset in files.values())).hex()
+    digest = short_hash(b"".join(files.values())).hex()
     return Bundle(files, modules, digest)
 
 
@@ -142,11 +123,6 @@ _IMPORT = re.compile(
     r'^import\s+(?P<names>\{[^}]*\}|\*\s+as\s+\w+)\s+from\s+"(?P<path>[^"]+)";[ \t]*$', re.MULTILINE
 )
 _EXPORT = re.compile(r"^export\s+(?=(?:async\s+)?(?:function\*?|class|const)\s+(?P<name>\w+))", re.MULTILINE)
-_LEFT = re.compile(r"^(?:import|export)\b.*$", re.MULTILINE)
-
-
-class InlineError(RolloutTracesError):
-    """A module that cannot be joined with the others."""
 
 
 def inlined(modules: Mapping[str, str], entry: str) -> str:
@@ -158,10 +134,6 @@ def inlined(modules: Mapping[str, str], entry: str) -> str:
 
     Returns:
         A classic script; its modules' names stay inside it.
-
-    Raises:
-        InlineError: an import leads nowhere or around in a circle, or a form of import or export is used that
-            this does not read.
     """
     text, _ = _functions(modules, [entry])
     return f'(() => {{\n"use strict";\n{text}\n}})();\n'
@@ -176,9 +148,6 @@ def joined(modules: Mapping[str, str], entries: Mapping[str, str]) -> str:
 
     Returns:
         A module that exports `entries`, an object: the exports of each entry by its name.
-
-    Raises:
-        InlineError: as of `inlined`.
     """
     text, numbers = _functions(modules, entries.values())
     named = ", ".join(f"{json.dumps(name)}: module{numbers[path]}" for name, path in entries.items())
@@ -189,21 +158,16 @@ def _functions(modules: Mapping[str, str], entries: Iterable[str]) -> tuple[str,
     """The modules that entries need as functions, in the order of their imports, and each one's number."""
     order: list[str] = []
     for entry in entries:
-        _visit(modules, entry, order, ())
+        _visit(modules, entry, order)
     numbers = {path: number for number, path in enumerate(order)}
     return "\n".join(_as_function(path, modules[path], numbers) for path in order), numbers
 
 
-def _visit(modules: Mapping[str, str], path: str, order: list[str], way: tuple[str, ...]) -> None:
-    if path in order:
-        return
-    if path in way:
-        raise InlineError(f"modules import each other in a circle: {' > '.join((*way, path))}.")
-    if path not in modules:
-        raise InlineError(f"{way[-1] if way else 'the page'} imports {path}, which is not there.")
-    for match in _IMPORT.finditer(modules[path]):
-        _visit(modules, _resolved(path, match["path"]), order, (*way, path))
-    order.append(path)
+def _visit(modules: Mapping[str, str], path: str, order: list[str]) -> None:
+    if path not in order:
+        for match in _IMPORT.finditer(modules[path]):
+            _visit(modules, _resolved(path, match["path"]), order)
+        order.append(path)
 
 
 def _resolved(importer: str, path: str) -> str:
@@ -219,11 +183,6 @@ def _as_function(path: str, source: str, numbers: Mapping[str, int]) -> str:
 
     exports = [match["name"] for match in _EXPORT.finditer(source)]
     body = _EXPORT.sub("", _IMPORT.sub(imported, source))
-    left = _LEFT.search(body)
-    if left is not None:
-        raise InlineError(
-            f"{path}: {one_line(left[0], LONGEST_TITLE)!r} is no form of import or export that is inlined."
-        )
     return (
         f"// {path}\nconst module{numbers[path]} = (() => {{\n{body}\n"
         f"return {{ {', '.join(exports)} }};\n}})();"

@@ -118,7 +118,6 @@ class Guard:
         access: the tokens and session keys that open what is read.
         rules: the routes that are served.
         hashes: of the scripts that Gradio puts into the page's head when it runs.
-        early: the `Link` header of the inspector's page; empty for none.
         no_dashboard: why Trackio's dashboard is not served; empty where it is.
 
     Raises:
@@ -130,7 +129,6 @@ class Guard:
     access: Access
     rules: tuple[Rule, ...]
     hashes: tuple[str, ...] = ()
-    early: str = ""
     no_dashboard: str = ""
 
     def __post_init__(self) -> None:
@@ -158,9 +156,8 @@ class Guard:
             kind: Kind = "page" if _is_html(response.raw_headers) else "data"
             await response(scope, receive, self._sender(kind, send))
             return
-        early = self.early if rule.path == "/" else ""
         with asking(visitor):
-            await self.app(passed, _replayed(body, receive), self._sender(rule.kind, send, early))
+            await self.app(passed, _replayed(body, receive), self._sender(rule.kind, send))
 
     async def _admitted(self, scope: Scope) -> tuple[Scope, Rule, Visitor]:
         """The request as the application gets it, the rule that lets it through, and whose it is.
@@ -261,13 +258,12 @@ class Guard:
         if not may_write:
             raise _no_token("This token may not write to the Space.")
 
-    def _sender(self, kind: Kind, send: Send, early: str = "") -> Send:
+    def _sender(self, kind: Kind, send: Send) -> Send:
         """Adds the headers; a page is held back until its scripts are known.
 
         Args:
             kind: what is answered.
             send: where to.
-            early: what a page's browser may fetch before it has read it, as a `Link` header.
         """
         start: Message = {}
         parts: list[bytes] = []
@@ -285,8 +281,6 @@ class Guard:
                 if not message.get("more_body"):
                     body = b"".join(parts)
                     headers = self._headers(start, "page", (*script_hashes(body), *self.hashes))
-                    if early:
-                        headers.append((b"link", early.encode()))
                     await send({**start, "headers": headers})
                     await send({"type": "http.response.body", "body": body})
             else:
@@ -296,7 +290,7 @@ class Guard:
 
     def _headers(self, start: Message, kind: Kind, hashes: tuple[str, ...] = ()) -> Headers:
         if kind == "frame":
-            hashes = script_hashes(bundle().files[VIEWER].body)
+            hashes = script_hashes(bundle().files[VIEWER])
         return with_security_headers(start.get("headers", ()), kind, hashes=hashes, ancestors=self._ancestors)
 
 

@@ -1,6 +1,6 @@
 """One process, one address: the inspector at `/`, its session at `/session`, Trackio's dashboard at `/trackio/`.
 
-Connections have limits that uvicorn does not have by default; a first question is asked ahead of the first page.
+Connections have limits that uvicorn does not have by default.
 
 The page is a Gradio app with one component a page: a `gr.HTML` whose template, style and script are files of its own, a
 folder `components/<name>/` that holds `template.html` (the empty frame), `style.css` (joined into the page's one sheet)
@@ -15,9 +15,9 @@ import contextlib
 import errno
 import json
 import logging
+import mimetypes
 import os
 import socket
-import threading
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from http import HTTPStatus
@@ -34,17 +34,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rollout_traces.errors import ConfigError, RolloutTracesError
 from rollout_traces.inspector.access import DASHBOARD, Access, Visitor, who_asks
-from rollout_traces.inspector.assets import SCRIPTS, STYLE, Asset, bundle, icon, katex
+from rollout_traces.inspector.assets import SCRIPTS, STYLE, bundle, icon, katex
 from rollout_traces.inspector.few_at_once import give_back_large_blocks
 from rollout_traces.inspector.guard import FIRST_PORT, Guard, ServerOptions, error_response, script_hashes
-from rollout_traces.inspector.pages.rollouts import AskedSamples, metrics, rollout, samples
-from rollout_traces.inspector.pages.shell import catalog
-from rollout_traces.inspector.registry import PAGES, Page, rules
-from rollout_traces.inspector.trackio_mount import dashboard_files, trackio_app
+from rollout_traces.inspector.registry import PAGES, rules
+from rollout_traces.inspector.trackio_mount import trackio_app, trackio_images
 from rollout_traces.inspector.viewers import installed_viewers
 from rollout_traces.inspector.workspace import (
     Function,
-    SplitView,
     Workspace,
     answer_of,
     as_json,
@@ -103,8 +100,7 @@ def build_server(workspace: Workspace, options: ServerOptions | None = None) -> 
         writes=options.write_token is not None,
         space=options.hub_writer is not None,
     )
-    hashes, early = script_hashes(head.encode()), early_files(options.prefix)
-    return Guard(app, options, access, served, hashes=hashes, early=early, no_dashboard=missing)
+    return Guard(app, options, access, served, hashes=script_hashes(head.encode()), no_dashboard=missing)
 
 
 def _add_assets(app: FastAPI) -> None:
@@ -112,19 +108,10 @@ def _add_assets(app: FastAPI) -> None:
 
     @app.get("/inspector/{digest}/{name:path}", include_in_schema=False)
     def inspector_asset(digest: str, name: str) -> Response:
-        known = files.files if digest == files.digest else {}
-        return _respond(known.get(name), "private, max-age=31536000, immutable")
-
-    @app.get("/static/trackio/{name}", include_in_schema=False)
-    def trackio_image(name: str) -> Response:
-        return _respond(dashboard_files().get(f"static/trackio/{name}"), "private, max-age=3600")
-
-
-def _respond(asset: Asset | None, caching: str) -> Response:
-    if asset is None:
-        return PlainTextResponse("Not found", HTTPStatus.NOT_FOUND)
-    headers = {"Cache-Control": caching, "X-Content-Type-Options": "nosniff"}
-    return Response(asset.body, media_type=asset.media_type, headers=headers)
+        if digest != files.digest or name not in files.files:
+            return PlainTextResponse("Not found", HTTPStatus.NOT_FOUND)
+        headers = {"Cache-Control": "private, max-age=31536000, immutable"}
+        return Response(files.files[name], media_type=mimetypes.guess_type(name)[0], headers=headers)
 
 
 def _mount_trackio(app: FastAPI, workspace: Workspace, options: ServerOptions, base: str) -> str:
@@ -141,11 +128,11 @@ def _mount_trackio(app: FastAPI, workspace: Workspace, options: ServerOptions, b
     if options.hub_writer is not None:
         for path, method in (("/version", "GET"), ("/api/upload", "POST"), ("/api/{name}", "POST")):
             app.router.routes.append(Route(path, dashboard, methods=[method]))
+    app.mount("/static/trackio", trackio_images())
     app.mount(DASHBOARD, dashboard)
     return ""
 
 
-PATH = "/session"
 WRONG = "This token is not this server's: it may have been started anew since."
 
 
@@ -168,7 +155,7 @@ def _session_routes(access: Access, dashboard: str | None) -> list[Route]:
     async def current(request: Request) -> Response:
         return JSONResponse(about(who_asks()))
 
-    return [Route(PATH, sign_in, methods=["POST"]), Route(PATH, current, methods=["GET"])]
+    return [Route("/session", sign_in, methods=["POST"]), Route("/session", current, methods=["GET"])]
 
 
 HEAD_SECONDS = 10.0
@@ -266,38 +253,9 @@ def serve(server: Guard, listening: socket.socket) -> None:
 _LOG = logging.getLogger(__name__)
 
 
-def warm_up(workspace: Workspace) -> threading.Thread | None:
-    """Asks in a thread of its own; None where nothing is asked, since there are several projects or none here.
-
-    Args:
-        workspace: what the pages read.
-    """
-    if not workspace.is_local or len(projects := workspace.projects()) != 1:
-        return None
-    thread = threading.Thread(target=_ask, args=(workspace, projects[0]), daemon=True)
-    thread.start()
-    return thread
-
-
-def _ask(workspace: Workspace, project: str) -> None:
-    try:
-        workspace.store(project)
-        for run in catalog(workspace, project).runs[:1]:
-            for split in run.splits[:1]:
-                view = SplitView(workspace, project, run.name, split.name)
-                for step in split.steps[-1:]:
-                    groups = samples(view, step, AskedSamples()).groups or []
-                    for card in [card for group in groups for card in group.samples][:1]:
-                        rollout(view, card.id or "")
-                    metrics(view)
-    except Exception as error:  # noqa: BLE001 - the next question raises it again
-        _LOG.debug("asked ahead of the first page: %s", error)
-
-
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
 
-TITLE = "rollout traces"
 _FOLDER = Path(__file__).parent / "components"
 _MOUNT = """
 const base = (window.gradio_config?.root || document.baseURI).replace(/\\/$/, "");
@@ -324,24 +282,19 @@ def build_blocks(workspace: Workspace) -> gr.Blocks:
     Returns:
         Blocks with one custom component a page, each named by its `elem_id`.
     """
-    with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as blocks:
+    address = json.dumps(f"/inspector/{bundle().digest}/{SCRIPTS}")
+    with gr.Blocks(title="rollout traces", analytics_enabled=False, fill_width=True) as blocks:
         for page in PAGES:
-            _component(page, workspace)
+            gr.HTML(
+                value="",
+                html_template=(_FOLDER / page.name / "template.html").read_text("utf-8"),
+                js_on_load=_MOUNT % {"script": address, "name": json.dumps(page.name)},
+                apply_default_css=False,
+                elem_id=f"rt-{page.name}",
+                elem_classes=["rt-view", "rt-page"] if page.title else ["rt-view"],
+                server_functions=[_bind(function, workspace) for function in page.functions],
+            )
     return blocks
-
-
-def _component(page: Page, workspace: Workspace) -> gr.HTML:
-    """The component of a page, whose script may call the page's functions by their names."""
-    script = json.dumps(f"/inspector/{bundle().digest}/{SCRIPTS}")
-    return gr.HTML(
-        value="",
-        html_template=(_FOLDER / page.name / "template.html").read_text("utf-8"),
-        js_on_load=_MOUNT % {"script": script, "name": json.dumps(page.name)},
-        apply_default_css=False,
-        elem_id=f"rt-{page.name}",
-        elem_classes=["rt-view", "rt-page"] if page.title else ["rt-view"],
-        server_functions=[_bind(function, workspace) for function in page.functions],
-    )
 
 
 def page_head(root_path: str) -> str:
@@ -353,7 +306,7 @@ def page_head(root_path: str) -> str:
     Returns:
         HTML.
     """
-    base = _base(root_path)
+    base = f"{root_path.rstrip('/')}/inspector/{bundle().digest}"
     settings = {
         "assets": base,
         "pages": [{"name": page.name, "title": page.title, "key": page.key} for page in PAGES if page.title],
@@ -366,20 +319,6 @@ def page_head(root_path: str) -> str:
         f'<link rel="icon" type="image/svg+xml" href="{icon()}">\n'
         f"<script>window.rolloutTraces = {inline};</script>\n{_EARLY_THEME}"
     )
-
-
-def early_files(root_path: str) -> str:
-    """The page's `Link` header: Gradio adds the head when it has started, the browser fetches these before.
-
-    Args:
-        root_path: the prefix under which a proxy serves the app.
-    """
-    base = _base(root_path)
-    return f"<{base}/{STYLE}>; rel=preload; as=style, <{base}/{SCRIPTS}>; rel=modulepreload"
-
-
-def _base(root_path: str) -> str:
-    return f"{root_path.rstrip('/')}/inspector/{bundle().digest}"
 
 
 def _bind(function: Function, workspace: Workspace) -> Callable[[Any], Awaitable[Response]]:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -18,7 +17,6 @@ import numpy as np
 from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.inspector.assets import (
     STYLE,
-    InlineError,
     bundle,
     inlined,
     made_by,
@@ -278,7 +276,8 @@ def shared_page(held: Mapping[str, Any]) -> str:
         The file's text. Its Content-Security-Policy names the hashes of its one script and its one style sheet
         and allows nothing else: no request, no frame, no form, no other script.
     """
-    script, style = _code()
+    files = bundle()
+    script, style = inlined(files.modules, "components/shared/script.js"), files.files[STYLE].decode()
     hashes = [policy_hash(code.encode()) for code in (script, style)]
     policy = f"default-src 'none'; script-src {hashes[0]}; style-src {hashes[1]}; base-uri 'none'; form-action 'none'"
     text = as_json(held).decode()
@@ -287,23 +286,6 @@ def shared_page(held: Mapping[str, Any]) -> str:
         f'<script type="application/json" id="rt-held">{_inside_script(text)}</script>\n'
         f"<script>{script}</script>\n</body></html>\n"
     )
-
-
-@cache
-def _code() -> tuple[str, str]:
-    """The script and the style sheet, the same in every file.
-
-    Raises:
-        InlineError: they cannot stand inside HTML.
-    """
-    script, style = (
-        inlined(bundle().modules, "components/shared/script.js"),
-        bundle().files[STYLE].body.decode(),
-    )
-    for name, text, ends in (("script", script, "</script"), ("style sheet", style, "</style")):
-        if ends in text.lower() or "<!--" in text:
-            raise InlineError(f"the {name} holds {ends} or <!--, which would end it early inside HTML.")
-    return script, style
 
 
 def _inside_script(text: str) -> str:

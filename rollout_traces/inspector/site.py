@@ -290,7 +290,7 @@ def _about(parts: Sequence[SiteOf], name: str) -> Mapping[str, Any]:
 def _write_page(folder: Path, title: str) -> None:
     files = bundle()
     (folder / SCRIPT).write_text(inlined(files.modules, ENTRY), "utf-8")
-    (folder / STYLE).write_bytes(files.files[STYLE].body)
+    (folder / STYLE).write_bytes(files.files[STYLE])
     pages = "\n".join(
         f'<div class="rt-view rt-page" id="rt-{name}">{(_COMPONENTS / name / "template.html").read_text("utf-8")}</div>'
         for name in PAGES

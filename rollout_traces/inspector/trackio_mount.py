@@ -13,8 +13,6 @@ import gzip
 import inspect
 import json
 import logging
-import math
-import mimetypes
 import os
 import sqlite3
 import threading
@@ -22,7 +20,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -32,9 +29,9 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
-from rollout_traces.inspector.assets import Asset
 from rollout_traces.inspector.guard import ServerOptions
 from rollout_traces.inspector.registry import TRACKIO_READS, TRACKIO_WRITES
 from rollout_traces.inspector.workspace import LONGEST_TEXT
@@ -63,9 +60,11 @@ def trackio_app(options: ServerOptions, base: str, projects: Callable[[], list[s
         Exception: whatever Trackio raises where it cannot be imported or lacks what is needed.
     """
     from trackio.asgi_app import upload_handler, version_handler
+    from trackio.frontend_config import resolve_frontend_dir
 
     _name_logos(options.prefix)
-    _front_page(base)
+    root = Path(resolve_frontend_dir(None).path)
+    page = HTMLResponse(_front_page(root, base))
     takes_logs = options.write_token is not None or options.hub_writer is not None
     calls = _Calls(projects, sql=options.trackio_sql or takes_logs, writes=takes_logs)
     routes = [
@@ -73,7 +72,10 @@ def trackio_app(options: ServerOptions, base: str, projects: Callable[[], list[s
         Route("/api/{name}", calls.answer, methods=["POST"]),
         Route("/file", calls.media, methods=["GET"]),
         Route("/artifact_blob/{project}/{digest}", calls.artifact, methods=["GET"]),
-        Route("/{path:path}", partial(_front, base), methods=["GET"]),
+        Route("/config.json", JSONResponse({}), methods=["GET"]),
+        Mount("/assets", StaticFiles(directory=root / "assets")),
+        Mount("/static/trackio", trackio_images()),
+        Route("/{path:path}", page, methods=["GET"]),
     ]
     if not takes_logs:
         return Starlette(routes=routes)
@@ -197,47 +199,19 @@ def get_run_mutation_status() -> dict[str, Any]:
     return {"spaces": False, "allowed": False, "auth": "none"}
 
 
-def _front(base: str, request: Request) -> Response:
-    """A file of the dashboard by its name in a table, else its page."""
-    path = request.path_params["path"]
-    if path == "config.json":
-        return JSONResponse({})
-    if (file := dashboard_files().get(path)) is None:
-        return HTMLResponse(_front_page(base))
-    caching = {"Cache-Control": "private, max-age=86400"}
-    return Response(file.body, media_type=file.media_type, headers=caching)
-
-
-@cache
-def _front_page(base: str) -> bytes:
-    """The dashboard's page, which asks for everything below `base`."""
-    from trackio.frontend_config import resolve_frontend_dir
-    from trackio.frontend_server import _inject_base_script, _prefix_absolute_refs
-
-    html = (Path(resolve_frontend_dir(None).path) / "index.html").read_text("utf-8")
-    return _inject_base_script(_prefix_absolute_refs(html, base), base).encode()
-
-
-@cache
-def dashboard_files() -> Mapping[str, Asset]:
-    """The dashboard's other files by their path, read when the first of them is asked for."""
-    from trackio.frontend_config import resolve_frontend_dir
+def trackio_images() -> StaticFiles:
+    """Serves Trackio's images by their names."""
     from trackio.frontend_server import ASSETS_DIR
 
-    root = Path(resolve_frontend_dir(None).path)
-    files = {
-        path.relative_to(root).as_posix(): path for path in sorted(root.rglob("*")) if path.suffix != ".html"
-    }
-    files |= {f"static/trackio/{path.name}": path for path in sorted(Path(ASSETS_DIR).iterdir())}
-    return {
-        name: Asset(path.read_bytes(), _media_type(path)) for name, path in files.items() if path.is_file()
-    }
+    return StaticFiles(directory=ASSETS_DIR)
 
 
-def _media_type(path: Path) -> str:
-    return {".js": "text/javascript", ".css": "text/css", ".woff2": "font/woff2"}.get(path.suffix) or (
-        mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    )
+def _front_page(root: Path, base: str) -> str:
+    """The dashboard's page, which asks for everything below `base`."""
+    from trackio.frontend_server import _inject_base_script, _prefix_absolute_refs
+
+    html = (root / "index.html").read_text("utf-8")
+    return _inject_base_script(_prefix_absolute_refs(html, base), base)
 
 
 def _name_logos(prefix: str) -> None:
@@ -381,7 +355,9 @@ def arguments_of(body: Any) -> tuple[list[Any], dict[str, Any]]:
 
 def as_json(value: Any) -> bytes:
     """JSON of an answer; what JSON has no word for (NaN, infinities) becomes null, anything odd its text."""
-    return json.dumps(_plain(value), default=str, allow_nan=False, separators=(",", ":")).encode(
+    from trackio.asgi_app import _json_safe
+
+    return json.dumps(_json_safe(value), default=str, allow_nan=False, separators=(",", ":")).encode(
         "utf-8", "replace"
     )
 
@@ -454,13 +430,3 @@ def _traces_asked_for(limit: Any) -> int:
         return max(0, min(int(limit), MOST_TRACES))
     except (TypeError, ValueError, OverflowError):
         return MOST_TRACES
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value

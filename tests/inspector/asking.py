@@ -48,7 +48,6 @@ class Site:
         root_path: a proxy's prefix.
         content: the application's content type and body.
         hashes: of scripts that are let run.
-        early: the page's `Link` header.
     """
 
     host: str = "127.0.0.1"
@@ -60,7 +59,6 @@ class Site:
     root_path: str = ""
     content: tuple[str, bytes] = ("text/html", b"<p>shown</p>")
     hashes: tuple[str, ...] = ()
-    early: str = ""
 
     def ask(
         self,
@@ -105,7 +103,7 @@ class Site:
             write_token=self.write_token,
             root_path=self.root_path,
         )
-        return lambda app: Guard(app, options, self.access, EVERYTHING, hashes=self.hashes, early=self.early)
+        return lambda app: Guard(app, options, self.access, EVERYTHING, hashes=self.hashes)
 
 
 def _answered(

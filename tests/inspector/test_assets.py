@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from rollout_traces.inspector.assets import InlineError, bundle, inlined, joined
+from rollout_traces.inspector.assets import bundle, inlined, joined
 
 
 class TestJoined:
@@ -41,19 +41,3 @@ class TestInlined:
         for entry in modules:
             if entry.endswith("/script.js"):
                 assert inlined(modules, entry)
-
-    @pytest.mark.parametrize(
-        ("modules", "said"),
-        [
-            ({"a.js": 'import { b } from "./b.js";'}, "b.js, which is not there"),
-            (
-                {"a.js": 'import { b } from "./b.js";', "b.js": 'import { a } from "./a.js";'},
-                "circle: a.js > b.js > a.js",
-            ),
-            ({"a.js": "export default 3;"}, "no form of import or export"),
-            ({"a.js": 'import b from "./b.js";'}, "no form of import or export"),
-        ],
-    )
-    def test_what_it_does_not_read_is_refused(self, modules, said):
-        with pytest.raises(InlineError, match=said):
-            inlined(modules, "a.js")

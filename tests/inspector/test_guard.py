@@ -402,14 +402,6 @@ class TestHeaders:
         assert "'sha256-pFFrXiyOkhlvsVpqu6HO/VmQuCrhUiLNa3a/dC6ZXas='" not in scripts
         assert answer.body == page.decode()
 
-    def test_the_page_names_what_to_fetch_early_and_nobody_else_does(self):
-        html = ("text/html", b"<p>page</p>")
-        early = "</s.js>; rel=modulepreload"
-        assert Site(content=html, early=early).ask().headers["link"] == early
-        assert "link" not in Site(content=html).ask().headers
-        assert "link" not in Site(content=html, early=early).ask("/trackio/").headers
-        assert "link" not in Site(content=html, early=early, access=Access(TOKEN)).ask("/trackio/").headers
-
     def test_media_of_a_project_is_shown_and_never_run(self):
         answer = Site(content=("text/html", b"<script>x()</script>")).ask("/trackio/file")
         assert "sandbox" in answer.headers["content-security-policy"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 import socket
 import threading
 import time
@@ -15,16 +14,13 @@ from collections.abc import Iterator
 
 import pytest
 import uvicorn
+from trackio.frontend_server import ASSETS_DIR
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.inspector import server
 from rollout_traces.inspector.assets import SCRIPTS, bundle, katex
 from rollout_traces.inspector.registry import PAGES
-from rollout_traces.inspector.server import warm_up
-from rollout_traces.inspector.trackio_mount import dashboard_files
-from rollout_traces.inspector.workspace import Workspace
 from tests.inspector.conftest import BEARER, free_port
-from tests.store.projects import make_ledger, write_step
 
 
 def fetch(served, path: str, data: bytes | None = None, **headers: str) -> tuple[int, bytes]:
@@ -51,13 +47,6 @@ class TestAssets:
         assert status == 200
         assert b".rt-turn" in sheet
 
-    def test_the_page_names_them_before_gradio_runs(self, served):
-        request = urllib.request.Request(served.address, headers=BEARER)
-        with urllib.request.urlopen(request, timeout=20) as response:
-            named = re.findall(r"<(/[^>]*)>", response.headers["link"])
-        assert [path.rpartition("/")[2] for path in named] == ["style.css", "scripts.js"]
-        assert [fetch(served, path)[0] for path in named] == [200, 200]
-
     @pytest.mark.parametrize(
         "name", ["../guard.py", "..%2f..%2fguard.py", "/etc/passwd", "lib/../../guard.py", "%2e%2e/server.py"]
     )
@@ -65,9 +54,9 @@ class TestAssets:
         assert fetch(served, f"/inspector/{bundle().digest}/{name}")[0] == 404
 
     def test_trackios_images_are_served_at_the_root_too(self, served):
-        images = [name for name in dashboard_files() if name.endswith("_transparent.png")]
+        images = [path.name for path in ASSETS_DIR.glob("*_transparent.png")]
         assert images
-        assert all(fetch(served, f"/{name}")[0] == 200 for name in images)
+        assert all(fetch(served, f"/static/trackio/{name}")[0] == 200 for name in images)
         assert fetch(served, "/static/trackio/../guard.py")[0] == 404
 
     def test_gradio_brings_katex(self, served):
@@ -76,7 +65,7 @@ class TestAssets:
         assert fetch(served, f"/{where[0]}")[0] == 200
 
     def test_every_page_has_its_component(self):
-        named = bundle().files[SCRIPTS].body.decode().rpartition("export const entries")[2]
+        named = bundle().files[SCRIPTS].decode().rpartition("export const entries")[2]
         for page in PAGES:
             assert f'"{page.name}": module' in named
 
@@ -218,32 +207,3 @@ def test_who_comes_before_the_server_answers_waits_for_it():
     """Seen once: the browser that `show` opened found nobody there yet."""
     with server.listen("127.0.0.1", 0) as taken, socket.create_connection(taken.getsockname(), timeout=5):
         pass
-
-
-def test_the_newest_step_of_the_only_project_is_read(trackio_dir, monkeypatch):
-    write_step(make_ledger([[0.0, 1.0]], step=1), (0, 1), project="demo")
-    write_step(make_ledger([[0.0, 1.0]], step=2), (0, 1), project="demo")
-    seen = []
-    really = server.rollout
-    monkeypatch.setattr(server, "rollout", lambda *given: seen.append(really(*given)))
-    workspace = Workspace()
-    warm_up(workspace).join(60)
-    assert [found["metadata"]["step"] for found in seen] == [2]
-    assert workspace.version("demo") == 1
-    workspace.close()
-
-
-def test_of_several_projects_none_is_opened(trackio_dir):
-    for project in ("one", "two"):
-        write_step(make_ledger([[0.0, 1.0]], step=1), (0, 1), project=project)
-    assert warm_up(Workspace()) is None
-    named = Workspace(projects=("two",))
-    warm_up(named).join(60)
-    assert named.version("two") == 1
-    named.close()
-
-
-def test_a_project_that_cannot_be_read_is_left_for_who_asks(trackio_dir):
-    workspace = Workspace(projects=("missing",))
-    warm_up(workspace).join(60)
-    assert workspace.version("missing") == 0
