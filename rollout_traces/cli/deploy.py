@@ -8,23 +8,24 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http import HTTPStatus
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from packaging.requirements import Requirement
 
 from rollout_traces.errors import ConfigError, RolloutTracesError
+from rollout_traces.model.text import one_line
 from rollout_traces.model.units import MINUTE
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi, Volume
 
 
+LONGEST_WHY = 500
+"""Characters of an error of the Hub's client that are shown."""
 HUB_SECONDS = 1.0 * MINUTE
 """Seconds after which a Hub that says nothing is given up."""
 MOUNT = "/data"
@@ -191,15 +192,8 @@ def deploy_space(
         is_private = bool(api.space_info(space_id).private)
     with _step("setting variables and secrets", again):
         _set_variables(api, space_id, mounted, secrets or {})
-    with _step(f"sending {len(files)} files", again), TemporaryDirectory() as folder:
-        write_app(Path(folder), files)
-        api.upload_folder(
-            repo_id=space_id,
-            repo_type="space",
-            folder_path=folder,
-            commit_message="rollout-traces deploy",
-            delete_patterns=f"{FOLDER}/*",  # of an older version of the package
-        )
+    with _step(f"sending {len(files)} files", again):
+        _commit(api, space_id, files)
     return Deployed(f"{api.endpoint}/spaces/{space_id}", mounted, len(files), is_private, made)
 
 
@@ -241,6 +235,19 @@ def _set_variables(api: HfApi, space_id: str, bucket_id: str, secrets: Mapping[s
         api.add_space_secret(space_id, name, value)
 
 
+def _commit(api: HfApi, space_id: str, files: Mapping[str, bytes]) -> None:
+    """One commit with every file, where an upload of a folder may be several; files of an older version of the package go."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    there = api.list_repo_files(space_id, repo_type="space")
+    old = sorted(path for path in there if path.startswith(f"{FOLDER}/") and path not in files)
+    operations: list[CommitOperationAdd | CommitOperationDelete] = [
+        *(CommitOperationAdd(path_in_repo=path, path_or_fileobj=content) for path, content in files.items()),
+        *(CommitOperationDelete(path_in_repo=path) for path in old),
+    ]
+    api.create_commit(space_id, operations, commit_message="rollout-traces deploy", repo_type="space")
+
+
 def _check_id(given: str, what: str) -> None:
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
@@ -256,38 +263,14 @@ def _check_id(given: str, what: str) -> None:
 @contextmanager
 def _step(doing: str, state: str) -> Iterator[None]:
     """Says what is done, and turns what the Hub or the way there did into one sentence."""
-    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
-
     typer.echo(f"  {doing}", err=True)
     try:
         yield
-    except LocalTokenNotFoundError as error:
-        raise DeployError(f"{doing}: no Hub token here. Log in with `hf auth login`. {state}") from error
-    except OfflineModeIsEnabled as error:
-        raise DeployError(f"{doing}: HF_HUB_OFFLINE is set, so that the Hub is not asked. {state}") from error
-    except HfHubHTTPError as error:
-        raise DeployError(f"{doing}: {_why(error)} {state}") from error
     except RolloutTracesError:
         raise
     except Exception as error:
-        raise DeployError(
-            f"{doing}: no answer of the Hub ({type(error).__name__}: {error}). {state}"
-        ) from error
-
-
-WHY: Mapping[int, str] = {
-    HTTPStatus.UNAUTHORIZED: "the Hub does not know the token (401). Log in with `hf auth login`.",
-    HTTPStatus.FORBIDDEN: "the token may not write there (403). It needs the write role.",
-    HTTPStatus.NOT_FOUND: "the Hub does not know the name, or the token may not see it (404).",
-    HTTPStatus.CONFLICT: "the Hub says that it changed meanwhile (409). Try again.",
-    HTTPStatus.TOO_MANY_REQUESTS: "too many requests (429). Wait a while.",
-}
-
-
-def _why(error: object) -> str:
-    response = getattr(error, "response", None)
-    status = getattr(response, "status_code", None)
-    return WHY.get(status or 0) or f"the Hub answered {status}. Try again later."
+        why = one_line(f"{type(error).__name__}: {error}", LONGEST_WHY)
+        raise DeployError(f"{doing}: {why} {state}") from error
 
 
 def app_files(title: str) -> dict[str, bytes]:
