@@ -276,13 +276,4 @@ def plain_diagnosis(d: Diagnosis) -> dict[str, Any]:
 
 def plain_report(report: RunReport) -> dict[str, Any]:
     """A report as JSON."""
-    return {
-        "run": report.run,
-        "split": report.split,
-        "n_steps": report.n_steps,
-        "n_rows": report.n_rows,
-        "diagnoses": [plain_diagnosis(d) for d in report.diagnoses],
-        "unobserved": [asdict(missing) for missing in report.unobserved],
-        "remarks": list(report.remarks),
-        "problems": list(report.problems),
-    }
+    return {**asdict(report), "diagnoses": [plain_diagnosis(d) for d in report.diagnoses]}
