@@ -126,16 +126,13 @@ def tokens_payload(tokens: TokenTrack, units: np.ndarray, train_version: int | N
         train_version: the policy version being trained, for staleness.
 
     Returns:
-        `n`, `train_version`, and `arrays` by name, [n] each: `ids`, masks, tracks, and the `lengths` of the tokens'
-        text; `starts` only where a token does not start where the one before it stops.
+        `n`, `train_version`, and `arrays` by name, [n] each: `ids`, masks, tracks, and where each token's text starts
+        and stops.
     """
-    starts = units[tokens.char_starts]
-    lengths = units[tokens.char_stops] - starts
-    in_order = np.array_equal(starts, np.cumsum(lengths) - lengths)
     arrays = {
         "ids": packed(tokens.input_ids.astype(np.int32)),
-        **({} if in_order else {"starts": packed(starts)}),
-        "lengths": packed(lengths),
+        "starts": packed(units[tokens.char_starts]),
+        "stops": packed(units[tokens.char_stops]),
         "loss_mask": packed(tokens.loss_mask.astype(np.uint8)),
         "response_mask": packed(tokens.response_mask.astype(np.uint8)),
         "special": packed(tokens.special.astype(np.uint8)),

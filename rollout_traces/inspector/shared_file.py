@@ -469,8 +469,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 def _without_hidden_ids(arrays: Mapping[str, Any], raw: str) -> dict[str, Any]:
     units = np.frombuffer(raw.encode("utf-16-le", "surrogatepass"), "<u2")
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(units == ord(HIDDEN))])
-    lengths = unpacked(arrays["lengths"]).astype(np.int64)
-    starts = unpacked(arrays["starts"]) if "starts" in arrays else np.cumsum(lengths) - lengths
+    starts, stops = unpacked(arrays["starts"]), unpacked(arrays["stops"])
     ids = unpacked(arrays["ids"]).astype(np.int32)
-    ids[before[starts + lengths] > before[starts]] = -1
+    ids[before[stops] > before[starts]] = -1
     return {**arrays, "ids": packed(ids)}

@@ -55,9 +55,7 @@ class TestCharacterPositions:
         transcript = make_transcript([("user", "😀 hi 🎉"), ("assistant", "so 😀 it is")])
         payload = orjson.loads(orjson.dumps(transcript_payload(transcript, 8)))
         units = as_utf16(payload["raw"])
-        assert "starts" not in payload["tokens"]["arrays"]
-        stops = np.cumsum(unpacked(payload["tokens"]["arrays"]["lengths"]), dtype=int)
-        starts = [0, *stops[:-1]]
+        starts, stops = (unpacked(payload["tokens"]["arrays"][name]) for name in ("starts", "stops"))
         cut = [
             "".join(units[a:b]).encode("utf-16", "surrogatepass").decode("utf-16")
             for a, b in zip(starts, stops, strict=True)
@@ -108,7 +106,7 @@ class TestTracks:
         moved = replace(tokens, char_starts=tokens.char_starts[::-1], char_stops=tokens.char_stops[::-1])
         arrays = tokens_payload(moved, utf16_positions(transcript.raw), None)["arrays"]
         np.testing.assert_array_equal(unpacked(arrays["starts"]), moved.char_starts)
-        np.testing.assert_array_equal(unpacked(arrays["lengths"]), moved.char_stops - moved.char_starts)
+        np.testing.assert_array_equal(unpacked(arrays["stops"]), moved.char_stops)
 
 
 class TestForeignTraces:

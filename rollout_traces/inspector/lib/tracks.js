@@ -20,7 +20,6 @@ export class Tokens {
     this.n = payload.n;
     this.arrays = {};
     for (const [name, packed] of Object.entries(payload.arrays)) this.arrays[name] = decode(packed);
-    this.edges();
     this.trainVersion = payload.train_version;
     // One advantage for the whole rollout, as in GRPO: it holds at every token of the loss.
     if (payload.row_advantage !== undefined && !this.arrays.advantages) {
@@ -28,18 +27,6 @@ export class Tokens {
         inLoss ? payload.row_advantage : NaN,
       );
     }
-  }
-
-  // Where each token's text starts and stops in `raw`.
-  edges() {
-    const { lengths, starts = new Int32Array(this.n) } = this.arrays;
-    const stops = new Int32Array(this.n);
-    const given = "starts" in this.arrays;
-    for (let i = 0; i < this.n; i++) {
-      if (!given && i) starts[i] = stops[i - 1];
-      stops[i] = starts[i] + lengths[i];
-    }
-    Object.assign(this.arrays, { starts, stops });
   }
 
   has(name) {

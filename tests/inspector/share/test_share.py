@@ -106,10 +106,7 @@ class TestHiding:
             for patterns in ((), PATTERNS)
         )
         before, after = (unpacked(each["tokens"]["arrays"]["ids"]) for each in (open_, hidden))
-        assert "starts" not in hidden["tokens"]["arrays"]
-        lengths = unpacked(hidden["tokens"]["arrays"]["lengths"]).astype(int)
-        stops = np.cumsum(lengths)
-        starts = stops - lengths
+        starts, stops = (unpacked(hidden["tokens"]["arrays"][name]) for name in ("starts", "stops"))
         units = np.frombuffer(hidden["raw"].encode("utf-16-le"), "<u2")
         masked = np.array([0x2588 in units[a:b] for a, b in zip(starts, stops, strict=True)])
         assert masked.sum() > (before == -1).sum() > 0
