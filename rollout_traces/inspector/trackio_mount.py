@@ -9,7 +9,6 @@ look for a dataset on the Hub, and every statement ends at the call's deadline.
 
 from __future__ import annotations
 
-import gzip
 import inspect
 import json
 import logging
@@ -27,6 +26,8 @@ from typing import Any
 import anyio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
@@ -77,9 +78,12 @@ def trackio_app(options: ServerOptions, base: str, projects: Callable[[], list[s
         Mount("/static/trackio", trackio_images()),
         Route("/{path:path}", page, methods=["GET"]),
     ]
+    compressing = [Middleware(GZipMiddleware, minimum_size=_COMPRESSED_FROM)]
     if not takes_logs:
-        return Starlette(routes=routes)
-    app = Starlette(routes=[Route("/api/upload", upload_handler, methods=["POST"]), *routes])
+        return Starlette(routes=routes, middleware=compressing)
+    app = Starlette(
+        routes=[Route("/api/upload", upload_handler, methods=["POST"]), *routes], middleware=compressing
+    )
     _prepare_uploads(app)
     return app
 
@@ -116,11 +120,7 @@ class _Calls:
         status, data = await anyio.to_thread.run_sync(
             self._answer, name, body, request, limiter=self._limiter
         )
-        headers = {}
-        if len(data) >= _COMPRESSED_FROM and "gzip" in request.headers.get("accept-encoding", ""):
-            data = await anyio.to_thread.run_sync(gzip.compress, data, 5, limiter=self._limiter)
-            headers["content-encoding"] = "gzip"
-        return Response(data, status, media_type="application/json", headers=headers)
+        return Response(data, status, media_type="application/json")
 
     def _answer(self, name: str, body: bytes, request: Request) -> tuple[int, bytes]:
         try:
