@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import gc
 import io
 import os
 import shlex
@@ -108,15 +107,12 @@ def show(
             project, no_trackio = place.enter_context(dump_home(dump)), True
         elif not project and not server_url and not space:
             _offer()
-        gc.disable()  # what is imported stays: looking through it again and again takes an eighth of the start
-        place.callback(gc.enable)
         _need_the_extra()
         from rollout_traces.inspector.access import chosen_token, named_tokens
         from rollout_traces.inspector.guard import ServerOptions
         from rollout_traces.inspector.server import build_server, listen, serve
         from rollout_traces.inspector.workspace import Workspace
 
-        gc.enable()
         workspace = Workspace(
             server_url=server_url,
             space=space,

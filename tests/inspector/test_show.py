@@ -69,17 +69,6 @@ class TestShow:
         server.stop()
         assert "can read every rollout" in server.output.read_text()
 
-    def test_garbage_is_looked_for_once_all_is_imported(self, tmp_path):
-        before = """import gc, uvicorn
-run = uvicorn.Server.run
-def running(*given, **named):
-    print("looked for", gc.isenabled())
-    run(*given, **named)
-uvicorn.Server.run = running"""
-        server = Served(tmp_path, before=before)
-        server.stop()
-        assert "looked for True" in server.output.read_text()
-
 
 class TestPorts:
     def test_a_taken_port_is_passed_over(self, monkeypatch):
