@@ -18,7 +18,12 @@ import orjson
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.export.rows import ExportManifest, ExportQuery, describe, empty_folder, matched
-from rollout_traces.export.training_samples import Duplicates, TrainingOptions, TrainingSample, samples
+from rollout_traces.export.training_samples import (
+    TrainingOptions,
+    TrainingSample,
+    samples,
+    without_duplicates,
+)
 from rollout_traces.model.text import IDENTITY_BYTES, hash_share, short_hash
 
 if TYPE_CHECKING:
@@ -78,7 +83,7 @@ def export_training(
     try:
         made = options if options.format not in SESSIONS else replace(options, thinking="reasoning_content")
         every = replace(query, limit=None)
-        kept = _without_duplicates(samples(store, every, made, left_out), made, left_out)
+        kept = without_duplicates(samples(store, every, made, left_out), made, left_out)
         splits = _write(unfinished, kept, made, left_out, query.limit)
         if not sum(splits.values()):
             raise ConfigError(
@@ -93,18 +98,6 @@ def export_training(
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return manifest
-
-
-def _without_duplicates(
-    found: Iterable[TrainingSample], options: TrainingOptions, left_out: Counter[str]
-) -> Iterator[TrainingSample]:
-    duplicates = Duplicates(options.near_duplicates)
-    for sample in found:
-        key = sample.key if options.format != "dpo" else f"{sample.key} {sample.reward}"
-        if duplicates.is_new(key, sample.completion):
-            yield sample
-        else:
-            left_out["near-duplicate"] += 1
 
 
 def _write(

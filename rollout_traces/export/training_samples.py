@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -247,33 +247,26 @@ MOST_COMPARED = 256
 """Completions of one prompt that a new one is compared with."""
 
 
-class Duplicates:
-    """The completions that were kept so far, by which duplicates are known.
+def without_duplicates(
+    found: Iterable[TrainingSample], options: TrainingOptions, left_out: Counter[str]
+) -> Iterator[TrainingSample]:
+    """Samples without near-duplicates of those before them: by prompt, of pairs by reward too.
 
     Args:
-        share: of the five-word runs of two completions together, how many both have, from which on the later one
+        options: from which share of the five-word runs of two completions together, that both have, on the later one
             is a near-duplicate (the Jaccard index); None for no near-duplicates.
+        left_out: counts them.
     """
-
-    def __init__(self, share: float | None) -> None:
-        self._share = share
-        self._kept: dict[str, list[frozenset[int]]] = {}
-
-    def is_new(self, key: str, completion: Sequence[Mapping[str, Any]]) -> bool:
-        """Tells whether a completion is none of those before it under the same key, and keeps it as one of them.
-
-        Args:
-            key: the prompt's.
-            completion: messages.
-        """
-        if self._share is None:
-            return True
-        runs = _runs(completion)
-        kept = self._kept.setdefault(key, [])
-        if any(_jaccard(runs, other) >= self._share for other in kept[-MOST_COMPARED:]):
-            return False
-        kept.append(runs)
-        return True
+    kept: dict[str, list[frozenset[int]]] = {}
+    for sample in found:
+        if options.near_duplicates is not None:
+            key = sample.key if options.format != "dpo" else f"{sample.key} {sample.reward}"
+            runs, before = _runs(sample.completion), kept.setdefault(key, [])
+            if any(_jaccard(runs, other) >= options.near_duplicates for other in before[-MOST_COMPARED:]):
+                left_out["near-duplicate"] += 1
+                continue
+            before.append(runs)
+        yield sample
 
 
 def _runs(completion: Sequence[Mapping[str, Any]]) -> frozenset[int]:
