@@ -294,20 +294,13 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     Yields:
         A function to call with how much is done and how much there is.
     """
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    is_silent = not sys.stderr.isatty()
+    with Progress(console=Console(stderr=True), transient=True, disable=is_silent) as progress:
         task = progress.add_task(what, total=None, visible=False)
-
-        def report(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total, visible=True)
-
-        yield report
+        yield lambda done, total: progress.update(task, completed=done, total=total, visible=True)
 
 
 @dataclass(frozen=True)
