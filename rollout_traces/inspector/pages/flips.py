@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from rollout_traces.analysis import Flips, Selection, flips
 from rollout_traces.analysis.flip_grid import FlipGrid, flip_grid
-from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import QueriesAnswer, answered_all
 from rollout_traces.inspector.workspace import EvaluationView, FromRuns, InParts
 from rollout_traces.store.step_metrics import matched_steps, steps_of
@@ -65,8 +64,7 @@ def flip_list(view: EvaluationView, asked: AskedEvaluations, after: int = 0) -> 
         StoreError: there is no evaluation, or no shared prompt.
     """
     found, place = _matched(view, asked)
-    if after < 0:
-        raise StoreError(f"after: seen {after}, expected 0 or more.")
+    after = max(after, 0)
     shown = found.prompts[after : after + MOST_PROMPTS]
     behind = after + len(shown)
     return FlipListAnswer(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import cast
 
 from rollout_traces.analysis import list_prompts, prompt_over_time
-from rollout_traces.analysis.prompts import Order, PromptList, PromptVisit
-from rollout_traces.errors import StoreError
+from rollout_traces.analysis.prompts import ORDERS, Order, PromptList, PromptVisit
 from rollout_traces.inspector.pages.explain import AskedSides, sides
 from rollout_traces.inspector.pages.figures import PAGE_ROWS, Range, axis_range
-from rollout_traces.inspector.workspace import SplitView, seen
+from rollout_traces.inspector.workspace import SplitView
 
 MOST_VISITS = 2_000
 MOST_DOTS = 64
 """Rewards of a visit that are drawn."""
-ORDERS: tuple[str, ...] = get_args(Order)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +62,8 @@ def prompt_list(
     Raises:
         StoreError: no prompt keys were logged, or there is no such order.
     """
-    chosen = next((known for known in get_args(Order) if known == (order or "solved")), None)
-    if chosen is None or after < 0:
-        raise StoreError(
-            f"order: seen {seen(order)}, expected one of {', '.join(ORDERS)}; after: seen {after}, expected 0 or more."
-        )
     asked = sides(view, AskedSides(None, steps, where))
+    chosen, after = cast(Order, order or "solved"), max(after, 0)
     found = view.remembered(
         ("prompts", *asked.key, chosen, after),
         lambda: list_prompts(view.store.table(), asked.a, order=chosen, limit=PAGE_ROWS, offset=after),
@@ -79,7 +73,7 @@ def prompt_list(
         **vars(found),
         order=chosen,
         offset=after,
-        orders=ORDERS,
+        orders=tuple(ORDERS),
         next=behind if found.prompts and behind < found.total else None,
     )
 
