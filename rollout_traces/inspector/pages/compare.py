@@ -87,7 +87,7 @@ class PromptHistoryAnswer:
     """The rollouts that answer the same prompt, step by step."""
 
     steps: list[StepOfPrompt]
-    range: Range | None = None
+    range: Range
 
 
 def compare(
@@ -125,8 +125,6 @@ def compare_two(
 
 def prompt_history(view: SplitView, prompt_key: str) -> PromptHistoryAnswer:
     """The rollouts of a run that answer the same prompt, step by step."""
-    if not prompt_key:
-        return PromptHistoryAnswer([])
     page = view.query(
         where=f"prompt_key = {literal(prompt_key)}",
         rows="all",

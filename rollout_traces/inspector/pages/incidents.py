@@ -169,8 +169,6 @@ WORDS = ("mute", "unmute", "acknowledge", "recall")
 """`recall` takes an acknowledgement back."""
 MOST_BYTES = 4_000_000
 """Of the file that are read and written."""
-LONGEST = 400
-"""Characters of a name."""
 
 
 @dataclass(frozen=True)
@@ -224,12 +222,10 @@ class IncidentMarks:
             by: who says it.
 
         Raises:
-            StoreError: the word is another, a name is too long, or the file cannot be written.
+            StoreError: the word is another, or the file cannot be written.
         """
         if what not in WORDS:
             raise StoreError(f"mark: seen {what!r}. Expected one of {', '.join(WORDS)}.")
-        if max(map(len, (run, split, incident, by))) > LONGEST:
-            raise StoreError(f"mark: a name of more than {LONGEST} characters.")
         at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         said = {"at": at, "by": by, "run": run, "split": split, "incident": incident, "what": what}
         self.file.append(orjson.dumps(said) + b"\n")
