@@ -5,11 +5,10 @@ from __future__ import annotations
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.printing import cell, folded, print_json, print_turns, turns_of
+from rollout_traces.cli.printing import SEVERITIES, cell, folded, print_json, print_turns, turns_of
 from rollout_traces.errors import StoreError
 from rollout_traces.model.text import harmless
 
-SEVERITIES = {"error": "bold red", "warn": "yellow", "info": "blue"}
 HIDDEN = ("schema", "kind", "status", "flags")
 
 

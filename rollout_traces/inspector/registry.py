@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from rollout_traces.inspector.api import answers
 from rollout_traces.inspector.pages import (
@@ -188,8 +188,6 @@ PARTS: dict[str, tuple[str, ...]] = {
 Who = Literal["anyone", "session", "dashboard", "write token", "Hub token"]
 Kind = Literal["page", "frame", "code", "data", "file"]
 
-_JSON = "application/json"
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -213,7 +211,7 @@ class Rule:
     who: Who
     kind: Kind
     purpose: str
-    content_type: str = _JSON
+    content_type: str = "application/json"
     max_body: int = 64 * KB
     body_seconds: float = 15.0
 
@@ -268,6 +266,8 @@ TRACKIO_WRITES = words(
     """
 )
 """Trackio's functions by which a run sends what it logs; nothing that deletes or renames."""
+_READ_CALLS = f"/api/(?:{'|'.join(TRACKIO_READS)})"
+_WRITE_CALLS = f"/(?:{'|'.join(TRACKIO_WRITES)})"
 _DASHBOARD_PAGES = words("metrics system traces media reports runs run files artifacts artifact settings")
 _DASHBOARD = (
     Rule("/trackio", "GET", "dashboard", "page", "leads to the dashboard"),
@@ -278,7 +278,7 @@ _DASHBOARD = (
     Rule("/trackio/version", "GET", "dashboard", "data", "its version"),
     Rule("/trackio/file", "GET", "dashboard", "file", "media of a project"),
     Rule(rf"/trackio/artifact_blob/{NAME}/{NAME}", "GET", "dashboard", "file", "artifacts of a project"),
-    Rule(f"/trackio/api/(?:{'|'.join(TRACKIO_READS)})", "POST", "dashboard", "data", "its reading functions"),
+    Rule(f"/trackio{_READ_CALLS}", "POST", "dashboard", "data", "its reading functions"),
 )
 
 
@@ -288,20 +288,11 @@ def _sql(api: str, who: Who, purpose: str) -> Rule:
 
 def _logged(api: str, who: Who, where: str) -> tuple[Rule, Rule]:
     """The routes that take what runs log, and files of theirs: more, and for longer, than any other."""
-    bounds = {"max_body": 64 * MB, "body_seconds": 5 * MINUTE}
+    bounds: dict[str, Any] = {"max_body": 64 * MB, "body_seconds": 5 * MINUTE}
+    files = "multipart/form-data"
     return (
-        Rule(
-            f"{api}/(?:{'|'.join(TRACKIO_WRITES)})",
-            "POST",
-            who,
-            "data",
-            f"what runs log ({where})",
-            _JSON,
-            **bounds,
-        ),
-        Rule(
-            f"{api}/upload", "POST", who, "data", f"files of runs ({where})", "multipart/form-data", **bounds
-        ),
+        Rule(f"{api}{_WRITE_CALLS}", "POST", who, "data", f"what runs log ({where})", **bounds),
+        Rule(f"{api}/upload", "POST", who, "data", f"files of runs ({where})", files, **bounds),
     )
 
 
@@ -313,13 +304,7 @@ _WRITING = (
 )
 _SPACE = (
     Rule("/version", "GET", "session", "data", "Trackio's version (a Space)"),
-    Rule(
-        f"/api/(?:{'|'.join(TRACKIO_READS)})",
-        "POST",
-        "session",
-        "data",
-        "Trackio's reading functions (a Space)",
-    ),
+    Rule(_READ_CALLS, "POST", "session", "data", "Trackio's reading functions (a Space)"),
     _sql("/api", "session", "one SELECT (a Space)"),
     *_logged("/api", "Hub token", "a Space"),
 )

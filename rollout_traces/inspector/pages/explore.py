@@ -155,7 +155,9 @@ def spread(view: SplitView, asked: AskedRows, column: str) -> SpreadAnswer:
         return SpreadAnswer(column, kind, store.facets(column, limit=MOST_VALUES, **scope), None)
     facets = store.facets(column, limit=BINS, **scope)
     if len(facets) <= FEW_VALUES:
-        return SpreadAnswer(column, kind, sorted(facets, key=_value_order), None)
+        return SpreadAnswer(
+            column, kind, sorted(facets, key=lambda each: (each[0] is None, each[0] or 0)), None
+        )
     return SpreadAnswer(column, kind, None, store.histogram(column, BINS, **scope))
 
 
@@ -222,7 +224,3 @@ def _line(store: Store, row: TraceRow) -> str:
     if row.id is not None:
         record["messages"] = store.record(row.id).messages
     return orjson.dumps(record, default=str).decode()
-
-
-def _value_order(facet: tuple[Any, int]) -> tuple[bool, Any]:
-    return (facet[0] is None, facet[0] if facet[0] is not None else 0)

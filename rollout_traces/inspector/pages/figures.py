@@ -121,13 +121,10 @@ def chosen_over_steps(view: SplitView) -> str | None:
     return chosen_by({str(reason): count for reason, count in found if reason is not None})
 
 
+@remembered
 def scalars(view: SplitView) -> Logged:
     """A run's logged numbers, one value a step (the last one), steps ascending."""
-
-    def read() -> Logged:
-        return {name: _one_a_step(*values) for name, values in view.store.metrics(view.run).items()}
-
-    return view.remembered(("scalars", view.run), read)
+    return {name: _one_a_step(*values) for name, values in view.store.metrics(view.run).items()}
 
 
 def split_series(view: SplitView, wanted: Sequence[str]) -> RunSeries:
