@@ -85,6 +85,7 @@ A_FILE = {"share"}
 @pytest.fixture(scope="module")
 def demo(home) -> Iterator[Workspace]:
     found = Workspace(folder=home)
+    found.store("demo")  # indexed, however long that takes
     yield found
     found.close()
 
