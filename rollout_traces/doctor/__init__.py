@@ -9,10 +9,12 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Status = Literal["ok", "note", "warn", "fail"]
+STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 @dataclass(frozen=True)
@@ -20,36 +22,20 @@ class CheckFinding:
     """One thing that a check saw.
 
     Attributes:
-        subject: what it speaks of, a few words.
         status: `ok`, `note` (worth knowing), `warn` (works, but) or `fail` (does not work).
+        subject: what it speaks of, a few words.
         seen: what was seen, one sentence.
         advice: what to do; empty when there is nothing to do.
     """
 
-    subject: str
     status: Status
+    subject: str
     seen: str
     advice: str = ""
 
 
-def ok(subject: str, seen: str) -> CheckFinding:
-    """Something that is as it should be."""
-    return CheckFinding(subject, "ok", seen)
-
-
-def note(subject: str, seen: str, advice: str = "") -> CheckFinding:
-    """Something worth knowing."""
-    return CheckFinding(subject, "note", seen, advice)
-
-
-def warn(subject: str, seen: str, advice: str = "") -> CheckFinding:
-    """Something that works, but not as well as it could."""
-    return CheckFinding(subject, "warn", seen, advice)
-
-
-def fail(subject: str, seen: str, advice: str = "") -> CheckFinding:
-    """Something that does not work."""
-    return CheckFinding(subject, "fail", seen, advice)
+ok, note, warn, fail = (partial(CheckFinding, status) for status in STATUSES)
+"""Make a finding of that status, from what it speaks of, what was seen, and advice."""
 
 
 @dataclass(frozen=True)

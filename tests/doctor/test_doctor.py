@@ -23,7 +23,7 @@ class TestExamine:
     def test_a_check_that_raises_becomes_a_finding(self, monkeypatch):
         def broken(examination):
             raise RuntimeError("no")
-            yield CheckFinding("x", "ok", "y")
+            yield CheckFinding("ok", "x", "y")
 
         monkeypatch.setitem(CHECKS, "Broken", broken)
         [finding] = dict(each_check(Examination()))["Broken"]
