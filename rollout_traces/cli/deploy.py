@@ -270,7 +270,7 @@ def _step(doing: str, state: str) -> Iterator[None]:
         raise
     except Exception as error:
         why = one_line(f"{type(error).__name__}: {error}", LONGEST_WHY)
-        raise DeployError(f"{doing}: {why} {state}") from error
+        raise DeployError(f"{doing}: {why} {state} `hf auth login` gives a token that may write.") from error
 
 
 def app_files(title: str) -> dict[str, bytes]:
