@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,8 +13,7 @@ from rollout_traces.cli.printing import SEVERITIES, print_json, print_table, sen
 from rollout_traces.model.text import quoted
 
 if TYPE_CHECKING:
-    from rollout_traces.analysis import Diagnosis, Explanation, Finding, RunReport
-    from rollout_traces.inspector.workspace import SplitView
+    from rollout_traces.analysis import Diagnosis, Explanation, Finding, RunReport, Selection
     from rollout_traces.store import Store
     from rollout_traces.store.tables import Table
 
@@ -48,64 +47,70 @@ def explain(
             --against: both sides are narrowed to them.
         steps: Steps of the run, such as 10:20.
     """
+    from rollout_traces.analysis import Selection, diagnose
+    from rollout_traces.analysis import explain as explain_selections
     from rollout_traces.analysis.runs import settings_sentences
-    from rollout_traces.inspector.pages.explain import AskedSides, explained, sides
-    from rollout_traces.inspector.pages.incidents import run_diagnosed
+    from rollout_traces.analysis.selections import narrowed
 
-    with source.view(run, split) as view:
-        store, name = view.store, view.run
-        _check_step(view, step)
-        alone = step is None and steps is None and against is None
-        if alone and where is None:
-            report, settings = run_diagnosed(view), settings_sentences(store, name)
-            if as_json:
-                print_json({"settings": settings, **plain_report(report)})
-            else:
-                print_report(report, settings)
-            return
-        options.parse_steps(steps)
-        other = {} if against is None else _other_side(view, against)
-        both = sides(view, AskedSides(step, steps or "", where or "", against_rest=alone, **other))
-        if both.b is None and both.a.steps[0] is None:
-            raise typer.BadParameter(
-                "--steps without a first step has nothing before it; name one, or give --against."
-            )
-        in_force = run_diagnosed(view).in_force(*both.a.steps) if both.b is None else []
-        found = explained(view, both)
+    store = source.open()
+    name = options.run_name(store, run)
+    _check_step(store, name, split, step)
+    table = store.table()
+    if step is None and steps is None and against is None and where is None:
+        report = diagnose(table, name, split)
+        settings = settings_sentences(store, name)
         if as_json:
-            print_json({**asdict(found), "in_force": [plain_diagnosis(d) for d in in_force]})
-            return
-        if both.b is not None and both.b.run != name:
-            print_config(store, name, str(both.b.run))
-            typer.echo(sentence(f"What changed is read from {quoted(both.b.run)} to {quoted(name)}."))
-        print_explanation(found, in_force, short_links(store.table(), found))
+            print_json({"settings": settings, **plain_report(report)})
+        else:
+            print_report(report, settings)
+        return
+    between = (step, step) if step is not None else options.parse_steps(steps)
+    a = Selection(name, split, between)
+    alone = step is None and steps is None and against is None
+    b = other_side(store, a, against) if against is not None else None
+    if where is not None:
+        condition = store.sql_condition(where)
+        a, rest = narrowed(a, where, condition)
+        b = rest if alone else narrowed(b, where, condition)[0] if b is not None else None
+    if b is None and between[0] is None:
+        raise typer.BadParameter(
+            "--steps without a first step has nothing before it; name one, or give --against."
+        )
+    in_force = diagnose(table, name, split).in_force(*between) if b is None else []
+    found = explain_selections(table, a, b)
+    if as_json:
+        print_json({**asdict(found), "in_force": [plain_diagnosis(d) for d in in_force]})
+        return
+    if against is not None and b is not None and b.run != a.run:
+        print_config(store, name, str(b.run))
+        typer.echo(sentence(f"What changed is read from {quoted(b.run)} to {quoted(name)}."))
+    print_explanation(found, in_force, short_links(table, found))
 
 
-def _check_step(view: SplitView, step: int | None) -> None:
+def _check_step(store: Store, run: str, split: str, step: int | None) -> None:
     """Says so where no rollout was logged at the step.
 
     Raises:
         typer.BadParameter: it is none of the run's steps.
     """
-    steps = [info.step for info in view.steps()] if step is not None else []
+    steps = [info.step for info in store.steps(run, split)] if step is not None else []
     if steps and step not in steps:
         raise typer.BadParameter(
-            f"--step {step}: {view.run} has no rollouts there; steps of {view.split}: {steps[0]} to {steps[-1]}."
+            f"--step {step}: {run} has no rollouts there; steps of {split}: {steps[0]} to {steps[-1]}."
         )
 
 
-def _other_side(view: SplitView, text: str) -> dict[str, str]:
+def other_side(store: Store, a: Selection, text: str) -> Selection:
     """Reads what `--against` names: a run, a range of steps, or a split."""
-    runs = view.store.runs()
-    if text in {name for info in runs for name in (info.name, info.id)}:
-        return {"against_run": text}
-    if text in view.store.splits(view.run):
-        return {"against_split": text}
+    names = {info.name for info in store.runs()} | {info.id for info in store.runs()}
+    if text in names:
+        return replace(a, run=store.run(text).name)
+    if a.run is not None and text in store.splits(a.run):
+        return replace(a, split=text)
     if set(text) <= set("0123456789:") and text.strip(":"):
-        options.parse_steps(text)
-        return {"against_steps": text}
+        return replace(a, steps=options.parse_steps(text))
     raise typer.BadParameter(
-        f"--against {text!r}: no such run or split, and no range of steps. Runs: {', '.join(sorted(n.name for n in runs))}."
+        f"--against {text!r}: no such run or split, and no range of steps. Runs: {', '.join(sorted(n.name for n in store.runs()))}."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -116,12 +117,15 @@ def export(
 
 def _write_site(store: Store, source: options.From, which: options.Which, out: Path, as_json: bool) -> None:
     from rollout_traces.inspector.site import write_site
+    from rollout_traces.inspector.workspace import Workspace
 
     options.check_split(store, which)
     run = options.run_name(store, which.run)
+    project = store.project
     splits = None if which.split is None else [which.split]
-    with source.reading(store) as workspace, options.progress_bar("exporting") as report:
-        rows, size = write_site(workspace, store.project, run, out, splits, report)
+    reading = Workspace(server_url=source.server_url, space=source.space, projects=(project,))
+    with closing(reading) as workspace, options.progress_bar("exporting") as report:
+        rows, size = write_site(workspace, project, run, out, splits, report)
     if as_json:
         print_json({"rows": rows, "bytes": size, "folder": str(out)})
     else:

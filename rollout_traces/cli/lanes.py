@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import typer
 
 from rollout_traces.cli import options
@@ -29,12 +31,17 @@ def lanes(
         by: A lane for each engine, source or rollout; the first that is known by default.
     """
     from rollout_traces.inspector.pages.lanes import step_time
-    from rollout_traces.inspector.workspace import as_plain
+    from rollout_traces.inspector.workspace import SplitView, Workspace, as_plain
 
-    with source.view(run, split) as view:
-        steps = [info.step for info in view.steps()]
-        if not steps:
-            raise StoreError(f"{view.run} has no rollouts in {split}.")
+    store = source.open()
+    name = options.run_name(store, run)
+    steps = [info.step for info in store.steps(name, split)]
+    if not steps:
+        raise StoreError(f"{name} has no rollouts in {split}.")
+    reading = Workspace(server_url=source.server_url, space=source.space, projects=(store.project,))
+    with closing(reading) as workspace:
+        workspace.refresh(store.project)
+        view = SplitView(workspace, store.project, name, split)
         found = step_time(view, steps[-1] if step is None else step, by)
     if as_json:
         print_json(as_plain(found))
@@ -43,7 +50,7 @@ def lanes(
         [lane.name, lane.n_rollouts, lane.n_spans, duration(lane.busy), f"{lane.idle:.0%}"]
         for lane in found.lanes
     ]
-    title = f"{view.run}, step {found.step}: {duration(found.ms / MS)}, {found.n_timed} of {found.n_rows} rollouts timed"
+    title = f"{name}, step {found.step}: {duration(found.ms / MS)}, {found.n_timed} of {found.n_rows} rollouts timed"
     if found.n_timed:
         print_table([found.by, "rollouts", "spans", "busy", "idle"], rows, title=title)
     else:
@@ -51,6 +58,6 @@ def lanes(
     for phase in found.phases:
         typer.echo(f"{phase.name} of step {phase.step}: {duration((phase.end - phase.start) / MS)}")
     if found.tail is not None:
-        typer.echo(f'{found.tail.text}\n  rollout-traces list {view.run} --all --where "{found.tail.where}"')
+        typer.echo(f'{found.tail.text}\n  rollout-traces list {name} --all --where "{found.tail.where}"')
     for text in (*found.said, *found.unobserved):
         typer.echo(text)

@@ -26,7 +26,6 @@ from rollout_traces.model.private_files import make_folder, replace_file
 from rollout_traces.model.text import step_range
 
 if TYPE_CHECKING:
-    from rollout_traces.inspector.workspace import SplitView, Workspace
     from rollout_traces.store import Store
     from rollout_traces.store.asking import Which as Rows
 
@@ -85,26 +84,6 @@ class From:
         with progress_bar("indexing") as report:
             store.refresh(report)
         return store
-
-    @contextmanager
-    def reading(self, store: Store) -> Iterator[Workspace]:
-        """The workspace of what pages read of a store's project; it ends with the block."""
-        from rollout_traces.inspector.workspace import Workspace
-
-        reading = Workspace(server_url=self.server_url, space=self.space, projects=(store.project,))
-        with contextlib.closing(reading) as workspace:
-            yield workspace
-
-    @contextmanager
-    def view(self, run: str | None, split: str) -> Iterator[SplitView]:
-        """A split of a run, as pages read it; the only run there is where none is named."""
-        from rollout_traces.inspector.workspace import SplitView
-
-        store = self.open()
-        name = run_name(store, run)
-        with self.reading(store) as workspace:
-            workspace.refresh(store.project)
-            yield SplitView(workspace, store.project, name, split)
 
 
 @dataclass(frozen=True)

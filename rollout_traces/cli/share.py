@@ -39,6 +39,7 @@ def share(
         redact_pattern: Regular expression of what is hidden in the file; repeatable.
     """
     from rollout_traces.inspector.shared_file import Shared, shared_contents, shared_page
+    from rollout_traces.inspector.workspace import Workspace
 
     of_run = group is not None or explain
     if of_run and len(rollouts or ()) > 1:
@@ -61,7 +62,8 @@ def share(
             rollouts=tuple(rollouts or ()),
             patterns=tuple(redact_pattern or ()),
         )
-        with source.reading(store) as workspace:
+        reading = Workspace(server_url=source.server_url, space=source.space, projects=(store.project,))
+        with closing(reading) as workspace:
             page = shared_page(shared_contents(workspace, wanted))
     out.write_text(page, "utf-8")
     typer.echo(f"{decimal(out.stat().st_size)}: {out}")
