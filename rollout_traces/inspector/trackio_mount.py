@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import math
 import os
 import sqlite3
 import threading
@@ -355,9 +356,7 @@ def arguments_of(body: Any) -> tuple[list[Any], dict[str, Any]]:
 
 def as_json(value: Any) -> bytes:
     """JSON of an answer; what JSON has no word for (NaN, infinities) becomes null, anything odd its text."""
-    from trackio.asgi_app import _json_safe
-
-    return json.dumps(_json_safe(value), default=str, allow_nan=False, separators=(",", ":")).encode(
+    return json.dumps(_plain(value), default=str, allow_nan=False, separators=(",", ":")).encode(
         "utf-8", "replace"
     )
 
@@ -430,3 +429,13 @@ def _traces_asked_for(limit: Any) -> int:
         return max(0, min(int(limit), MOST_TRACES))
     except (TypeError, ValueError, OverflowError):
         return MOST_TRACES
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
