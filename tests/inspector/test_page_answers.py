@@ -165,7 +165,7 @@ class TestPrompts:
         assert places[("off", "eval-rollout")] == [0, 10, 20] and ("healthy", "eval-rollout") in places
 
     def test_an_unknown_order_is_refused(self, workspace):
-        with pytest.raises(StoreError, match="expected one of"):
+        with pytest.raises(StoreError, match="no order"):
             told(prompt_list, workspace, {**PLACE, "order": "; drop table"})
 
 
