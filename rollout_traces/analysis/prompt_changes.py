@@ -1,15 +1,19 @@
-"""Changes of what belongs to a prompt: ground truths, wordings, system prompts, tools; evaluation prompts in training."""
+"""Changes of what belongs to a prompt: its length, ground truths, wordings, system prompts, tools; evaluation prompts in training."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
+from rollout_traces.analysis.curves import Part
 from rollout_traces.analysis.diagnosis import Diagnosis
+from rollout_traces.analysis.in_words import number, part_filter, part_text, steps_filter
 from rollout_traces.analysis.kept_texts import EVERY_KEPT, KeptTexts, read_texts
-from rollout_traces.analysis.relations import current
+from rollout_traces.analysis.relations import as_arrays, current
 from rollout_traces.analysis.run_rows import ROUNDING
 from rollout_traces.analysis.selections import RunScope, Selection
 from rollout_traces.analysis.slow_change import PLAIN_CHANCE
@@ -31,15 +35,22 @@ WHAT = {
 
 
 def prompt_entries(run: RunScope) -> list[Diagnosis]:
-    """Entries of what changed for prompts: by key of all rollouts, by text of those kept at random."""
+    """Entries of what changed for prompts: by key and length of all rollouts, by text of those kept at random."""
     if not run.columns.has("prompt_key"):
         return []
     replaced = list(_evaluations_replaced(run))
     texts = read_texts(run.relations, run.columns, Selection(run.run, run.split))
     found = replaced + list(_evaluated_in_training(run, texts))
-    if texts is not None:
-        found += [entry for name in WHAT if (entry := changed(texts, name)) is not None]
-    return found
+    read = [changed(texts, name) for name in WHAT] if texts is not None else []
+    told = [each for each in read if each is not None]
+    longer = _lengths_changed(run) if run.columns.has("n_prompt") else None
+    if longer is not None and not any(_meet(longer, other) for other in told):
+        told.append(longer)
+    return found + told
+
+
+def _meet(one: Diagnosis, other: Diagnosis) -> bool:
+    return one.onset[0] <= other.onset[1] and other.onset[0] <= one.onset[1]
 
 
 def changed(texts: KeptTexts, name: str) -> Diagnosis | None:
@@ -49,32 +60,103 @@ def changed(texts: KeptTexts, name: str) -> Diagnosis | None:
         texts: kept rollouts.
         name: `ground_truth`, `prompt`, `system` or `tools`.
     """
-    seen: dict[str, tuple[int, str]] = {}
-    spans: list[tuple[int, int]] = []
+    found = _changed_at(texts.prompt_key, texts.step, texts.texts[name])
+    what, advice = WHAT[name]
+    if found is None:
+        return None
+    return _entry(name, f"{what} of {len(found.keys)} prompts changed", advice, found)
+
+
+def _lengths_changed(run: RunScope) -> Diagnosis | None:
+    """The entry of prompts that have another number of tokens from a step on, of all rollouts; those of an evaluation under those of training."""
+    splits = (run.split, *_evaluation_splits(run))
+    found = [each for split in splits if (each := _length_changed(run, split)) is not None]
+    return replace(found[0], consequences=tuple(found[1:])) if found else None
+
+
+def _length_changed(run: RunScope, split: str) -> Diagnosis | None:
+    source = run.columns.expression("source")
+    of = RunScope(run.relations, run.run, split, run.columns)
+    rows = as_arrays(
+        run.relations.sql(
+            f"select prompt_key, step, min(n_prompt) as n, min({source}) as source from rollouts where {of.scope} "
+            "and prompt_key is not null group by 1, 2 having min(n_prompt) = max(n_prompt) order by step",
+            of.params,
+        )
+    )
+    found = _changed_at(rows["prompt_key"], rows["step"], rows["n"])
+    if found is None:
+        return None
+    source_of = dict(zip(rows["prompt_key"].tolist(), rows["source"].tolist(), strict=True))
+    sources = {source_of[key] for key in found.keys}
+    others = {source_of[key] for key in set(found.asked).difference(found.keys)}
+    part: Part | None = (
+        None if sources & others or sources == {None} or len(sources) > 1 else (("source", str(*sources)),)
+    )
+    whose = f" on {part_text(part)}" if part else ""
+    before, after = (number(float(np.mean(each))) for each in (found.before, found.after))
+    what = f"n_prompt of {len(found.keys)} prompts{whose} changed from {before} to {after}"
+    advice = "Compare the system prompt, the chat template and the tokenizer before and after."
+    entry = _entry("n_prompt", what if split == run.split else f"{split}: {what}", advice, found)
+    return replace(
+        entry,
+        part=part,
+        where=" and ".join(filter(None, (part_filter(part), steps_filter(found.step, None)))),
+    )
+
+
+@dataclass(frozen=True)
+class _Changed:
+    """A change of several prompts: their keys, what each had and has, its step, the first that it may be, and the keys of all that were asked before and after it."""
+
+    keys: list[str]
+    before: list[Any]
+    after: list[Any]
+    step: int
+    earliest: int
+    asked: list[str]
+
+
+def _changed_at(keys: np.ndarray, steps: np.ndarray, values: np.ndarray) -> _Changed | None:
+    """The step at which what belongs to a prompt changed for several of them together; None where it did not.
+
+    Args:
+        keys: object [N], prompt keys, None where unknown.
+        steps: int [N].
+        values: object or number [N], None where unknown.
+    """
+    seen: dict[str, tuple[int, Any]] = {}
+    spans: list[tuple[str, int, int, Any, Any]] = []
     visits: dict[str, list[int]] = {}
-    for i in np.argsort(texts.step, kind="stable").tolist():
-        key, text, step = texts.prompt_key[i], texts.texts[name][i], int(texts.step[i])
-        if key is None or text is None:
+    for i in np.argsort(steps, kind="stable").tolist():
+        key, value, step = keys[i], values[i], int(steps[i])
+        if key is None or value is None:
             continue
         visits.setdefault(key, []).append(step)
-        if key in seen and seen[key][1] != text:
-            spans.append((seen[key][0], step))
-        seen[key] = step, text
+        if key in seen and seen[key][1] != value:
+            spans.append((key, seen[key][0], step, seen[key][1], value))
+        seen[key] = step, value
     if len(spans) < FEWEST:
         return None
-    # a change lies after the last visit with the old text, and at the first with the new one at the latest
-    steps = sorted({step for _, step in spans})
-    fits = [sum(old < step <= new for old, new in spans) for step in steps]
+    # a change lies after the last visit with the old value, and at the first with the new one at the latest
+    among = sorted({step for _, _, step, *_ in spans})
+    fits = [sum(old < step <= new for _, old, new, *_ in spans) for step in among]
     at = int(np.argmax(fits))
-    step, n = steps[at], fits[at]
+    step, n = among[at], fits[at]
     if n < max(FEWEST, TOGETHER * len(spans)):
         return None
-    earliest = max(old for old, new in spans if old < step <= new) + 1
-    both = sum(visits[key][0] < step <= visits[key][-1] for key in visits)
-    what, advice = WHAT[name]
-    sentence = f"{what} of {n} prompts changed at step {step}, of {both} that were asked before and after it."
-    onset = (min(earliest, step), step)
-    return Diagnosis("warn", sentence, advice, 0, (), None, "level", onset, step, name=f"{name} changed")
+    those = [each for each in spans if each[1] < step <= each[2]]
+    named, olds, _, before, after = map(list, zip(*those, strict=True))
+    both = [key for key, at in visits.items() if at[0] < step <= at[-1]]
+    return _Changed(named, before, after, step, min(max(olds) + 1, step), both)
+
+
+def _entry(name: str, what: str, advice: str, found: _Changed) -> Diagnosis:
+    sentence = f"{what} at step {found.step}, of {len(found.asked)} that were asked before and after it."
+    onset = (found.earliest, found.step)
+    return Diagnosis(
+        "warn", sentence, advice, 0, (), None, "level", onset, found.step, name=f"{name} changed"
+    )
 
 
 def _evaluated_in_training(run: RunScope, texts: KeptTexts | None) -> Iterator[Diagnosis]:

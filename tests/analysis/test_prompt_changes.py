@@ -78,6 +78,43 @@ class TestChanges:
         assert said(table([{"step": s, "prompt_key": "p"} for s in range(12)])) == []
 
 
+class TestLengths:
+    def test_prompts_of_a_source_that_got_longer_by_a_little_are_told_with_those_of_the_evaluation(self):
+        """Seen once: three more tokens in prompts of very different lengths, the same prompts at each evaluation, and no word of it."""
+
+        def row(step: int, split: str, i: int) -> dict[str, Any]:
+            source = "code" if i % 3 == 0 else "math"
+            longer = 3 if source == "code" and step >= 21 else 0
+            length = 40 + 36 * i + longer
+            return {
+                "step": step,
+                "split": split,
+                "group": i,
+                "prompt_key": f"{split}-{i}",
+                "source": source,
+                "n_prompt": length,
+            }
+
+        rows = [row(step, "rollout", (10 * step + i) % 30) for step in range(40) for i in range(10)]
+        rows += [row(step, "eval-rollout", i) for step in range(0, 40, 5) for i in range(30)]
+        (entry,) = prompt_entries(RunScope(table(rows), "run", "rollout"))
+        assert entry.sentence == (
+            "n_prompt of 10 prompts on source “code” changed from 526 to 529 at step 21, "
+            "of 30 that were asked before and after it."
+        )
+        assert entry.part == (("source", "code"),) and entry.where == "source = 'code' and step >= 21"
+        (evaluated,) = entry.consequences
+        assert evaluated.sentence.startswith("eval-rollout: n_prompt of 10 prompts on source “code” changed")
+
+    def test_what_a_prompt_has_at_each_visit_another_of_is_silent(self):
+        rows = [
+            {"step": s, "group": i, "prompt_key": f"p{i}", "n_prompt": 100 + s * i}
+            for s in range(40)
+            for i in range(10)
+        ]
+        assert said(table(rows)) == []
+
+
 class TestTheOnset:
     def test_is_behind_the_last_visit_with_the_old_text(self):
         """The prompts that change are asked every third step, at step 18 last before the change at step 21."""
