@@ -67,6 +67,7 @@ from rollout_traces.analysis.slow_change import (
     drift_of_run,
     falls,
     gain,
+    is_component,
     is_loss,
     is_needed,
     is_purpose,
@@ -276,7 +277,7 @@ def _search(
         others = [
             each if shows_beside_learned(each, others) else replace(each, is_sure=False) for each in others
         ]
-    if is_purpose(panel):
+    if is_purpose(panel) or is_component(panel):
         others = [since_it_was_lost(each) if each.located.z > 0 else each for each in others]
     joined = there_and_back(others, curves)
     return learned + [from_its_end(from_its_first(each, joined, curves)) for each in joined]

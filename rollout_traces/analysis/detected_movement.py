@@ -11,7 +11,16 @@ import numpy as np
 from rollout_traces.analysis.noise import Noise, clipped
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import PLAINLY, Chosen
-from rollout_traces.analysis.scan import OF_RUN, SPIKE, WARM_UP, Located, Template, coefficients, whitened
+from rollout_traces.analysis.scan import (
+    MOST_LENGTHS,
+    OF_RUN,
+    SPIKE,
+    WARM_UP,
+    Located,
+    Template,
+    coefficients,
+    whitened,
+)
 
 STILL = 3.5
 """Size that a movement keeps when all others of its series are known; else it was their shadow."""
@@ -119,9 +128,24 @@ def from_its_end(found: Moved) -> Moved:
     over_most = (window.stop - window.start) * MOST_OF_RUN > n and 2 * window.start * MOST_OF_RUN <= n
     starts = window.start <= min(WARM_UP, n // OF_RUN) or over_most
     is_short = min(window.stop - window.start, n - window.stop) <= SPIKE
-    if window.kind != "window" or not starts or is_short:
+    if window.kind != "window" or not starts or is_short or was_alike_before(found):
         return found
     return replace(found, located=_level_behind(found, abs(found.located.z)))
+
+
+def was_alike_before(window: Moved) -> bool:
+    """Tells whether rollouts were, in the first steps before a window, plainly apart from it and much as they are after it."""
+    at, template = window.chosen.at, window.template
+    if window.panel.source is None or template.kind != "window":
+        return False
+    levels, start, stop = window.panel.levels[at], template.start, template.stop
+    stretches = (levels[max(start - NEAR, 0) : start], levels[start:stop], levels[stop : stop + NEAR])
+    known = [each[np.isfinite(each)] for each in stretches]
+    if not all(map(len, known)):
+        return False
+    before, inside, after = (float(each.mean()) for each in known)
+    error = float(np.sqrt(np.nanmedian(window.noise.variance[at]) / len(known[0])))
+    return abs(before - after) < RESIDUE * abs(inside - after) and abs(before - inside) > STILL * error
 
 
 def since_it_was_lost(found: Moved) -> Moved:
@@ -137,16 +161,15 @@ def since_it_was_lost(found: Moved) -> Moved:
 
 
 def _comes_by_and_by(window: Moved) -> bool:
-    """Tells whether a window begins with less than half of the step with which it ends."""
-    levels, start, stop = window.panel.levels[window.chosen.at], window.template.start, window.template.stop
-    if stop - start < 2 * NEAR_EDGE:
+    """Tells whether a rise by a line that ends where a window does explains more of its series than the window."""
+    if is_spike(window):
         return False
-    edges = start - NEAR_EDGE, start, stop - NEAR_EDGE, stop
-    near = [levels[max(at, 0) : at + NEAR_EDGE] for at in edges]
-    if not all(np.isfinite(each).any() for each in near):
-        return False
-    before, first, last, after = (float(np.nanmean(each)) for each in near)
-    return abs(first - before) < RESIDUE * abs(last - after)
+    t, template, at = np.arange(len(window.panel.steps)), window.template, np.asarray([window.chosen.at])
+    w = whitened(window.noise.clipped[at], window.noise.at(at), window.basis[at])
+    begins = np.linspace(0, template.start, min(template.start + 1, MOST_LENGTHS))[:, None]
+    rises = np.where(t < template.stop, np.maximum((t - begins + 1) / (template.stop - begins), 0.0), 0.0)
+    own = w.sizes(template.over(len(t))[None])[0]
+    return bool((w.sizes(rises) * np.sign(own)).max() > abs(own))
 
 
 def _level_behind(window: Moved, size: float) -> Located:

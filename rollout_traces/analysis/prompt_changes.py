@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.analysis.curves import Part
+from rollout_traces.analysis.curves import Part, SeriesName
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.in_words import number, part_filter, part_text, steps_filter
 from rollout_traces.analysis.kept_texts import EVERY_KEPT, KeptTexts, read_texts
@@ -100,6 +100,7 @@ def _length_changed(run: RunScope, split: str) -> Diagnosis | None:
     entry = _entry("n_prompt", what if split == run.split else f"{split}: {what}", advice, found)
     return replace(
         entry,
+        series=(SeriesName("n_prompt" if split == run.split else f"{split}/n_prompt"),),
         part=part,
         where=" and ".join(filter(None, (part_filter(part), steps_filter(found.step, None)))),
     )

@@ -371,7 +371,7 @@ def _made(rows: RunRows, panels: Sequence[Panel], contained: Contained) -> tuple
     found = [each for each in of_their_own(found) if is_worth_a_word(each)]
     resized, warm_up = _resized(rows, found), warm_up_of(panels)
     found = [replace(each, drift=each.drift or _is_of_warm_up(each, warm_up)) for each in found]
-    found = [replace(each, is_set=each.is_set or _is_of_size(each, resized)) for each in found]
+    found = [replace(each, is_set=each.is_set or _is_of_size(each, resized, rows)) for each in found]
     made = contained("causes", entries, found)
     return [AlikeMovements([each], each.chosen.values) for each in found] if made is None else made, n_series
 
@@ -395,14 +395,32 @@ def _resized(rows: RunRows, found: Sequence[Moved]) -> np.ndarray:
     return np.concatenate([rows.steps[NEAR_EDGE + np.flatnonzero(changed)], *moved])
 
 
-def _is_of_size(found: Moved, resized: np.ndarray) -> bool:
-    """Tells whether a logged number, or a share of the update, moved about where steps got another size, as their time does."""
+def _is_of_size(found: Moved, resized: np.ndarray, rows: RunRows) -> bool:
+    """Tells whether a logged number, or a share of the update, moved about where steps got another size, as their time does, and not by many times as much."""
     if found.panel.names[0] == STEP_SIZE:
         return False
     is_of_steps = found.panel.source is None or found.panel.parents[0] == "advantage"
     first, last = found.panel.steps[list(found.located.onset)].tolist()
     together = ((resized >= first - SPIKE) & (resized <= last + SPIKE)).any()
-    return bool(is_of_steps and not is_spike(found) and together)
+    if not is_of_steps or is_spike(found) or not together:
+        return False
+    of_number, of_size = (
+        _factor(levels, steps, first, last)
+        for levels, steps in (
+            (found.panel.levels[found.chosen.at], found.panel.steps),
+            (rows.per_step, rows.steps),
+        )
+    )
+    return RESIDUE * of_number <= of_size
+
+
+def _factor(levels: np.ndarray, steps: np.ndarray, first: int, last: int) -> float:
+    """The size of the logarithm of the factor by which a figure changed between some steps; 0 where it has none."""
+    known = np.isfinite(levels)
+    sides = levels[known & (steps < first)][-NEAR_EDGE:], levels[known & (steps > last)][:NEAR_EDGE]
+    if not all(map(len, sides)) or min(float(each.min()) for each in sides) <= 0:
+        return 0.0
+    return abs(float(np.log(np.median(sides[1]) / np.median(sides[0]))))
 
 
 def _with_prompts(found: Sequence[Diagnosis], changed: Sequence[Diagnosis]) -> list[Diagnosis]:
@@ -425,7 +443,7 @@ def _is_one_of(each: Diagnosis, again: Diagnosis) -> bool:
 
 
 def _is_told(head: Diagnosis, column: str, changed: Diagnosis) -> bool:
-    about = any(name.column == column for name in head.series)
+    about = any(f"/{name.column}".endswith(f"/{column}") for name in head.series)
     return about and head.onset[0] <= changed.onset[1] and changed.onset[0] <= head.onset[1]
 
 

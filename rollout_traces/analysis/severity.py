@@ -8,7 +8,15 @@ import numpy as np
 
 from rollout_traces.analysis.compete import ENDS, first_steps, is_learning, starts
 from rollout_traces.analysis.curves import STEP_SIZE
-from rollout_traces.analysis.detected_movement import NEAR, NEAR_EDGE, RESIDUE, STILL, Moved, is_spike
+from rollout_traces.analysis.detected_movement import (
+    NEAR,
+    NEAR_EDGE,
+    RESIDUE,
+    STILL,
+    Moved,
+    is_spike,
+    was_alike_before,
+)
 from rollout_traces.analysis.diagnosis import Severity
 from rollout_traces.analysis.group_shapes import AGAIN, OF_WHOLE_GROUPS
 from rollout_traces.analysis.in_words import number
@@ -131,8 +139,11 @@ def is_expected(found: Moved) -> bool:
         return True
     if is_mix(found.panel) and found.template.kind == "ramp":  # a curriculum goes on by and by
         return True
+    if found.drift:
+        return True
     first = first_steps(len(found.panel.steps))
-    return found.drift or (starts(found) and not is_learning(found) and found.located.onset[0] <= first)
+    begins = starts(found) and not is_learning(found) and found.located.onset[0] <= first
+    return begins and not was_alike_before(found)
 
 
 def is_worth_a_word(found: Moved) -> bool:

@@ -31,6 +31,7 @@ from rollout_traces.analysis.scan import (
     Kind,
     Located,
     Template,
+    Whitened,
     lengths,
     n_tests,
     polynomials,
@@ -167,7 +168,7 @@ def learning_is_likelier(panel: Panel, noise: Noise, basis: np.ndarray, best: Sc
 
 
 def shows_beside_learned(found: Moved, others: Sequence[Moved]) -> bool:
-    """Tells whether a movement of several steps shows beside the curve of what is learned that is nearest to its series, which slow change over the run may be far from.
+    """Tells whether a movement of several steps tells more of its series than the nearest curve of what is learned, which slow change over the run may be far from, or shows beside it.
 
     Args:
         found: the movement.
@@ -178,17 +179,23 @@ def shows_beside_learned(found: Moved, others: Sequence[Moved]) -> bool:
         return True
     own = rows_of_basis(found)
     rest = np.concatenate([np.ones((1, n)), *(rows_of_basis(each) for each in others if each is not found)])
-    values, noise, curves = found.noise.clipped[at], found.noise.at(at), learned_curves(n)
 
-    def left(basis: np.ndarray) -> float:
-        w = whitened(values, noise, basis[None])
-        sizes = w.sizes(curves)
-        if is_purpose(panel):  # of which nobody learns to get less
-            sizes = np.where((curves[:, -1] - curves[:, 0]) * sizes > 0, sizes, 0.0)
-        return float(w.loss[0] - (sizes**2).max())
-
-    z = np.sqrt(max(left(rest) - left(np.concatenate([rest, own])), 0.0))
+    beside, sizes = _beside_learned(found, rest)
+    with_it, left = _beside_learned(found, np.concatenate([rest, own]))
+    of_curve = float(beside.loss[0] - (sizes**2).max())
+    if with_it.loss[0] <= of_curve:  # it tells as much as any curve does
+        return True
+    z = np.sqrt(max(of_curve - float(with_it.loss[0] - (left**2).max()), 0.0))
     return bool(np.log(n_tests(n)) + log_chance(np.asarray(z), freedom_of(panel)[at[0]]) <= PLAIN_CHANCE)
+
+
+def _beside_learned(found: Moved, basis: np.ndarray) -> tuple[Whitened, np.ndarray]:
+    """The series of a movement beside a basis, float [K, T], and the sizes in it of curves of what is learned, float [C]; 0 of those by which what training is for would be less."""
+    at, curves = np.asarray([found.chosen.at]), learned_curves(basis.shape[1])
+    w = whitened(found.noise.clipped[at], found.noise.at(at), basis[None])
+    sizes = w.sizes(curves)
+    falls = (curves[:, -1] - curves[:, 0]) * sizes < 0
+    return w, np.where(falls & is_purpose(found.panel), 0.0, sizes)
 
 
 def _explained_by_curve(noise: Noise, basis: np.ndarray, at: int) -> float:
@@ -290,6 +297,11 @@ def falls(panel: Panel) -> bool:
 def is_purpose(panel: Panel) -> bool:
     """Tells whether a measure is what training is for, in training or an evaluation."""
     return panel.names[0].value is None and panel.names[0].column.rsplit("/", 1)[-1] in PURPOSES
+
+
+def is_component(panel: Panel) -> bool:
+    """Tells whether a measure is a component of the reward, in training or an evaluation."""
+    return panel.names[0].value is None and "/component/" in f"/{panel.names[0].column}"
 
 
 def learned_curves(n_steps: int) -> np.ndarray:
