@@ -136,16 +136,16 @@ def from_its_end(found: Moved) -> Moved:
 def was_alike_before(window: Moved) -> bool:
     """Tells whether rollouts were, in the first steps before a window, plainly apart from it and much as they are after it."""
     at, template = window.chosen.at, window.template
-    if window.panel.source is None or template.kind != "window":
+    if window.panel.source is None or template.kind != "window" or is_spike(window):
         return False
     levels, start, stop = window.panel.levels[at], template.start, template.stop
     stretches = (levels[max(start - NEAR, 0) : start], levels[start:stop], levels[stop : stop + NEAR])
-    known = [each[np.isfinite(each)] for each in stretches]
-    if not all(map(len, known)):
+    if min(np.isfinite(each).sum() for each in stretches) < 2:
         return False
-    before, inside, after = (float(each.mean()) for each in known)
-    error = float(np.sqrt(np.nanmedian(window.noise.variance[at]) / len(known[0])))
-    return abs(before - after) < RESIDUE * abs(inside - after) and abs(before - inside) > STILL * error
+    before, inside, after = map(np.nanmean, stretches)
+    variance = window.noise.variance[at, :start][-NEAR:][np.isfinite(stretches[0])]
+    error = np.sqrt(variance.mean() / len(variance))
+    return bool(abs(before - after) < RESIDUE * abs(inside - after) and abs(before - inside) > STILL * error)
 
 
 def since_it_was_lost(found: Moved) -> Moved:

@@ -227,6 +227,14 @@ class TestWhatWasMeantSo:
         [entry] = diagnose(logged(steps(60), values, "time/step"), "run").diagnoses
         assert (entry.severity, entry.step) == ("error", 30)
 
+    def test_what_changed_by_many_times_as_much_as_their_number_is_an_error(self):
+        """Seen once: a divergence of four times as much was no warning, where steps soon had a seventh less rollouts."""
+        rng = np.random.default_rng(5)
+        values = [(0.05 if s < 30 else 0.2) * np.exp(0.1 * rng.normal()) for s in range(60)]
+        rows = [row for row in steps(60, groups=7) if row["step"] < 31 or row["group"] < 6]
+        entry = diagnose(logged(rows, values, "train/kl"), "run").diagnoses[0]
+        assert (entry.severity, entry.step) == ("error", 30)
+
     def test_so_it_is_where_a_filter_leaves_another_number_of_them_at_each_step(self):
         """Seen once: 80 to 128 rollouts a step, and 160 to 256 from a step on, whose medians differed by less than half."""
         healthy = compute(Run(draw_spec("alternating", 640307), 0, ()))
