@@ -65,7 +65,7 @@ def _relative_change(found: Moved) -> float:
 
 def _stands_still(found: Moved) -> bool:
     """Tells whether a part has the same level as before, or hardly went by half of what it is off what others learn, as rewards of 0 have while all others are paid more; of one that cannot be told, whether it went the other way than beside the rest."""
-    before, after = _levels(found, *_steps_of(found))
+    *_, before, after = _own_levels(found)
     part = found.panel.parts[found.chosen.at]
     if not part or before is None or after is None:
         return False
@@ -218,9 +218,17 @@ def _is_off(found: Moved) -> bool:
 def levels_of(found: Moved) -> tuple[float | None, float | None, float | None]:
     """Level before (of a window: on both sides), at its steps, and at its steps outside of the part.
 
-    Of a level that drifts back by half since, those at its edge. Where the others went the other way by more than the part,
-    what they did since is in the level before.
+    Where the others went the other way by more than the part, what they did since is in the level before.
     """
+    outside, inside, before, after = _own_levels(found)
+    earlier, elsewhere = _levels(found, outside, inside, found.chosen.outside)
+    if before is not None and after is not None and earlier is not None and elsewhere is not None:
+        before += 0.0 if (after - before) * np.sign(found.located.z) >= 0 else elsewhere - earlier
+    return before, after, elsewhere
+
+
+def _own_levels(found: Moved) -> tuple[np.ndarray, np.ndarray, float | None, float | None]:
+    """The steps, bool [T] each, that a movement's levels before and since are of, and these; of a level that drifts back by half since, those at its edge."""
     template, way = found.template, np.sign(found.located.z)
     outside, inside = _steps_of(found)
     before, after = _levels(found, outside, inside)
@@ -230,10 +238,7 @@ def levels_of(found: Moved) -> tuple[float | None, float | None, float | None]:
         there, then = _levels(found, *edge)
         if there is not None and then is not None and (after - before) * way < RESIDUE * (then - there) * way:
             (outside, inside), before, after = edge, there, then
-    earlier, elsewhere = _levels(found, outside, inside, found.chosen.outside)
-    if before is not None and after is not None and earlier is not None and elsewhere is not None:
-        before += 0.0 if (after - before) * way >= 0 else elsewhere - earlier
-    return before, after, elsewhere
+    return outside, inside, before, after
 
 
 def _steps_of(found: Moved) -> tuple[np.ndarray, np.ndarray]:

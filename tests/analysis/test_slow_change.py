@@ -234,3 +234,43 @@ def test_a_phrase_that_is_there_for_a_while_alone_is_no_slow_change():
     assert {(each.name, each.severity, each.step, each.last) for each in found} == {
         ("a phrase is written more often", "error", 30, 43)
     }
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_part_that_gets_far_more_late_in_a_short_run_in_which_all_learn_is_an_error(seed):
+    """Seen once: a judge that gave 0.97 for 0.45 in one suite, “perhaps slow change or noise that lasts”: a line over a fifth of 40 steps is nearly a step."""
+
+    def judged(s: int, g: int, i: int) -> float:
+        lenient = 0.5 if g % 3 == 0 and s >= 32 else 0.0
+        return 0.4 + 0.003 * s + lenient + 0.15 * drawn(s, g, i, seed) + 0.1 * drawn(s, g, 0, seed + 5)
+
+    rows = steps(40, groups=9, **{"component/judge": judged, "source": lambda s, g, i: "abc"[g % 3]})
+    entry = told(table(rows))[0]
+    assert entry.severity in ("warn", "error") and (entry.part, entry.step) == ((("source", "a"),), 32)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_a_source_learned_by_few_evaluations_and_lost_at_once_is_lost_since_then(seed):
+    """Seen once: an error that a component rose, from the middle of what was learned to where it fell."""
+
+    def judged(s: int, g: int, i: int) -> float:
+        learned = 0.12 * np.clip((s - 75) / 75, 0, 1) * (g % 2 == 0) * (s < 150)
+        return 0.45 + learned + 0.06 * drawn(s, g, i, seed)
+
+    own = {"component/judge": judged, "source": lambda s, g, i: "ab"[g % 2]}
+    evaluated = [row for row in steps(200, groups=12, split="eval-rollout", **own) if row["step"] % 5 == 0]
+    entry = told(table([*steps(200), *evaluated]))[0]
+    assert entry.part == (("source", "a"),) and entry.step == 150
+    assert entry.after is not None and entry.before is not None and entry.after < entry.before
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rewards_that_are_gone_for_a_while_soon_after_the_start_are_no_rise(seed):
+    """Seen once: “rose from 0.14 to 0.5 since step 7” of rewards that were 0 from step 3 to 6."""
+
+    def reward(s: int, g: int, i: int) -> float:
+        return 0.0 if g % 2 and 3 <= s <= 6 else 0.45 + 0.1 * drawn(s, g, i, seed)
+
+    rows = steps(80, groups=6, reward=reward, source=lambda s, g, i: "ab"[g % 2])
+    entry = told(table(rows))[0]
+    assert (entry.severity, entry.part, entry.step, entry.last) == ("error", (("source", "b"),), 3, 6)
