@@ -134,11 +134,13 @@ def from_its_end(found: Moved) -> Moved:
 
 
 def was_alike_before(window: Moved) -> bool:
-    """Tells whether rollouts were, in the first steps before a window, plainly apart from it and much as they are after it."""
+    """Tells whether rollouts were, in the first steps before a short window, plainly apart from it and much as they are after it; a longer one may be what was learned before it was lost."""
     at, template = window.chosen.at, window.template
-    if window.panel.source is None or template.kind != "window" or is_spike(window):
+    start, stop = template.start, template.stop
+    is_short = SPIKE < stop - start <= NEAR_EDGE
+    if window.panel.source is None or template.kind != "window" or not is_short:
         return False
-    levels, start, stop = window.panel.levels[at], template.start, template.stop
+    levels = window.panel.levels[at]
     stretches = (levels[max(start - NEAR, 0) : start], levels[start:stop], levels[stop : stop + NEAR])
     if min(np.isfinite(each).sum() for each in stretches) < 2:
         return False
@@ -161,13 +163,20 @@ def since_it_was_lost(found: Moved) -> Moved:
 
 
 def _comes_by_and_by(window: Moved) -> bool:
-    """Tells whether a rise by a line that ends where a window does explains more of its series than the window."""
+    """Tells whether a window begins with less than half of the step with which it ends, or a rise by a line that ends there explains more of its series."""
     if is_spike(window):
         return False
     t, template, at = np.arange(len(window.panel.steps)), window.template, np.asarray([window.chosen.at])
+    levels, start, stop = window.panel.levels[window.chosen.at], template.start, template.stop
+    edges = start - NEAR_EDGE, start, stop - NEAR_EDGE, stop
+    near = [levels[max(edge, 0) : edge + NEAR_EDGE] for edge in edges]
+    if stop - start >= 2 * NEAR_EDGE and all(np.isfinite(each).any() for each in near):
+        before, first, last, after = map(np.nanmean, near)
+        if abs(first - before) < RESIDUE * abs(last - after):
+            return True
     w = whitened(window.noise.clipped[at], window.noise.at(at), window.basis[at])
-    begins = np.linspace(0, template.start, min(template.start + 1, MOST_LENGTHS))[:, None]
-    rises = np.where(t < template.stop, np.maximum((t - begins + 1) / (template.stop - begins), 0.0), 0.0)
+    begins = np.linspace(0, start, min(start + 1, MOST_LENGTHS))[:, None]
+    rises = np.where(t < stop, np.maximum((t - begins + 1) / (stop - begins), 0.0), 0.0)
     own = w.sizes(template.over(len(t))[None])[0]
     return bool((w.sizes(rises) * np.sign(own)).max() > abs(own))
 

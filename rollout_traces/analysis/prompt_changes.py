@@ -89,6 +89,8 @@ def _length_changed(run: RunScope, split: str) -> Diagnosis | None:
         return None
     source_of = dict(zip(rows["prompt_key"].tolist(), rows["source"].tolist(), strict=True))
     sources = {source_of[key] for key in found.keys}
+    if 2 * len(found.keys) < sum(source_of[key] in sources for key in found.asked):  # as after one odd step
+        return None
     others = {source_of[key] for key in set(found.asked).difference(found.keys)}
     part: Part | None = (
         None if sources & others or sources == {None} or len(sources) > 1 else (("source", str(*sources)),)

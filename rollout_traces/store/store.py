@@ -52,12 +52,27 @@ class Filter(TypedDict, total=False):
     """Arguments of `Store.query` that say which rollouts of a run and split are meant."""
 
     where: str
-    text: str | None
     steps: Steps
     rows: Which
 
 
-class WhichRows(Filter, total=False):
+class QueryKeywords(Filter, total=False):
+    """Arguments of `Store.query` beside `run` and `text`."""
+
+    split: str | None
+    order_by: str | None
+    limit: int
+    after: str | None
+    columns: Sequence[str] | None
+
+
+class FilterAndText(Filter, total=False):
+    """As `Filter`, with what conversations must hold."""
+
+    text: str | None
+
+
+class WhichRows(FilterAndText, total=False):
     """All arguments of `Store.query` that say which rollouts are meant."""
 
     run: str | None
@@ -279,7 +294,9 @@ class Store(StoreTables):
         scope = self._scope(run, split, where, text, steps, rows)
         return self.ask(lambda asking: questions.page(asking, scope, order_by, limit, after, columns))
 
-    def search(self, text: str | None = None, run: str | None = None, **asked: Any) -> RowPage:
+    def search(
+        self, text: str | None = None, run: str | None = None, **asked: Unpack[QueryKeywords]
+    ) -> RowPage:
         """Rollouts as `query` gives them; where words are searched for, each with the place in `snippet`.
 
         Args:
@@ -303,7 +320,7 @@ class Store(StoreTables):
         )
         return RowPage(rows, page.total, page.next)
 
-    def count(self, run: str | None = None, split: str | None = None, **which: Unpack[Filter]) -> int:
+    def count(self, run: str | None = None, split: str | None = None, **which: Unpack[FilterAndText]) -> int:
         """Counts the rollouts that satisfy a filter; arguments as for `query`."""
         scope = self._scope(run, split, **which)
         return self.ask(lambda asking: questions.count(asking, scope))

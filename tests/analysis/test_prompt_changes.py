@@ -106,6 +106,19 @@ class TestLengths:
         (evaluated,) = entry.consequences
         assert evaluated.sentence.startswith("eval-rollout: n_prompt of 10 prompts on source “code” changed")
 
+    def test_those_of_one_odd_step_did_not_change(self):
+        """Seen once: prompts that were longer at one step “changed” where those of it were asked next."""
+
+        def length(s: int, i: int) -> int:
+            return 100 + i + 30 * (s == 5)
+
+        rows = [
+            {"step": s, "group": i, "prompt_key": f"p{(10 * s + i) % 150}", "n_prompt": length(s, i)}
+            for s in range(40)
+            for i in range(10)
+        ]
+        assert said(table(rows)) == []
+
     def test_what_a_prompt_has_at_each_visit_another_of_is_silent(self):
         rows = [
             {"step": s, "group": i, "prompt_key": f"p{i}", "n_prompt": 100 + s * i}

@@ -16,6 +16,9 @@ from rollout_traces.analysis.scan import Template
 from rollout_traces.analysis.slow_change import beside_learning, less_of_all
 from tests.analysis.builders import steps, table
 from tests.analysis.test_movements import drawn, happens, logged, told
+from tests.perturbations.spec import draw_spec
+from tests.perturbations.tables import Relations
+from tests.perturbations.truth import draw_trial
 
 SEEDS = range(3)
 
@@ -274,3 +277,11 @@ def test_rewards_that_are_gone_for_a_while_soon_after_the_start_are_no_rise(seed
     rows = steps(80, groups=6, reward=reward, source=lambda s, g, i: "ab"[g % 2])
     entry = told(table(rows))[0]
     assert (entry.severity, entry.part, entry.step, entry.last) == ("error", (("source", "b"),), 3, 6)
+
+
+def test_rewards_of_an_engine_that_all_had_learned_and_it_lost_are_lost_since_then():
+    """Seen once: they “rose” from step 9, where all had learned most, to 44."""
+    run = draw_trial(draw_spec("alternating", 585329), 1).run
+    entry = next(each for each in told(Relations(run)) if SeriesName("reward") in each.series)
+    assert abs(entry.step - 45) <= 1 and entry.after is not None and entry.before is not None
+    assert entry.after < entry.before
