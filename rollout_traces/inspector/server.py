@@ -254,6 +254,8 @@ _LOG = logging.getLogger(__name__)
 
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+for _type, _ending in (("text/javascript", ".js"), ("text/css", ".css")):
+    mimetypes.add_type(_type, _ending)  # a system may say otherwise, and browsers then run no module
 
 
 _FOLDER = Path(__file__).parent / "components"
