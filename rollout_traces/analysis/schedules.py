@@ -119,7 +119,9 @@ def counts(values_T: np.ndarray) -> bool:
     usual, is_whole = np.median(by), (values_T == np.round(values_T)).all()
     if is_whole and set(by.tolist()) == {0.0, 1.0}:  # as an epoch does
         return True
-    from_nothing = is_whole or BESIDE * values_T[0] <= values_T.max()
+    again = values_T[1:][by <= 0]
+    is_back = len(again) > 0 and bool((np.abs(again - values_T[0]) <= BESIDE * usual).all())
+    from_nothing = is_whole or is_back or BESIDE * values_T[0] <= values_T.max()
     alike = np.median(np.abs(by - usual)) < usual / 2
     return bool(from_nothing and alike) and int((by <= 0).sum()) <= MOST_CHANGES
 

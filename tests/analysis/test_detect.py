@@ -250,6 +250,13 @@ class TestWhatWasMeantSo:
         values = np.concatenate([np.cumsum(spent[:40]), np.cumsum(spent[40:])]).tolist()
         assert not diagnose(logged(steps(60), values, "time/elapsed"), "run").diagnoses
 
+    def test_so_do_those_that_begin_with_the_start_of_a_process_again(self):
+        """Seen once: an error in a healthy run, of hours that began at a fifth of their most and again there."""
+        rng = np.random.default_rng(3)
+        spent = 0.007 * (1 + 0.3 * rng.random(40))
+        values = np.concatenate([0.045 + np.cumsum(spent[:18]), 0.045 + np.cumsum(spent[18:])]).tolist()
+        assert not diagnose(logged(steps(40), values, "time/elapsed"), "run").diagnoses
+
     def test_memory_that_leaks_counts_nothing(self):
         rng = np.random.default_rng(4)
         values = (40 + np.cumsum(0.1 + 0.02 * rng.random(60))).tolist()
