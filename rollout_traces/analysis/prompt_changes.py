@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -38,12 +38,12 @@ def prompt_entries(run: RunScope) -> list[Diagnosis]:
     """Entries of what changed for prompts: by key and length of all rollouts, by text of those kept at random."""
     if not run.columns.has("prompt_key"):
         return []
-    replaced = list(_evaluations_replaced(run))
+    evaluations = _evaluation_splits(run)
     texts = read_texts(run.relations, run.columns, Selection(run.run, run.split))
-    found = replaced + list(_evaluated_in_training(run, texts))
+    found = [*_evaluations_replaced(run, evaluations), *_evaluated_in_training(run, evaluations, texts)]
     read = [changed(texts, name) for name in WHAT] if texts is not None else []
     told = [each for each in read if each is not None]
-    longer = _lengths_changed(run) if run.columns.has("n_prompt") else None
+    longer = _lengths_changed(run, evaluations) if run.columns.has("n_prompt") else None
     if longer is not None and not any(_meet(longer, other) for other in told):
         told.append(longer)
     return found + told
@@ -67,20 +67,23 @@ def changed(texts: KeptTexts, name: str) -> Diagnosis | None:
     return _entry(name, f"{what} of {len(found.keys)} prompts changed", advice, found)
 
 
-def _lengths_changed(run: RunScope) -> Diagnosis | None:
+def _lengths_changed(run: RunScope, evaluations: Sequence[str]) -> Diagnosis | None:
     """The entry of prompts that have another number of tokens from a step on, of all rollouts; those of an evaluation under those of training."""
-    splits = (run.split, *_evaluation_splits(run))
-    found = [each for split in splits if (each := _length_changed(run, split)) is not None]
+    found = [each for split in (run.split, *evaluations) if (each := _length_changed(run, split)) is not None]
     return replace(found[0], consequences=tuple(found[1:])) if found else None
 
 
 def _length_changed(run: RunScope, split: str) -> Diagnosis | None:
     source = run.columns.expression("source")
     of = RunScope(run.relations, run.run, split, run.columns)
+    known = f"from rollouts where {of.scope} and prompt_key is not null"
+    other = f"select prompt_key {known} group by 1 having min(n_prompt) < max(n_prompt) limit {FEWEST}"
+    if run.relations.sql(other, of.params).num_rows < FEWEST:  # which is usual, and spares all visits
+        return None
     rows = as_arrays(
         run.relations.sql(
-            f"select prompt_key, step, min(n_prompt) as n, min({source}) as source from rollouts where {of.scope} "
-            "and prompt_key is not null group by 1, 2 having min(n_prompt) = max(n_prompt) order by step",
+            f"select prompt_key, step, min(n_prompt) as n, min({source}) as source {known} "
+            "group by 1, 2 having min(n_prompt) = max(n_prompt) order by step",
             of.params,
         )
     )
@@ -162,9 +165,11 @@ def _entry(name: str, what: str, advice: str, found: _Changed) -> Diagnosis:
     )
 
 
-def _evaluated_in_training(run: RunScope, texts: KeptTexts | None) -> Iterator[Diagnosis]:
+def _evaluated_in_training(
+    run: RunScope, evaluations: Sequence[str], texts: KeptTexts | None
+) -> Iterator[Diagnosis]:
     """Evaluation prompts that training asks: by their text, or, of all rollouts, by their key."""
-    for split in _evaluation_splits(run):
+    for split in evaluations:
         known = [_by_key(run, split), None if texts is None else _by_text(run, split, texts)]
         seen = max((each for each in known if each), default=None)
         if seen is None:
@@ -214,9 +219,9 @@ def _by_key(run: RunScope, split: str) -> tuple[int, int, int, int] | None:
     return (row["n"], row["n_known"], row["first"], row["first"]) if by_chance < PLAIN_CHANCE else None
 
 
-def _evaluations_replaced(run: RunScope) -> Iterator[Diagnosis]:
+def _evaluations_replaced(run: RunScope, evaluations: Sequence[str]) -> Iterator[Diagnosis]:
     """Evaluations that ask mostly other prompts than the evaluation before, where each asked mostly the same until then."""
-    for split in _evaluation_splits(run):
+    for split in evaluations:
         asked = run.relations.sql(
             f"select step, list(distinct prompt_key) as keys from rollouts where run = ? and split = ? "
             f"and prompt_key is not null and {current(run.columns)} group by step order by step",

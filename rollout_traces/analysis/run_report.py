@@ -404,14 +404,8 @@ def _is_of_size(found: Moved, resized: np.ndarray, rows: RunRows) -> bool:
     together = ((resized >= first - SPIKE) & (resized <= last + SPIKE)).any()
     if not is_of_steps or is_spike(found) or not together:
         return False
-    of_number, of_size = (
-        _factor(levels, steps, first, last)
-        for levels, steps in (
-            (found.panel.levels[found.chosen.at], found.panel.steps),
-            (rows.per_step, rows.steps),
-        )
-    )
-    return RESIDUE * of_number <= of_size
+    of_number = _factor(found.panel.levels[found.chosen.at], found.panel.steps, first, last)
+    return RESIDUE * of_number <= _factor(rows.per_step, rows.steps, first, last)
 
 
 def _factor(levels: np.ndarray, steps: np.ndarray, first: int, last: int) -> float:

@@ -281,4 +281,7 @@ def plain_diagnosis(d: Diagnosis) -> dict[str, Any]:
 
 def plain_report(report: RunReport) -> dict[str, Any]:
     """A report as JSON."""
-    return {**asdict(report), "diagnoses": [plain_diagnosis(d) for d in report.diagnoses]}
+    return {
+        **asdict(replace(report, diagnoses=())),
+        "diagnoses": [plain_diagnosis(d) for d in report.diagnoses],
+    }

@@ -108,7 +108,7 @@ def open_to_others(folder: Path) -> tuple[list[Path], int]:
     Nothing of a folder that they cannot enter. Links are not followed.
     """
     paths: list[Path] = []
-    foreign = 0
+    kept, foreign = allowed_mode(), 0
     pending = [folder]
     while pending:
         path = pending.pop()
@@ -117,7 +117,7 @@ def open_to_others(folder: Path) -> tuple[list[Path], int]:
         except OSError:
             continue
         is_folder, is_file = stat.S_ISDIR(found.st_mode), stat.S_ISREG(found.st_mode)
-        if not (is_folder or is_file) or not found.st_mode & PERMISSIONS & ~allowed_mode():
+        if not (is_folder or is_file) or not found.st_mode & PERMISSIONS & ~kept:
             continue
         foreign += found.st_uid != os.geteuid()
         paths.append(path)

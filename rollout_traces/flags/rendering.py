@@ -160,10 +160,12 @@ def _render(tokenizer: Any, shapes: Sequence[_Shape], *, opened: bool = False) -
 @lru_cache
 def _rendered(tokenizer: Any, template: str, shapes: tuple[_Shape, ...], opened: bool) -> str:
     """The rollouts of a run have few shapes, and rendering takes longer than all other flags of a row."""
+    from jinja2 import TemplateError
+
     messages = [shape.message(index) for index, shape in enumerate(shapes)]
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=opened))
-    except Exception:  # noqa: BLE001  a template may refuse anything in its own words; then nothing is compared
+    except TemplateError:
         return ""
 
 

@@ -58,21 +58,32 @@ class FewAtOnce:
         asked = object()
         is_large = name in self._large
         place = self._places[is_large]
+        has_thread = False
+
+        def leave() -> None:
+            from_thread.run_sync(place.release_on_behalf_of, asked)
+
+        async def take() -> None:
+            with anyio.CancelScope(shield=True):  # it goes on, though whoever asked has gone
+                await place.acquire_on_behalf_of(asked)
 
         @contextmanager
         def aside() -> Iterator[None]:
             """Leaves the question's place to others until the block is over."""
-            from_thread.run_sync(place.release_on_behalf_of, asked)
+            leave()
             try:
                 yield
             finally:
-                from_thread.run(place.acquire_on_behalf_of, asked)
+                from_thread.run(take)
 
         def answered() -> T:
+            nonlocal has_thread
+            has_thread = True
             try:
                 with stepping_aside(aside):
                     return answer()
             finally:
+                leave()
                 if is_large:
                     give_back()
 
@@ -80,7 +91,8 @@ class FewAtOnce:
         try:
             return await to_thread.run_sync(answered, limiter=self._threads)
         finally:
-            place.release_on_behalf_of(asked)
+            if not has_thread:  # whoever asked has gone before there was one
+                place.release_on_behalf_of(asked)
 
 
 MMAP_BYTES = 32 * MB

@@ -17,3 +17,16 @@ class TestTemplateDrift:
         changing.chat_template = written.replace("<|im_end|>", "<|im_end|>!")
         assert changing.chat_template != written
         assert scaffolding()
+
+    def test_a_template_that_refuses_says_nothing_and_one_that_breaks_is_counted(
+        self, step, decoder, tokenizer
+    ):
+        def errors(template: str) -> int:
+            changing = copy.deepcopy(tokenizer)
+            changing.chat_template = template
+            found = find_flags(step.batch(), decoder, changing, only=["template_drift"], rows=[5])
+            assert not found.flags[5]
+            return found.errors.total
+
+        assert errors("{{ raise_exception('no such role') }}") == 0
+        assert errors("{{ 'text' + 1 }}") == 1

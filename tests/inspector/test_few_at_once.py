@@ -16,6 +16,7 @@ import pytest
 
 from rollout_traces.inspector.few_at_once import FewAtOnce
 from rollout_traces.store.asking import RememberedAnswers
+from rollout_traces.store.time_limit import waiting_for_another
 
 T = TypeVar("T")
 
@@ -144,6 +145,29 @@ def test_a_question_that_is_withdrawn_before_it_has_a_thread_leaves_no_place_tak
         return await few.run(lambda: "next")
 
     assert _ran(ask) == "next"
+
+
+def test_a_question_that_is_withdrawn_while_it_has_stepped_aside_leaves_no_place_taken():
+    aside, go_on = threading.Event(), threading.Event()
+
+    def answer() -> str:
+        with waiting_for_another():
+            aside.set()
+            go_on.wait(60)
+        return "gone"
+
+    async def ask() -> str:
+        few = FewAtOnce(1)
+        gone = asyncio.ensure_future(few.run(answer))
+        await asyncio.to_thread(aside.wait, 60)
+        gone.cancel()
+        meanwhile = await few.run(lambda: "meanwhile")
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        return f"{meanwhile} and {await few.run(lambda: 'next')}"
+
+    assert _ran(ask) == "meanwhile and next"
 
 
 def test_large_questions_are_answered_one_at_a_time():
