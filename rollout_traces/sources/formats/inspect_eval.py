@@ -20,7 +20,7 @@ from rollout_traces.sources.rows import RolloutRow, scalars
 MAX_RATIO = 500
 SMALL = 16 * MB
 """A sample that unpacks to more than this, and to more than so many times its packed size, is a bomb."""
-_DAMAGED = (zlib.error, lzma.LZMAError, struct.error, RuntimeError, ValueError)
+_DAMAGED = (zlib.error, lzma.LZMAError, struct.error, RuntimeError, ValueError, EOFError)
 """Errors of reading an archive that is damaged, or asks for a password, beside its reader's own."""
 _NO_SAMPLES = "holds no samples: the evaluation failed before its first, or is still at it."
 _ZSTANDARD = 93
@@ -85,7 +85,7 @@ def _sample(
         text = f"{info.filename} cannot be unpacked ({error}); it is passed over."
         reading.note("unreadable_samples", text, n)
         return None
-    except (ValueError, zipfile.BadZipFile, EOFError, OSError) as error:
+    except (ValueError, zipfile.BadZipFile, OSError) as error:
         reading.note("unreadable_samples", f"{info.filename} cannot be read ({error}); it is passed over.", n)
         return None
     return value if isinstance(value, dict) else None
@@ -107,14 +107,18 @@ def unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
         raise FileRefused(
             f"{info.filename} unpacks from {info.compress_size:,} to {stated:,} bytes: taken for a bomb"
         )
-    if info.compress_type != _ZSTANDARD:
-        try:
-            with archive.open(info) as file:
-                return file.read(info.file_size + 1)
-        except NotImplementedError:
-            raise
-        except _DAMAGED as error:
-            raise zipfile.BadZipFile(str(error)) from error
+    try:
+        if info.compress_type == _ZSTANDARD:
+            return _unpacked_zstandard(archive, info)
+        with archive.open(info) as file:
+            return file.read(info.file_size + 1)
+    except NotImplementedError:
+        raise
+    except _DAMAGED as error:
+        raise zipfile.BadZipFile(str(error) or "it ends before its stated size") from error
+
+
+def _unpacked_zstandard(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     try:
         import pyarrow as pa
     except ImportError as error:
@@ -137,7 +141,7 @@ def _header(archive: zipfile.ZipFile) -> Record:
             info = archive.getinfo(name)
             value = loads(unpacked(archive, info))
             return value.get("eval", value) if isinstance(value, dict) else {}
-        except (KeyError, ValueError, FileRefused, NotImplementedError, zipfile.BadZipFile):
+        except (KeyError, ValueError, FileRefused, NotImplementedError, zipfile.BadZipFile, OSError):
             continue
     return {}
 
