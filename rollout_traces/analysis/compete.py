@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from rollout_traces.analysis.curves import STEP_SIZE, Part, SeriesName, of_neighbours
+from rollout_traces.analysis.curves import Part, SeriesName, is_size, of_neighbours
 from rollout_traces.analysis.detected_movement import NEAR_EDGE, Moved, beside, is_spike
 from rollout_traces.analysis.learning import is_of_sampler
 from rollout_traces.analysis.panel import Panel, rows_of
@@ -409,7 +409,7 @@ def _same_series(each: Moved, entry: AlikeMovements) -> bool:
 
 def _same_part(each: Moved, entry: AlikeMovements) -> bool:
     of = each.panel, entry.head.panel
-    if any(panel.names[0] == STEP_SIZE for panel in of) and any(panel.source is not None for panel in of):
+    if any(is_size(panel.names[0]) for panel in of) and any(panel.source is not None for panel in of):
         return False  # how many rollouts there are is another matter than what they do
     if each.chosen.values == entry.part:
         return True
@@ -417,10 +417,17 @@ def _same_part(each: Moved, entry: AlikeMovements) -> bool:
         return True
     if each.chosen.values is not None and each.chosen.values in entry.head.chosen.also:
         return True
+    if each.panel.is_centred and _the_others(each) == entry.part:  # what one part gains others lose
+        return True
     if each.panel.source is not None or entry.head.panel.source is None:
         return False
     # what is logged is of all rollouts, the part's among them; what is set is of no part, nor how few carry the update
     return not (entry.part and (each.is_set or each.panel.names[0].statistic != "logged"))
+
+
+def _the_others(found: Moved) -> Part:
+    """The part of a column's other values."""
+    return tuple(found.panel.parts[i][0] for i in sorted(found.chosen.outside))
 
 
 def _same_time(each: Moved, head: Moved) -> bool:

@@ -46,6 +46,16 @@ STEP_SIZE = SeriesName("rollouts of a step", None, "logged")
 """How many rollouts a step has: a number that somebody sets, as what the trainer logs."""
 
 
+def size_of(split: str) -> SeriesName:
+    """How many rollouts an evaluation has."""
+    return SeriesName(f"{split}/{STEP_SIZE.column}", None, STEP_SIZE.statistic)
+
+
+def is_size(name: SeriesName) -> bool:
+    """Tells whether a number is how many rollouts a step or an evaluation has."""
+    return name.column.endswith(STEP_SIZE.column)
+
+
 @dataclass(frozen=True, eq=False)
 class Series:
     """One figure per step.
@@ -240,6 +250,32 @@ def ended_numbers(at: Mapping[str, np.ndarray]) -> dict[str, int]:
             if there[:n].all() and min(n, len(steps) - n) >= FEWEST_BESIDE:
                 found[key] = int(steps[n])
     return found
+
+
+def missing_numbers(at: Mapping[str, np.ndarray]) -> dict[tuple[int, int, int], list[str]]:
+    """Stretches in which numbers lack while their siblings are logged: first and last step and how many -> the keys.
+
+    Args:
+        at: key -> its steps, int [n]; keys up to a last `/` are siblings.
+    """
+    families: dict[str, list[str]] = {}
+    for key in at:
+        families.setdefault(key.rpartition("/")[0], []).append(key)
+    found: dict[tuple[int, int, int], list[str]] = {}
+    for keys in families.values():
+        together = np.unique(np.concatenate([at[key] for key in keys]))
+        for key in keys:
+            steps = together[(together >= at[key][0]) & (together <= at[key][-1])]
+            lacks = ~np.isin(steps, at[key])
+            edges = np.flatnonzero(np.diff(lacks)) + 1
+            if 1 < len(edges) <= 2 * MOST_GAPS and np.diff([0, *edges, len(steps)]).min() >= FEWEST_LACKING:
+                for start, stop in edges.reshape(-1, 2).tolist():
+                    found.setdefault((int(steps[start]), int(steps[stop - 1]), stop - start), []).append(key)
+    return found
+
+
+MOST_GAPS, FEWEST_LACKING = 3, 5
+"""Gaps of a number that is logged at all other steps, and the steps that each of them, and what is between them, has at least: what is logged at times lacks nowhere."""
 
 
 FEWEST_TIMES = 4

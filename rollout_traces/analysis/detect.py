@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from rollout_traces.analysis.compete import is_learning
-from rollout_traces.analysis.curves import STEP_SIZE
+from rollout_traces.analysis.curves import is_size
 from rollout_traces.analysis.detected_movement import (
     RESIDUE,
     Moved,
@@ -57,7 +57,7 @@ from rollout_traces.analysis.screen import (
     few_values,
     freedom_of,
     log_chance,
-    lone_step,
+    lone_steps,
     scan,
 )
 from rollout_traces.analysis.slow_change import (
@@ -116,9 +116,9 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
     lone = _lone(panel, noise, float(sure[0])) if is_logged(panel) else None
     if lone is None or not lone.is_sure:
         return found
-    same = next(
-        (each for each in found if is_spike(each) and each.template.start == lone.template.start), None
-    )
+    own = lone.template
+    spikes = [each for each in found if is_spike(each) and each.located.z * lone.located.z > 0]
+    same = next((m for m in spikes if m.template.start < own.stop and own.start < m.template.stop), None)
     if same is None:
         return [lone, *found]
     surer = replace(same, log_p=min(same.log_p, lone.log_p), is_sure=True)
@@ -126,11 +126,12 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
 
 
 def _lone(panel: Panel, noise: Noise, sure: float) -> Moved:
-    """The step of a logged number that lies furthest from all others, as a movement."""
-    at, log_p = lone_step(panel, 0)
-    away = panel.values[0, at] - np.nanmedian(panel.values[0])
-    z = float(away / np.sqrt(max(noise.variance[0, at], TINY)))
-    located = Located(Template("window", at, at + 1), (at, at), (at, at), z)
+    """The steps of a logged number that lie furthest from all others, as a movement."""
+    at, log_p = lone_steps(panel, 0)
+    away = np.nanmean(panel.values[0, at]) - np.nanmedian(panel.values[0])
+    z = float(away / np.sqrt(max(noise.variance[0, at].min(), TINY)))
+    first, last = at.start, at.stop - 1
+    located = Located(Template("window", first, at.stop), (first, first), (last, last), z)
     return Moved(
         panel, constant_basis(panel), noise, located, Chosen(0, (), (0,)), log_p, is_sure=log_p <= sure
     )
@@ -242,7 +243,7 @@ def _search(
             is_of_phrase(panel)
             or (not runs_away and may_be_slow(found, best.template(at, n)) and not turns(found))
         )
-        plain = slow or is_new or runs_away or _is_beyond_noise(found, float(sure[at]))
+        plain = slow or is_new or runs_away or is_beyond_noise(found, float(sure[at]))
         is_sure = plain and bool(found.log_p <= sure[at])
         found = replace(found, drift=slow, is_sure=is_sure)
         rows = rows_of_basis(found)
@@ -330,12 +331,12 @@ def _set(panel: Panel, noise: Noise, located: Located, sure: float) -> Moved:
     )
 
 
-def _is_beyond_noise(found: Moved, sure: float) -> bool:
+def is_beyond_noise(found: Moved, sure: float) -> bool:
     """Tells whether a movement of several steps is hardly the series' noise, of whatever spread and memory; of a spike this cannot be told, and how many rollouts there are is no chance.
 
     What is logged may go on from where it is instead.
     """
-    if is_spike(found) or found.panel.names[0] == STEP_SIZE:
+    if is_spike(found) or is_size(found.panel.names[0]):
         return True
     without, beside, remembers = _likelihoods(found)
     return _is_likelier(found, beside - max(without, _wandering(found)), sure, remembers)
@@ -344,7 +345,7 @@ def _is_beyond_noise(found: Moved, sure: float) -> bool:
 def _is_bent(found: Moved, sure: float) -> bool:
     """Tells whether slow change plainly has a kink: of a logged number, which noise hardly bends, that it does not go on from where it is instead."""
     if not is_logged(found.panel):
-        return _is_beyond_noise(found, sure)
+        return is_beyond_noise(found, sure)
     if kink_of(found.panel, found.chosen.at) is not None:
         return True
     _, beside, remembers = _likelihoods(found)

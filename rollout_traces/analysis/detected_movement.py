@@ -163,7 +163,7 @@ def since_it_was_lost(found: Moved) -> Moved:
 
 
 def _comes_by_and_by(window: Moved) -> bool:
-    """Tells whether a window begins with less than half of the step with which it ends, or a rise by a line that ends there explains more of its series."""
+    """Tells whether a window begins with less than half of the step with which it ends, or a rise by a line over a quarter of the run that ends there explains more of its series."""
     if is_spike(window):
         return False
     t, template, at = np.arange(len(window.panel.steps)), window.template, np.asarray([window.chosen.at])
@@ -175,7 +175,8 @@ def _comes_by_and_by(window: Moved) -> bool:
         if abs(first - before) < RESIDUE * abs(last - after):
             return True
     w = whitened(window.noise.clipped[at], window.noise.at(at), window.basis[at])
-    begins = np.linspace(0, start, min(start + 1, MOST_LENGTHS))[:, None]
+    latest = max(min(start, stop - len(t) // OF_RUN), 0)
+    begins = np.linspace(0, latest, min(latest + 1, MOST_LENGTHS))[:, None]
     rises = np.where(t < stop, np.maximum((t - begins + 1) / (stop - begins), 0.0), 0.0)
     own = w.sizes(template.over(len(t))[None])[0]
     return bool((w.sizes(rises) * np.sign(own)).max() > abs(own))

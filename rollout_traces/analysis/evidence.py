@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollout_traces.analysis.curves import HEAVIEST_COLUMN, HEAVIEST_SQL, STEP_SIZE, Part, SeriesName
+from rollout_traces.analysis.curves import HEAVIEST_COLUMN, HEAVIEST_SQL, STEP_SIZE, Part, SeriesName, is_size
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.finding import Detail, Finding, PartOfRows, Picture
 from rollout_traces.analysis.in_words import TAGS, literal, value_filter
@@ -276,8 +276,9 @@ def level_queries(scope: RunScope, entry: Diagnosis) -> tuple[str, ...]:
 
 
 def _query(scope: RunScope, name: SeriesName, part: Part) -> str:
-    if name == STEP_SIZE:
-        return scope.by_step("count(*) as level", "true")
+    if is_size(name):
+        split = name.column.removesuffix(STEP_SIZE.column).rstrip("/") or scope.split
+        return RunScope(scope.relations, scope.run, split, scope.columns).by_step("count(*) as level")
     if name.statistic == "logged":
         return _logged(scope, name.column)
     if name.column == HEAVIEST_COLUMN:

@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from rollout_traces.analysis.curves import FEWEST_BESIDE, Part, SeriesName, ended_numbers, logged_numbers
+from rollout_traces.analysis.curves import (
+    FEWEST_BESIDE,
+    Part,
+    SeriesName,
+    ended_numbers,
+    logged_numbers,
+    missing_numbers,
+)
 from rollout_traces.analysis.diagnosis import DATA, ENVIRONMENT, Diagnosis, Severity
 from rollout_traces.analysis.in_words import (
     number,
@@ -21,7 +28,8 @@ from rollout_traces.analysis.in_words import (
 )
 from rollout_traces.analysis.relations import known_reward
 from rollout_traces.analysis.run_rows import BY_OUTCOME, UNKNOWN, RunRows
-from rollout_traces.analysis.screen import FEWEST_EVALUATIONS
+from rollout_traces.analysis.schedules import has_no_noise
+from rollout_traces.analysis.screen import FEWEST_EVALUATIONS, FEWEST_STEPS
 from rollout_traces.analysis.selections import RunScope
 from rollout_traces.analysis.severity import SURE
 from rollout_traces.flags import REGISTRY
@@ -53,7 +61,7 @@ def fault_entries(scope: RunScope, found: Sequence[Diagnosis]) -> list[Diagnosis
 
 
 def number_entries(scope: RunScope) -> list[Diagnosis]:
-    """Entries of logged numbers that are NaN or infinite where they had been finite, which is a fault, or always, or that are no longer logged, which may be meant so.
+    """Entries of logged numbers that are NaN or infinite where they had been finite, which is a fault, or always; that lack or stand still for a while; or that are no longer logged, which may be meant so.
 
     Args:
         scope: the run.
@@ -83,11 +91,37 @@ def number_entries(scope: RunScope) -> list[Diagnosis]:
         )
         for first, keys in never.items()
     ]
-    ended = ended_numbers({key: steps for key, (steps, _) in numbers.items()})
+    at = {key: steps for key, (steps, _) in numbers.items()}
+    found += [
+        _of_numbers("warn", f"{', '.join(map(quoted, keys))} lacked at {n} steps", keys, first, last)
+        for (first, last, n), keys in missing_numbers(at).items()
+    ]
+    for key, (steps, values) in numbers.items():
+        if (same := _frozen(values)) is not None:
+            first, last = steps[list(same)].tolist()
+            what = f"{quoted(key)} was {number(values[same[0]])} to the last digit at {same[1] - same[0] + 1} steps in a row"
+            found.append(_of_numbers("warn", what, [key], first, last))
+    ended = ended_numbers(at)
     return found + [
         _of_numbers("info", f"{quoted(key)} is no longer logged", [key], step, None)
         for key, step in ended.items()
     ]
+
+
+def _frozen(values: np.ndarray) -> tuple[int, int] | None:
+    """The first and last place of the one stretch in which a number with noise is the same to the last digit, not its least or most; None where there is none, or it often is the same.
+
+    Args:
+        values: float [n].
+    """
+    same = np.flatnonzero(np.diff(values) == 0)
+    if len(same) < QUIET - 1 or same[-1] - same[0] != len(same) - 1 or not np.isfinite(values).all():
+        return None
+    others = np.delete(values, np.arange(same[0], same[-1] + 2))
+    if len(others) < FEWEST_STEPS or has_no_noise(others):
+        return None
+    is_inside = others.min() < values[same[0]] < others.max()
+    return (int(same[0]), int(same[-1]) + 1) if is_inside else None
 
 
 def lost_text(keys: Sequence[str]) -> str:

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from rollout_traces.analysis.compete import is_learning, starts
 from rollout_traces.analysis.curves import of_neighbours
 from rollout_traces.analysis.detected_movement import (
+    MOST_OF_RUN,
     NEAR_EDGE,
     RESIDUE,
     STILL,
@@ -20,7 +22,7 @@ from rollout_traces.analysis.detected_movement import (
 from rollout_traces.analysis.learning import may_be_learned
 from rollout_traces.analysis.noise import OF_LEVEL, TINY
 from rollout_traces.analysis.panel import Panel
-from rollout_traces.analysis.parts import PLAINLY, THERE
+from rollout_traces.analysis.parts import PLAINLY, REMAINS, THERE
 from rollout_traces.analysis.scan import (
     WARM_UP,
     Located,
@@ -39,6 +41,7 @@ from rollout_traces.analysis.slow_change import (
     SCARCE,
     SLOW,
     learned_curves,
+    with_curve,
 )
 
 MANY_TIMES = 10.0
@@ -259,3 +262,41 @@ def _since_it_ran_away(drift: Moved) -> Moved:
     z = float(np.copysign(drift.located.z, last - first))
     onset = max(start - NEAR_EDGE, 0), min(start + NEAR_EDGE, n - 1)
     return replace(drift, located=Located(Template("ramp", start, n), onset, None, z))
+
+
+ENDED, GOES_ON = 8, 0.1
+"""Steps behind the end of a change that show that it is one, and the part of it by which a number may go on in their second half."""
+
+
+def is_of_no_rollouts(slow: Moved, found: Sequence[Moved]) -> bool:
+    """Tells whether a logged number changed within a third of the run, ended so, and does not go with what all rollouts learned: no policy learns what they do not show.
+
+    Args:
+        slow: slow change of a number.
+        found: all movements.
+    """
+    template, n, at = slow.template, len(slow.panel.steps), np.asarray([slow.chosen.at])
+    is_short = (template.stop - template.start) * MOST_OF_RUN <= n and n - template.stop >= ENDED
+    if (
+        not (slow.drift and is_short and template.kind == "ramp")
+        or slow.panel.source is not None
+        or starts(slow)
+    ):
+        return False
+    behind, levels = template.stop + (n - template.stop) // 2, slow.panel.levels[slow.chosen.at]
+    stretches = (template.start - NEAR_EDGE, template.start), (template.stop, behind), (behind, n)
+    before, end, last = (float(np.nanmean(levels[slice(*each)])) for each in stretches)
+    if abs(last - end) > GOES_ON * abs(end - before):
+        return False
+    w = whitened(slow.panel.values[at], slow.noise.at(at), with_curve(slow.basis[at]))
+    learned = [
+        of_neighbours(np.where(np.isfinite(values), values, np.nanmean(values)))
+        if is_learning(other)
+        else other.template.over(n)
+        for other in found
+        if other.drift and other.panel.source is not None and other.chosen.values == ()
+        if np.array_equal(other.panel.steps, slow.panel.steps)
+        for values in [other.panel.values[other.chosen.at]]
+    ]
+    own, *others = w.sizes(np.stack([template.over(n), *learned])) ** 2
+    return max(others, default=0.0) < REMAINS * own

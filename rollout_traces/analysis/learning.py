@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollout_traces.analysis.curves import STEP_SIZE, Part
+from rollout_traces.analysis.curves import Part, is_size
 from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.run_rows import BY_OUTCOME, CUT_BY_OUTCOME, RunRows
@@ -59,7 +59,7 @@ def may_be_learned(panel: Panel, part: Part | None) -> bool:
         panel: the series of a measure.
         part: all rows and those that cannot be told may always learn, but how many there are, and of which prompts, is no policy's.
     """
-    if panel.names[0] == STEP_SIZE or panel.names[0].column in OF_WHOLE_GROUPS:
+    if is_size(panel.names[0]) or panel.names[0].column in OF_WHOLE_GROUPS:
         return False
     if not part or panel.source is None:
         return True

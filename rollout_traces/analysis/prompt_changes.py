@@ -90,6 +90,9 @@ def _length_changed(run: RunScope, split: str) -> Diagnosis | None:
     found = _changed_at(rows["prompt_key"], rows["step"], rows["n"])
     if found is None:
         return None
+    n_longer = sum(after > before for before, after in zip(found.before, found.after, strict=True))
+    if max(n_longer, len(found.keys) - n_longer) < TOGETHER * len(found.keys):  # as examples drawn anew
+        return None
     source_of = dict(zip(rows["prompt_key"].tolist(), rows["source"].tolist(), strict=True))
     sources = {source_of[key] for key in found.keys}
     if 2 * len(found.keys) < sum(source_of[key] in sources for key in found.asked):  # as after one odd step

@@ -9,18 +9,19 @@ from math import lgamma
 import numpy as np
 
 from rollout_traces.analysis.compete import without_children
-from rollout_traces.analysis.curves import FEWEST_TIMES, Part, of_neighbours
+from rollout_traces.analysis.curves import FEWEST_TIMES, STEP_SIZE, Part, of_neighbours
+from rollout_traces.analysis.detected_movement import NEAR, STILL
 from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement, Severity
 from rollout_traces.analysis.entries import LARGEST, named
 from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
 from rollout_traces.analysis.learning import is_given
 from rollout_traces.analysis.noise import DEVIATION, TINY
-from rollout_traces.analysis.panel import Panel
-from rollout_traces.analysis.parts import FEWEST_GROUPS, FEWEST_ROWS, PLAINLY, REMAINS
+from rollout_traces.analysis.panel import FEWEST_GROUPS, Panel
+from rollout_traces.analysis.parts import FEWEST_ROWS, PLAINLY, REMAINS, SAME_ROWS
 from rollout_traces.analysis.run_rows import BY_OUTCOME
 from rollout_traces.analysis.schedules import is_logged, setting_changes
 from rollout_traces.analysis.screen import TAIL
-from rollout_traces.analysis.severity import LEAP, SURE
+from rollout_traces.analysis.severity import SURE
 from rollout_traces.analysis.slow_change import PLAIN_CHANCE
 
 MOST_TIMES = 1 / 3
@@ -29,7 +30,7 @@ MOST_TIMES = 1 / 3
 
 @dataclass(frozen=True)
 class _Recurring:
-    """A series that is far off at some steps: which, int [K] places, the log of its chance, and the levels there and at the others."""
+    """A series that is far off at some steps: which, int [K] places, the log of its chance, the levels there and at the others, and whether it never was before the first."""
 
     panel: Panel
     part: Part
@@ -37,6 +38,7 @@ class _Recurring:
     log_p: float
     there: float
     usual: float
+    begins: bool = False
 
 
 def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]:
@@ -46,40 +48,49 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
         panels: the series of the run.
         n_rows: its rollouts.
     """
-    limit = np.log(SURE / max(sum(len(panel.names) for panel in panels), 1))
-    found: dict[tuple[Part, bytes], list[_Recurring]] = {}
+    n_series = np.log(max(sum(len(panel.names) for panel in panels), 1))
+    found: list[list[_Recurring]] = []
     for panel in panels:
         is_known = panel.source is not None or is_logged(panel)
         if not is_known or is_given(panel) or setting_changes(panel) is not None:
             continue
-        seen = [each for i in _that_jump(panel) if (each := _far_off(panel, i)) and each.log_p <= limit]
-        best = min(seen, key=lambda each: each.log_p, default=None)
+        jumping = _that_jump(panel)
+        since, here_and_there = (
+            [each for i in jumping if (each := find(panel, i)) and each.log_p <= PLAIN_CHANCE]
+            for find in (_since, _far_off)
+        )
+        best = min(since or here_and_there, key=lambda each: each.log_p, default=None)
         if best is not None and not _is_mix(panel, best.at):
-            whose = _levels(panel, _whose(panel, best), best.at, best.log_p)
+            whose = _levels(panel, _whose(panel, best), best.at, best.log_p, best.begins)
             if panel.is_centred and not whose.part:  # the same at each step but for rounding
                 continue
-            found.setdefault((whose.part, panel.steps[whose.at].tobytes()), []).append(whose)
-    told = [sorted(without_children(each), key=lambda one: one.log_p) for each in found.values()]
+            _joined(found, whose).append(whose)
+    sure = [each for each in found if any(one.log_p + n_series <= _limit(one) for one in each)]
+    told = [sorted(without_children(each), key=lambda one: (-len(one.at), one.log_p)) for each in sure]
     return [_entry(each, n_rows) for each in told if not _is_usual(each)]
+
+
+def _limit(found: _Recurring) -> float:
+    """Log of the chance, over all series, up to which one is said: more is known of what had never been before."""
+    return PLAIN_CHANCE if found.begins else float(np.log(SURE))
+
+
+def _joined(found: list[list[_Recurring]], other: _Recurring) -> list[_Recurring]:
+    """Those of the same part, one's steps nearly all among the other's; a new list where there are none."""
+    steps = set(other.panel.steps[other.at].tolist())
+    for each in found:
+        own = set(each[0].panel.steps[each[0].at].tolist())
+        if each[0].part == other.part and len(own & steps) >= SAME_ROWS * min(len(own), len(steps)):
+            return each
+    found.append([])
+    return found[-1]
 
 
 def _is_usual(found: Sequence[_Recurring]) -> bool:
     """Tells whether logged numbers alone come and go, from the start or without a plan, as the time of steps that write a checkpoint, and not only from a later step on."""
     is_regular = bool(period_of(found[0].panel.steps[found[0].at])) and not _is_planned(found[0])
-    has_begun = any(map(_has_begun, found))
-    return all(is_logged(each.panel) for each in found) and not (is_regular or has_begun)
-
-
-def _has_begun(found: _Recurring) -> bool:
-    """Tells whether so many steps would hardly all lie behind the first of them by chance, with others in between at which the measure, above 0, is as before, a small part of it."""
-    levels, first, last = found.panel.levels[found.panel.parts.index(found.part)], found.at[0], found.at[-1]
-    t = np.arange(len(levels))
-    before, between = levels[t < first], levels[(t > first) & (t < last) & ~np.isin(t, found.at)]
-    if len(found.at) * np.log1p(-first / len(t)) > PLAIN_CHANCE or not np.isfinite(between).any():
-        return False
-    went = abs(np.nanmedian(between) - np.nanmedian(before))
-    is_far = np.nanmin(levels) > 0 and found.there > LEAP * found.usual
-    return bool(is_far and went < REMAINS * abs(found.there - np.nanmedian(before)))
+    begins = any(each.begins for each in found)
+    return all(is_logged(each.panel) for each in found) and not (is_regular or begins)
 
 
 def _is_planned(found: _Recurring) -> bool:
@@ -140,12 +151,59 @@ def _far_off(panel: Panel, i: int) -> _Recurring | None:
     )
 
 
+def _since(panel: Panel, i: int) -> _Recurring | None:
+    """The steps at which a series is at the other one of two levels, between which it goes since one of them by more than it did before.
+
+    That the k largest of n + s jumps are all among the last n has a chance of C(n, k) / C(n + s, k) where nothing changed; how far they lie beyond the next one is as for `_far_off`.
+    """
+    places = np.flatnonzero(np.isfinite(panel.values[i]) & (panel.rows[i] > 0))
+    values, errors = panel.values[i, places], np.nan_to_num(panel.errors[i, places])
+    jumps, error = np.abs(np.diff(values)), np.sqrt(errors[1:] + errors[:-1])
+    if (
+        is_logged(panel) and panel.names[0] != STEP_SIZE and not np.median(jumps)
+    ):  # as the least reward of a step
+        return None
+    usual = DEVIATION * np.median(jumps) if is_logged(panel) else np.maximum(error, np.median(error))
+    jumps /= np.maximum(usual, TINY**0.5)
+    n_jumps, log_p, start = len(jumps), 0.0, 0
+    largest = np.maximum(np.maximum.accumulate(jumps), PLAINLY)
+    for first in range(2 * FEWEST_TIMES, n_jumps - FEWEST_TIMES):
+        before, later = largest[first - 1], np.sort(jumps[first:])[::-1]
+        k = np.arange(FEWEST_TIMES, int((later > before).sum()) + 1)
+        if jumps[first] <= before or not len(k):
+            continue
+        n = len(later)
+        of_order = np.cumsum(np.log(np.arange(n, 0, -1) / np.arange(n_jumps, n_jumps - n, -1)))
+        nexts = np.maximum(np.append(later, 0.0)[k], before)
+        chance = np.log(n_jumps) + of_order[k - 1] - TAIL * k * np.log(later[k - 1] / nexts)
+        if chance.min() < log_p:
+            log_p, start = float(chance.min()), first + 1
+    at = _at_another_level(values, start) if start else np.empty(0, np.int64)
+    return _levels(panel, i, places[at], log_p, begins=True) if len(at) else None
+
+
+def _at_another_level(values: np.ndarray, start: int) -> np.ndarray:
+    """The places from a start on at which a series, float [N], is at the one of two levels where it was not before; none where those are not plainly two, or it hardly goes between them."""
+    before, since = float(np.median(values[max(start - NEAR, 0) : start])), values[start:]
+    ordered = np.sort(since)
+    sums, n = np.cumsum(ordered)[:-1], np.arange(1, len(ordered))
+    lows, highs = sums / n, (ordered.sum() - sums) / n[::-1]
+    split = int(np.argmax(n * n[::-1] * (highs - lows) ** 2))
+    low, high = lows[split], highs[split]
+    is_high = since > ordered[split]
+    spread = float(np.sqrt(((since - np.where(is_high, high, low)) ** 2).mean()))
+    is_other = is_high if abs(high - before) > abs(low - before) else ~is_high
+    n_times = int((np.diff(is_other.astype(int), prepend=0) > 0).sum())
+    is_plain = high - low > STILL * spread and n_times >= FEWEST_TIMES
+    return start + np.flatnonzero(is_other & is_plain)
+
+
 def _log_chance_of_a_period(n: int, k: int) -> float:
     """Log of the chance that `k` of `n` steps lie apart by the same: of about n^2 / (2 (k - 1)) such sets of all that there are."""
     return float(2 * np.log(n) - np.log(2 * (k - 1)) - lgamma(n + 1) + lgamma(k + 1) + lgamma(n - k + 1))
 
 
-def _levels(panel: Panel, i: int, at: np.ndarray, log_p: float) -> _Recurring:
+def _levels(panel: Panel, i: int, at: np.ndarray, log_p: float, begins: bool = False) -> _Recurring:
     """A series with its levels at some steps and at the others."""
     known = np.isfinite(panel.levels[i]) & (panel.rows[i] > 0)
     beside = known.copy()
@@ -154,7 +212,7 @@ def _levels(panel: Panel, i: int, at: np.ndarray, log_p: float) -> _Recurring:
         float(np.average(panel.levels[i][each], weights=panel.rows[i][each])) if each.any() else 0.0
         for each in (known & ~beside, beside)
     )
-    return _Recurring(panel, panel.parts[i], at, log_p, there, usual)
+    return _Recurring(panel, panel.parts[i], at, log_p, there, usual, begins)
 
 
 def _whose(panel: Panel, seen: _Recurring) -> int:
@@ -203,7 +261,8 @@ def _entry(found: Sequence[_Recurring], n_rows: float) -> Diagnosis:
     listed = ", ".join(map(str, steps[: FEWEST_TIMES + 1].tolist())) + (
         ", …" if len(steps) > FEWEST_TIMES + 1 else ""
     )
-    when = f"every {period} steps from {first} on" if period else f"at {len(steps)} of {n} steps ({listed})"
+    of = f"the {int((head.panel.steps >= first).sum())} steps since {first}" if head.begins else f"{n} steps"
+    when = f"every {period} steps from {first} on" if period else f"at {len(steps)} of {of} ({listed})"
     on = f" on {part_text(head.part)}" if head.part else ""
     also = ", ".join(dict.fromkeys(series_text(m.name) for m in others))
     return Diagnosis(

@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollout_traces.analysis.compete import AlikeMovements, entries, first_steps, of_their_own
+from rollout_traces.analysis.compete import (
+    AlikeMovements,
+    entries,
+    first_steps,
+    of_their_own,
+)
 from rollout_traces.analysis.contributions import carriers_of
 from rollout_traces.analysis.curves import (
     HEAVIEST,
@@ -15,9 +20,11 @@ from rollout_traces.analysis.curves import (
     Series,
     SeriesName,
     heaviest_curve,
+    is_size,
     logged_series,
+    size_of,
 )
-from rollout_traces.analysis.detect import movements, spikes_of_rows
+from rollout_traces.analysis.detect import is_beyond_noise, movements, spikes_of_rows
 from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved, is_spike
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.entries import diagnosis_of
@@ -26,6 +33,7 @@ from rollout_traces.analysis.evidence import level_queries
 from rollout_traces.analysis.faults import fault_entries, no_signal_entries, number_entries
 from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS, group_rows
 from rollout_traces.analysis.in_words import percent, series_text
+from rollout_traces.analysis.kinks import is_of_no_rollouts
 from rollout_traces.analysis.panel import Panel, Parting, logged_panels, one_of, stacked
 from rollout_traces.analysis.prompt_changes import prompt_entries
 from rollout_traces.analysis.recurring import recurring_entries
@@ -238,8 +246,10 @@ def collected(scope: RunScope, rows: RunRows, contained: Contained) -> list[Pane
     for split in contained("evaluations", _evaluations, scope) or []:
         other = RunScope(scope.relations, scope.run, split, scope.columns)
         read = contained(split, read_rows, other, f"{split}/")
-        evaluated = _of_measures(read, contained) if read is not None and len(read.at) else []
-        panels += evaluated
+        if read is not None and len(read.at):
+            panels += _of_measures(read, contained)
+            if np.ptp(read.per_step):
+                panels += logged_panels([Series(size_of(split), (), read.steps, read.per_step, np.empty(0))])
     written = contained("what was written", text_rows, scope, rows.parts)
     panels += _of_measures(written, contained) if written is not None else []
     logged = contained("logged scalars", _logged, scope, panels) or []
@@ -370,6 +380,11 @@ def _made(rows: RunRows, panels: Sequence[Panel], contained: Contained) -> tuple
             found += contained(str(panel.names[0]), movements, panel, noise, loose, limit) or []
     found = [each for each in of_their_own(found) if is_worth_a_word(each)]
     resized, warm_up = _resized(rows, found), warm_up_of(panels)
+    limit_of = {id(panel): limit for panel, limit in zip(panels, sure, strict=True)}
+    for i, each in enumerate(found):
+        if is_of_no_rollouts(each, found):
+            is_sure = is_beyond_noise(each, float(limit_of[id(each.panel)][each.chosen.at]))
+            found[i] = replace(each, drift=False, is_sure=is_sure)
     found = [replace(each, drift=each.drift or _is_of_warm_up(each, warm_up)) for each in found]
     found = [replace(each, is_set=each.is_set or _is_of_size(each, resized, rows)) for each in found]
     made = contained("causes", entries, found)
@@ -397,7 +412,7 @@ def _resized(rows: RunRows, found: Sequence[Moved]) -> np.ndarray:
 
 def _is_of_size(found: Moved, resized: np.ndarray, rows: RunRows) -> bool:
     """Tells whether a logged number, or a share of the update, moved about where steps got another size, as their time does, and not by many times as much."""
-    if found.panel.names[0] == STEP_SIZE:
+    if is_size(found.panel.names[0]):
         return False
     is_of_steps = found.panel.source is None or found.panel.parents[0] == "advantage"
     first, last = found.panel.steps[list(found.located.onset)].tolist()
@@ -431,9 +446,14 @@ def _with_prompts(found: Sequence[Diagnosis], changed: Sequence[Diagnosis]) -> l
 
 
 def _is_one_of(each: Diagnosis, again: Diagnosis) -> bool:
-    """Tells whether an entry is a few of the steps of what comes and goes."""
-    inside = again.step <= each.step and (each.last is not None and each.last <= (again.last or 0))
-    return each.shape == "spike" and inside and bool(set(each.series) & set(again.series))
+    """Tells whether an entry is a few of the steps of what comes and goes, or perhaps a change among them."""
+    if not (again.step <= each.step and (each.last or each.step) <= (again.last or 0)):
+        return False
+    if each.shape == "spike":
+        return bool(set(each.series) & set(again.series))
+    is_passing = each.shape == "window" or not each.is_sure
+    of_part = not again.part or each.part in (again.part, (), None)
+    return is_passing and of_part and set(each.series) <= set(again.series)
 
 
 def _is_told(head: Diagnosis, column: str, changed: Diagnosis) -> bool:

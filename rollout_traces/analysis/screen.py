@@ -87,16 +87,17 @@ def noise_of_panel(panel: Panel) -> Noise:
     basis[panel.beside_rest, 1:] = 0.0
     fits = fits_of(panel.values, panel.errors, basis)
     likely = noise_of(panel.values, panel.errors, fits)[1]
-    for rough in (fits.first, _that_lasts(fits.first)):
-        fits, likely, basis = _beside_largest(panel, rough, fits, likely, basis)
+    fits, likely, basis = _beside_largest(panel, fits.first, fits, likely, basis, np.arange(n_series))
+    lasting = np.flatnonzero(fits.remembers > 1 / 2)
+    fits, _, basis = _beside_largest(panel, _that_lasts(fits.first), fits, likely, basis, lasting)
     noise = noise_of(panel.values, panel.errors, told_by_others(fits, _of_one_measure(panel)))[0]
     return with_tails(panel, noise, basis)
 
 
 def _beside_largest(
-    panel: Panel, rough: Noise, fits: Fits, likely: np.ndarray, basis: np.ndarray
+    panel: Panel, rough: Noise, fits: Fits, likely: np.ndarray, basis: np.ndarray, left: np.ndarray
 ) -> tuple[Fits, np.ndarray, np.ndarray]:
-    """The fits beside the largest movements of each series, as long as these make it likelier; their log likelihood; and the basis with them.
+    """The fits beside the largest movements of series, as long as these make them likelier; their log likelihood; and the basis with them.
 
     Args:
         panel: the series.
@@ -104,11 +105,12 @@ def _beside_largest(
         fits: without them.
         likely: float [S], log likelihood of each series.
         basis: float [S, K, T], what the series do beside them.
+        left: int [K], which series.
     """
     n_series, n = panel.values.shape
     without_spikes = replace(panel, values=rough.clipped)
-    left, alike, likely = np.arange(n_series), _of_one_measure(panel), likely.copy()
-    for _ in range(LARGEST_OF_NOISE):
+    alike, likely = _of_one_measure(panel), likely.copy()
+    for _ in range(LARGEST_OF_NOISE if len(left) else 0):
         best = scan_in_parts(one_of(without_spikes, left.tolist()), rough.at(left), basis[left])
         worth = best.z**2 / 2 > np.log(n_tests(n)) + EVIDENT
         left, kept = left[worth], np.flatnonzero(worth)
@@ -308,7 +310,7 @@ def screened(panel: Panel, noise: Noise, learned: np.ndarray) -> tuple[np.ndarra
     n = len(panel.steps)
     chance, drifts = np.zeros(len(panel.values)), np.zeros(len(panel.values), bool)
     logged = np.flatnonzero([name.statistic == "logged" for name in panel.names])
-    alone = np.asarray([lone_step(panel, at)[1] for at in logged])
+    alone = np.asarray([lone_steps(panel, at)[1] for at in logged])
     per = max(1, AT_ONCE // max(n, 1))
     for first in range(0, len(panel.values), per):
         here = np.arange(first, min(first + per, len(panel.values)))
@@ -334,10 +336,10 @@ def screened(panel: Panel, noise: Noise, learned: np.ndarray) -> tuple[np.ndarra
     return chance, drifts
 
 
-def lone_step(panel: Panel, at: int) -> tuple[int, float]:
-    """The step at which a number lies furthest from its neighbours, and the log of the chance that it lies so much further than any other does.
+def lone_steps(panel: Panel, at: int) -> tuple[slice, float]:
+    """The step, or up to `SPIKE` in a row, at which a number lies furthest from its neighbours, and the log of the chance that it lies so much further than at any other.
 
-    Under a tail of exponent n, the ratio of the largest distance to the next exceeds r with a chance of r^-n (Renyi 1953).
+    Under a tail of exponent n, the ratio of the k-th largest distance to the next exceeds r with a chance of r^(-n k) (Renyi 1953).
 
     Args:
         panel: the series, of numbers that the trainer logged.
@@ -345,15 +347,22 @@ def lone_step(panel: Panel, at: int) -> tuple[int, float]:
     """
     levels_T = panel.levels[at]
     places = np.flatnonzero(np.isfinite(levels_T))
+    found, log_p = slice(0, 1), 0.0
     if len(places) < FEWEST_STEPS:
-        return 0, 0.0
+        return found, log_p
     away = np.abs(levels_T[places] - of_neighbours(levels_T[places]))
     edges = np.r_[:WARM_UP, len(away) - NEIGHBOURS // 2 : len(away)]  # without neighbours to both sides
     away[edges] = np.minimum(away[edges], np.sort(np.delete(away, edges))[-2])
-    second, first = np.argsort(away)[-2:]
-    if away[second] <= 0:
-        return 0, 0.0
-    return int(places[first]), float(-TAIL * np.log(away[first] / away[second]))
+    order = np.argsort(-away)
+    for k in range(1, SPIKE + 1):
+        furthest = np.sort(order[:k])
+        last, following = away[order[k - 1 : k + 1]]
+        if following <= 0 or furthest[-1] - furthest[0] != k - 1:
+            continue
+        chance = float(-TAIL * k * np.log(last / following))
+        if chance < log_p:
+            found, log_p = slice(int(places[furthest[0]]), int(places[furthest[-1]]) + 1), chance
+    return found, log_p
 
 
 TAIL = 3.0

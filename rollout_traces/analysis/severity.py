@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rollout_traces.analysis.compete import ENDS, first_steps, is_learning, starts
-from rollout_traces.analysis.curves import STEP_SIZE
+from rollout_traces.analysis.curves import STEP_SIZE, is_size
 from rollout_traces.analysis.detected_movement import (
     NEAR,
     NEAR_EDGE,
@@ -46,7 +46,7 @@ def severity_of(found: Moved, n_series: int) -> Severity:
     is_trifle = changed < (SLIGHT_OF_GIVEN if is_of_rows else SLIGHT if _is_one_number(found) else SLIGHT / 2)
     if not found.is_sure or is_trifle or is_expected(found) or _is_of_a_curve(found) or _stands_still(found):
         return "info"
-    if found.panel.names[0] == STEP_SIZE:
+    if is_size(found.panel.names[0]):
         return "warn" if _starves(found) else "info"
     beyond_chance = found.log_p + np.log(max(n_series, 1)) < np.log(SURE)
     may_be_meant = is_mix(found.panel) or _is_of_few(found) or _is_one_number(found) or _is_shared(found)
@@ -198,10 +198,11 @@ def leaps(found: Moved) -> bool:
 
 
 def _starves(found: Moved) -> bool:
-    """Tells whether steps have less than half of the rollouts that they had, which nobody set at once, as where ever more groups are dropped."""
+    """Tells whether steps have at most half of the rollouts that they had, which nobody set at once, as where ever more groups are dropped or some lack for a while, or an evaluation has, however it lost them."""
     before, after, _ = levels_of(found)
-    is_size = found.panel.names[0] == STEP_SIZE and (found.template.kind == "ramp" or not found.is_set)
-    return is_size and not is_spike(found) and (after or 0.0) < RESIDUE * (before or 0.0)
+    name, is_dropped = found.panel.names[0], found.template.kind != "level" or not found.is_set
+    is_off = is_size(name) and (is_dropped or name != STEP_SIZE) and not is_spike(found)
+    return is_off and (after or 0.0) <= RESIDUE * (before or 0.0)
 
 
 def _is_lost(found: Moved) -> bool:

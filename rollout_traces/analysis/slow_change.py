@@ -315,7 +315,7 @@ def learned_curves(n_steps: int) -> np.ndarray:
 
 
 def came_or_went(panel: Panel, members: Sequence[int], template: Template) -> bool:
-    """Tells whether a share that was hardly there comes, at once or after a stretch without it, or is gone at once: what is learned shows from the start.
+    """Tells whether a share that was hardly there, or what lacks it, comes, at once or after a stretch without it, or is gone at once: what is learned shows from the start.
 
     Slow change would be less at first than a level; a ramp that begins late was nothing before it.
 
@@ -324,14 +324,22 @@ def came_or_went(panel: Panel, members: Sequence[int], template: Template) -> bo
         members: those that move.
         template: how.
     """
-    n, start = len(panel.steps), template.start
     if not panel.is_share:
         return False
     there = np.isfinite(panel.levels[members]) & (panel.rows[members] > 0)
     rows_T = np.where(there, panel.rows[members], 0.0).sum(axis=0)
     held_T = np.where(there, panel.levels[members] * panel.rows[members], 0.0).sum(axis=0)
-    if held_T.sum() > rows_T.sum() / 2:  # of what most have, the rest is looked at
-        held_T = rows_T - held_T
+    is_most = held_T.sum() > rows_T.sum() / 2
+    return _came_or_went(panel, held_T, rows_T, template) or (
+        is_most
+        and panel.names[0].statistic != "text"
+        and _came_or_went(panel, rows_T - held_T, rows_T, template)
+    )
+
+
+def _came_or_went(panel: Panel, held_T: np.ndarray, rows_T: np.ndarray, template: Template) -> bool:
+    """As `came_or_went`, of rollouts by step: those that count, and all."""
+    n, start = len(panel.steps), template.start
     risen = min(template.stop, n - NEAR_EDGE) if template.kind == "ramp" else start
     stop = template.stop if template.kind == "window" else n
     edge = (slice(max(start - NEAR_EDGE, 0), start), slice(risen, min(risen + NEAR_EDGE, stop)))

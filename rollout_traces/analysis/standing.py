@@ -12,10 +12,17 @@ from rollout_traces.analysis.compete import without_children
 from rollout_traces.analysis.curves import Part
 from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement
 from rollout_traces.analysis.entries import LARGEST, named
-from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
+from rollout_traces.analysis.in_words import (
+    number,
+    part_filter,
+    part_text,
+    percent,
+    series_text,
+    steps_filter,
+)
 from rollout_traces.analysis.learning import is_given, may_be_learned
-from rollout_traces.analysis.panel import Panel, rows_of
-from rollout_traces.analysis.parts import REMAINS
+from rollout_traces.analysis.panel import ALONE, Panel, rows_of
+from rollout_traces.analysis.parts import REMAINS, SAME_ROWS
 from rollout_traces.analysis.run_rows import ENOUGH_ROWS, ROUNDING, UNKNOWN
 from rollout_traces.analysis.screen import FEWEST_EVALUATIONS, log_chance
 from rollout_traces.analysis.severity import SURE
@@ -64,7 +71,64 @@ def standing_entries(
     return [
         _entry(part, sorted(without_children(each), key=lambda one: -abs(one.z)), steps)
         for part, each in found.items()
+    ] + [
+        _entry_of_alone(each)
+        for panel in panels
+        for each in _alone(panel, n_series)
+        if not any((panel.names[0], value) in told for value in each.part)
     ]
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """A rare value that occurs in one part alone: since which step, in how many rollouts of how many since, and in how many elsewhere."""
+
+    panel: Panel
+    part: Part
+    first: int
+    held: int
+    n_rows: int
+    held_elsewhere: int
+
+
+def _alone(panel: Panel, n_series: int) -> Iterator[_Alone]:
+    """The smallest part by who sampled rollouts to which nearly all that have a rare value belong, which at each of several steps would be others by chance."""
+    if not panel.is_share or panel.measure is None or panel.parts[0] != () or is_given(panel):
+        return
+    held = np.round(np.nan_to_num(panel.levels) * panel.rows)
+    at, n_held, n_rows = np.flatnonzero(held[0]), held.sum(axis=1), panel.rows.sum(axis=1)
+    if len(at) < FEWEST_EVALUATIONS or n_held[0] > ALONE * n_rows[0]:
+        return
+    hold_it = np.flatnonzero(n_held >= SAME_ROWS * n_held[0]).tolist()
+    i = min(
+        (i for i in hold_it if not may_be_learned(panel, panel.parts[i])), key=lambda i: n_rows[i], default=0
+    )
+    if len(at) * np.log(n_rows[i] / n_rows[0]) + np.log(n_series) <= np.log(SURE):
+        first, elsewhere = int(panel.steps[at[0]]), int(n_held[0] - n_held[i])
+        since = int(panel.rows[i, at[0] :].sum())
+        yield _Alone(panel, panel.parts[i], first, int(n_held[i]), since, elsewhere)
+
+
+def _entry_of_alone(found: _Alone) -> Diagnosis:
+    name, share = found.panel.names[0], found.held / max(found.n_rows, 1)
+    others = f"{found.held_elsewhere} elsewhere" if found.held_elsewhere else "none elsewhere"
+    return Diagnosis(
+        severity="warn",
+        sentence=f"{series_text(name)} occurs on {part_text(found.part)} alone: {found.held} of {found.n_rows:,} rollouts since step {found.first}, {others}.",
+        advice="Read some of these rollouts; compare its settings and version with the others'.",
+        tier=OTHER,
+        series=(name,),
+        part=found.part,
+        shape="came",
+        onset=(found.first, found.first),
+        step=found.first,
+        before=0.0,
+        after=share,
+        elsewhere=0.0,
+        cost=share,
+        where=f"{part_filter(found.part)} and {steps_filter(found.first, None)}",
+        name="of one part alone",
+    )
 
 
 def _apart(panel: Panel, n_series: int) -> Iterator[_Apart]:

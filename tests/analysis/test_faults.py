@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from rollout_traces.analysis import diagnose
 from rollout_traces.analysis.curves import FEWEST_BESIDE
+from rollout_traces.analysis.in_words import number
 from tests.analysis.builders import steps, table
 from tests.analysis.test_movements import drawn, happens, logged, told
+from tests.stories.relations import TableRelations
 
 NAN = float("nan")
 
@@ -155,3 +158,73 @@ def test_a_reward_that_pays_for_failures_is_named_by_that_and_by_its_source():
     found = told(table(rows))
     assert (found[0].severity, found[0].step, found[0].part) == ("error", 30, (("source", "math"),))
     assert found[0].name == "reward and success part ways"
+
+
+class TestNumbersThatStandStillOrLack:
+    VALUES = tuple(0.01 + 0.002 * drawn(s, 0, 0) for s in range(60))
+
+    def of(self, values: list[float], steps_of: list[int] | None = None) -> list[str]:
+        """What is said of a number beside one that is always logged."""
+        beside = logged(steps(60), [1 + 0.1 * drawn(s, 1, 0) for s in range(60)], "train/loss")
+        rows = logged(steps(60), values, "train/kl").sql("select * from metrics").to_pylist()
+        at = steps_of or list(range(60))
+        metrics = beside.sql("select * from metrics").to_pylist() + [
+            {**row, "step": at[i]} for i, row in enumerate(rows)
+        ]
+        report = diagnose(
+            TableRelations(beside.sql("select * from rollouts"), pa.Table.from_pylist(metrics)), "run"
+        )
+        return [
+            each.sentence
+            for each in report.diagnoses
+            if "train/kl" in each.sentence and each.severity != "info"
+        ]
+
+    def test_the_same_to_the_last_digit_for_a_while_is_a_warning(self):
+        """Seen once: a divergence of 0.01125 at thirteen steps in a row, and no word of it."""
+        values = [*self.VALUES[:19], *[self.VALUES[19]] * 13, *self.VALUES[32:]]
+        assert self.of(values) == [
+            f"“train/kl” was {number(values[19])} to the last digit at 13 steps in a row, from step 19 to 31."
+        ]
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            [*VALUES[:40], *[max(VALUES)] * 20],
+            [round(each, 3) for each in VALUES],
+            [*(0.01 - 0.0001 * s for s in range(40)), *[0.006] * 20],
+        ],
+        ids=["at its bound", "often the same", "a schedule at its end"],
+    )
+    def test_what_may_well_be_the_same_is_none(self, values):
+        assert not [each for each in self.of(list(values)) if "digit" in each]
+
+    def test_what_lacks_for_a_while_is_a_warning(self):
+        """Seen three times: a gradient that was not logged for twenty steps, and no word of it."""
+        at = [s for s in range(60) if not 30 <= s < 36]
+        assert self.of([self.VALUES[s] for s in at], at) == [
+            "“train/kl” lacked at 6 steps, from step 30 to 35."
+        ]
+
+    @pytest.mark.parametrize("at", [(9, 29, 49), tuple(range(0, 60, 6)), (*range(9), 20, 40, *range(50, 60))])
+    def test_what_is_logged_at_times_lacks_nowhere(self, at):
+        assert not self.of([self.VALUES[s] for s in at], list(at))
+
+
+def test_an_evaluation_that_asks_half_as_much_is_a_warning():
+    """Seen twice: 48 evaluated rollouts, then 10, and nothing said so."""
+
+    def row(step: int, split: str, i: int) -> dict[str, object]:
+        return {
+            "step": step,
+            "split": split,
+            "group": i,
+            "prompt_key": f"{split}{i}",
+            "success": int(happens(0.5, step, i, 0)),
+        }
+
+    rows = [row(s, "rollout", i) for s in range(40) for i in range(8)]
+    rows += [row(s, "eval-rollout", i) for s in range(0, 40, 2) for i in range(48 if s < 20 else 10)]
+    [entry] = [each for each in told(table(rows)) if "rollouts of a step" in each.sentence]
+    assert entry.sentence == "“eval-rollout/rollouts of a step” fell from 48 to 10, since step 20."
+    assert "split = 'eval-rollout'" in entry.queries[0]

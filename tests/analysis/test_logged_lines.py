@@ -257,3 +257,45 @@ def test_a_level_that_climbs_back_is_told_by_the_steps_beside_its_edge():
     values = values * (1 + 0.03 * np.random.default_rng(5).normal(size=80))
     [entry] = told(logged(steps(80), values.tolist(), "actor/kl_loss"))
     assert entry.step == 38 and entry.before > 4 * entry.after
+
+
+def test_what_rises_within_a_few_steps_and_stays_while_rollouts_do_nothing_is_not_learned():
+    """Seen three times: seconds of a step from 70 to 213 over nineteen of 88 steps, memory from 62 to 72 GB over seventeen, as info."""
+    rng, t = np.random.default_rng(7), np.arange(88)
+    for before, after, severity in ((70.0, 213.0, "error"), (62.0, 72.4, "warn")):
+        values = (before + (after - before) * np.clip((t - 26) / 19, 0, 1)) * (1 + 0.01 * rng.normal(size=88))
+        [entry] = told(logged(steps(88), values.tolist(), "perf/step"))
+        assert (entry.severity, abs(entry.step - 26) <= 3) == (severity, True)
+
+
+def test_what_rises_so_with_what_rollouts_learn_is_learned():
+    rng, t = np.random.default_rng(8), np.arange(88)
+    rise = 1 / (1 + np.exp(-(t - 36) / 4))
+    rows = steps(88, groups=8, success=lambda s, g, i: int(happens(0.2 + 0.6 * rise[s], s, g, i)))
+    values = (70 + 140 * rise) * (1 + 0.03 * rng.normal(size=88))
+    assert not told(logged(rows, values.tolist(), "perf/step"))
+
+
+def test_two_steps_in_a_row_that_lie_far_from_all_others_are_a_warning():
+    """Seen once: a gradient of 1.54 at two steps among 0.46, thirteen times its noise, “perhaps by chance”."""
+    rng = np.random.default_rng(9)
+    norm = 0.45 * np.exp(0.12 * rng.standard_t(4, size=62))
+    norm[39:41] = 1.5, 1.6
+    [entry] = told(logged(steps(62), norm.tolist(), "actor/grad_norm"))
+    assert entry.step in (38, 39) and entry.last == 40
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_noise_that_lasts_has_no_two_such_steps(seed):
+    rng = np.random.default_rng(seed)
+    noise = rng.normal(size=80)
+    for i in range(1, 80):
+        noise[i] += 0.7 * noise[i - 1]
+    assert not told(logged(steps(80), np.exp(0.2 * noise).tolist(), "perf/tokens_per_s"))
+
+
+def test_steps_that_lack_most_of_their_rollouts_for_a_while_are_a_warning():
+    """Seen once: 30 rollouts of a step, 12 for 24 steps, as an info."""
+    rows = [row for row in steps(80, groups=10, size=3) if not (40 <= row["step"] < 60 and row["group"] > 3)]
+    [entry] = [each for each in told(table(rows)) if "rollouts of a step" in each.sentence]
+    assert entry.sentence == "“rollouts of a step” fell from 30 to 12, from step 40 to 59."

@@ -119,6 +119,22 @@ class TestLengths:
         ]
         assert said(table(rows)) == []
 
+    def test_of_two_evaluations_those_that_got_longer_and_shorter_alike_are_silent(self):
+        """As where each evaluation draws the examples in its prompts anew."""
+        rows = [
+            {
+                "step": s,
+                "split": "eval-rollout" if at else "rollout",
+                "group": i,
+                "prompt_key": f"e{i}" if at else f"p{s}-{i}",
+                "n_prompt": 100 + (37 * i + 11 * s) % 50,
+            }
+            for s in range(12)
+            for at in ((0, 1) if s in (0, 10) else (0,))
+            for i in range(40)
+        ]
+        assert said(table(rows)) == []
+
     def test_what_a_prompt_has_at_each_visit_another_of_is_silent(self):
         rows = [
             {"step": s, "group": i, "prompt_key": f"p{i}", "n_prompt": 100 + s * i}

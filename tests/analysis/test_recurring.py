@@ -121,3 +121,44 @@ def test_a_time_that_is_long_at_every_checkpoint_is_none(first):
     seconds = 60 * np.exp(0.05 * rng.normal(size=60)) * np.where((t % 10 == 0) & (t > 0), 1.6, 1)
     rows = [{**row, "step": row["step"] + first} for row in steps(60)]
     assert not diagnose(logged(rows, seconds.tolist(), "time/step", first), "run").diagnoses
+
+
+class TestBetweenTwoLevelsSinceAStep:
+    """What is on in half of the steps, more or less, and had not been before."""
+
+    def test_rewards_of_a_source_that_fail_at_every_other_step_or_so_are_a_warning_since_then(self):
+        """Seen once: rewards of 0.15 in half of the steps since 23, of one source, and no word of it."""
+        bad = [s for s in range(23, 60) if happens(0.5, s, 0, 1)]
+
+        def ok(s: int, g: int, i: int) -> int:
+            return int(happens(0.75, s, g, i) and not (s in bad and g % 2))
+
+        [entry] = told(table(steps(60, groups=12, success=ok, source=lambda s, g, i: "ab"[g % 2])))
+        assert (entry.shape, entry.part, entry.step) == ("recurring", (("source", "b"),), bad[0])
+        listed = ", ".join(map(str, bad[:5]))
+        assert (
+            f"0 on source “b” at {len(bad)} of the {60 - bad[0]} steps since {bad[0]} ({listed}, …), 0.7"
+            in entry.sentence
+        )
+
+    def test_a_throughput_that_is_a_third_at_every_other_step_or_so_is_a_warning(self):
+        """Seen once: 9,000 to 3,500 tokens a second in 13 of 31 steps, “perhaps by chance”."""
+        bad = [s for s in range(50, 80) if happens(0.4, s, 0, 2)]
+        values = [(3500 if s in bad else 9000) * np.exp(0.05 * drawn(s, 0, 0)) for s in range(80)]
+        [entry] = told(logged(steps(80), values, "perf/tokens_per_s"))
+        assert (entry.shape, entry.severity, entry.step) == ("recurring", "warn", bad[0])
+        report = diagnose(logged(steps(80), values, "perf/tokens_per_s"), "run")
+        assert [each.shape for each in report.diagnoses if each.step >= bad[0]] == ["recurring"]
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_noise_that_grows_is_at_no_two_levels(self, seed):
+        values = 1 + 0.1 * np.random.default_rng(seed).normal(size=120) * np.linspace(0.3, 2, 120)
+        report = diagnose(logged(steps(120), values.tolist(), "train/entropy"), "run")
+        assert not [each for each in report.diagnoses if each.shape == "recurring"]
+
+    def test_a_window_is_at_another_level_once(self):
+        def ok(s: int, g: int, i: int) -> int:
+            return int(happens(0.1 if 20 <= s < 40 else 0.75, s, g, i))
+
+        [entry] = told(table(steps(60, groups=10, success=ok)))
+        assert (entry.shape, entry.step, entry.last) == ("window", 20, 39)

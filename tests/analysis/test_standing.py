@@ -87,3 +87,30 @@ class TestStanding:
             return mismatch(s, g, i) if s >= 15 else 0.001 * (1 + 0.2 * drawn(s, g, i))
 
         assert [each.shape for each in told(table(steps(30, engine=engine, mismatch_k3=late)))] == ["level"]
+
+
+class TestARareValueOfOnePartAlone:
+    """Seen once: 22 rollouts of 4,000 were aborted, all of one engine of nine and none before step 30, and no word of it."""
+
+    def engine(self, s: int, g: int, i: int) -> str:
+        return f"sgl-{(s + g + i) % 8}"
+
+    def said(self, of: str | None) -> list[str]:
+        def stop_reason(s: int, g: int, i: int) -> str:
+            bad = (
+                happens(0.04 if of else 0.005, s, g, i)
+                and s >= 20
+                and self.engine(s, g, i) == (of or self.engine(s, g, i))
+            )
+            return "abort" if bad else "stop"
+
+        found = told(table(steps(60, groups=8, size=8, engine=self.engine, stop_reason=stop_reason)))
+        return [each.sentence for each in found if "alone" in each.sentence]
+
+    def test_is_said_with_its_number_and_since_when(self):
+        [sentence] = self.said("sgl-3")
+        assert sentence.startswith("stop_reason “abort” occurs on engine “sgl-3” alone: ")
+        assert sentence.endswith(", none elsewhere.") and "since step 20" in sentence
+
+    def test_of_all_parts_is_not_said(self):
+        assert not self.said(None)

@@ -14,8 +14,10 @@ from tests.stories.relations import TableRelations
 N_STEPS, AT = 40, 20
 
 
-def run_that_writes(said: str, share: float = 0.6, seed: int = 0, before: str = "") -> TableRelations:
-    """A run whose rollouts write `said`, from `AT` on, after some three hundred words; the others `before`."""
+def run_that_writes(
+    said: str, share: float = 0.6, seed: int = 0, before: str = "", since: int = AT
+) -> TableRelations:
+    """A run whose rollouts write `said`, from a step on, after some three hundred words; the others `before`."""
     rng = np.random.default_rng(seed)
     words = [f"word{i}" for i in range(400)]
     rows, texts = [], []
@@ -25,7 +27,7 @@ def run_that_writes(said: str, share: float = 0.6, seed: int = 0, before: str = 
             rows.append(
                 {"step": step, "group": i // 2, "uid": uid, "traced": True, "selected_by": "random", "reward": float(rng.normal())}
             )  # fmt: skip
-            late = step >= AT and rng.random() < share
+            late = step >= since and rng.random() < share
             texts.append(
                 {
                     "uid": uid,
@@ -56,6 +58,12 @@ class TestPhrases:
         relations = run_that_writes("ANSWER=42", share=1.0, before="the final answer is 42")
         told = [d for d in diagnose(relations, "run").diagnoses if "“answer=”" in d.sentence]
         assert told and told[0].step == AT
+
+    def test_one_that_comes_early_and_is_in_most_of_the_run_is_as_new(self):
+        """Seen once: 0 to 81 % at step 15 of 52, as an info: of what most have, what lacks it was all that was looked at."""
+        relations = run_that_writes("TODO: check the answer", share=0.85, since=10)
+        told = [d for d in diagnose(relations, "run").diagnoses if "check the answer" in d.sentence]
+        assert told[0].severity == "error" and told[0].step == 10
 
     @pytest.mark.parametrize("seed", range(3))
     def test_words_drawn_by_chance_are_not_followed(self, seed):

@@ -53,6 +53,14 @@ def test_advantages_of_one_host_are_not_said_beside_the_rewards_of_the_other_tha
     assert not any(each.series[0].column == "advantage" for each in found)
 
 
+@pytest.mark.parametrize(("world", "seed"), [("long code", 142872), ("evaluated", 142860)])
+def test_advantages_that_one_host_gains_are_no_entry_beside_what_the_other_lost(world, seed):
+    """Seen three times: “advantage rose on node-1” as an entry of its own beside what fell on node-2 at that step."""
+    found = in_world(world, seed, 3)
+    assert any(each.part == (("extra/host", "node-2"),) for each in found)
+    assert not any(each.series[0].column == "advantage" for each in found if each.severity != "info")
+
+
 def test_a_success_of_unknown_part_is_not_told_of_the_part_that_went_the_other_way():
     """Seen once: “success fell on node-2” where the rewards of node-1 did."""
     found = in_world("long code", 640264, 3)
