@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rollout_traces.alarms.online import Judged
-from rollout_traces.analysis.diagnosis import Diagnosis, Severity
+from rollout_traces.analysis.diagnosis import SEVERITIES, Diagnosis, Severity
 from rollout_traces.analysis.faults import LOST_ADVICE, lost_text
 from rollout_traces.analysis.in_words import part_text, series_text, since
 from rollout_traces.flags import REGISTRY
@@ -18,9 +18,6 @@ from rollout_traces.model.transcript import Alert
 
 if TYPE_CHECKING:
     from rollout_traces.analysis.run_report import RunReport
-
-
-ORDER = ("error", "warn", "info")
 
 
 def alerts_of(
@@ -53,7 +50,7 @@ def alerts_of(
         for diagnosis in judged.found
         if entry_may_alert(diagnosis, parameters)
     ]
-    return sorted(found, key=lambda alert: ORDER.index(alert.level))
+    return sorted(found, key=lambda alert: SEVERITIES.index(alert.level))
 
 
 def sentence_of(diagnosis: Diagnosis) -> str:

@@ -114,6 +114,31 @@ def stands(found: Moved, basis: np.ndarray, rests: Sequence[np.ndarray]) -> bool
     return bool(abs(size[0]) >= STILL)
 
 
+def shows_nearby(found: Moved, others: Sequence[Moved]) -> bool:
+    """Tells whether what a logged number did shows at an edge, in how it differs up to its other movements: before one of them its noise may have been another.
+
+    Args:
+        found: the movement.
+        others: all movements of the number.
+    """
+    n, values = len(found.panel.steps), found.panel.values[found.chosen.at]
+    edges = {
+        edge for each in others if each is not found for edge in (each.template.start, each.template.stop)
+    }
+    if found.panel.source is not None or not edges or is_spike(found):
+        return True
+    seen = []
+    for own in {found.template.start, found.template.stop} - {0, n}:
+        low = max((edge for edge in edges if edge < own), default=0)
+        high = min((edge for edge in edges if edge > own), default=n)
+        stretches = values[low:own][-2 * NEAR_EDGE :], values[own:high][: 2 * NEAR_EDGE]
+        before, since = (each[np.isfinite(each)] for each in stretches)
+        if min(len(before), len(since)) > SPIKE:
+            error = np.sqrt(before.var(ddof=1) / len(before) + since.var(ddof=1) / len(since))
+            seen.append(abs(since.mean() - before.mean()) >= STILL * error)
+    return not seen or any(seen)
+
+
 RESIDUE = 0.5
 """A second movement at the edge of a first, of less than this much of its size, is what the first one's shape left."""
 NEAR_EDGE = 5

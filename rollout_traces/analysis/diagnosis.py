@@ -8,6 +8,8 @@ from typing import Literal
 from rollout_traces.analysis.curves import Part, SeriesName
 
 Severity = Literal["error", "warn", "info"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warn", "info")
+"""Severities, the worst first."""
 Shape = Literal["spike", "window", "level", "ramp", "came", "went", "standing", "recurring"]
 TIERS = ("data and masks", "environment and reward", "sampler and weights", "update", "outcome", "other")
 """Tiers; one can cause those after it, and it decides which series gives an entry its sentence."""

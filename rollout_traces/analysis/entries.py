@@ -13,9 +13,9 @@ from rollout_traces.analysis.compete import (
     is_learning,
     span,
 )
-from rollout_traces.analysis.curves import Part
+from rollout_traces.analysis.curves import Part, SeriesName
 from rollout_traces.analysis.detected_movement import RESIDUE, Moved
-from rollout_traces.analysis.diagnosis import OTHER, Carrier, Diagnosis, Movement, Shape
+from rollout_traces.analysis.diagnosis import OTHER, SEVERITIES, Carrier, Diagnosis, Movement, Shape
 from rollout_traces.analysis.in_words import (
     literal,
     number,
@@ -155,6 +155,32 @@ def diagnosis_of(
         consequences=tuple(diagnosis_of(each, n_series, n_rows) for each in entry.follows),
         is_sure=is_sure,
     )
+
+
+FEWEST_AGAIN = 3
+"""Steps at which handfuls of rollouts carry one series, from which on they are one entry."""
+
+
+def carried_again(found: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """The entries; several steps at which handfuls of rollouts carry one series are one, the others under the first."""
+    heads: dict[tuple[SeriesName, Part | None], list[Diagnosis]] = {}
+    for each in sorted(found, key=lambda one: one.step):
+        if each.carriers:
+            heads.setdefault((each.series[0], each.part), []).append(each)
+    again = {id(each): own for own in heads.values() if len(own) >= FEWEST_AGAIN for each in own}
+    kept = [each for each in found if id(each) not in again or again[id(each)][0] is each]
+    for at, each in enumerate(kept):
+        if id(each) in again:
+            others = again[id(each)][1:]
+            severity = min((one.severity for one in again[id(each)]), key=SEVERITIES.index)
+            steps = ", ".join(str(one.step) for one in others)
+            sentence = f"{each.sentence.removesuffix('.')}; so at {len(others)} other steps ({steps})."
+            cost = sum(one.cost for one in again[id(each)])
+            consequences = (*each.consequences, *others)
+            kept[at] = replace(
+                each, severity=severity, sentence=sentence, cost=cost, consequences=consequences
+            )
+    return kept
 
 
 def _doubt(entry: AlikeMovements, n_series: int) -> str:

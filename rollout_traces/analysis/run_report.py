@@ -26,8 +26,8 @@ from rollout_traces.analysis.curves import (
 )
 from rollout_traces.analysis.detect import is_beyond_noise, movements, spikes_of_rows
 from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved, is_spike
-from rollout_traces.analysis.diagnosis import Diagnosis
-from rollout_traces.analysis.entries import diagnosis_of
+from rollout_traces.analysis.diagnosis import SEVERITIES, Diagnosis
+from rollout_traces.analysis.entries import carried_again, diagnosis_of
 from rollout_traces.analysis.evaluations import with_flips
 from rollout_traces.analysis.evidence import level_queries
 from rollout_traces.analysis.faults import fault_entries, no_signal_entries, number_entries
@@ -57,8 +57,6 @@ from rollout_traces.analysis.text_measures import text_rows
 from rollout_traces.analysis.unobserved import Contained, Unobserved, unobserved
 from rollout_traces.metrics import is_computed
 from rollout_traces.model.text import lines, quoted, table, titled
-
-ORDER = ("error", "warn", "info")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -155,6 +153,7 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
     found = [each for each in said if each is not None]
     again = contained("what comes and goes", recurring_entries, panels, float(n_rows)) or []
     found = [*(each for each in found if not any(_is_one_of(each, other) for other in again)), *again]
+    found = carried_again(found)
     found += contained("standing differences", standing_entries, panels, found, steps) or []
     found = _with_prompts(found, contained("prompts that changed", prompt_entries, scope) or [])
     found += contained("faults", fault_entries, scope, found) or []
@@ -481,6 +480,6 @@ def ordered(found: Sequence[Diagnosis], steps: np.ndarray) -> list[Diagnosis]:
         info = each.severity == "info"
         starts = info and each.onset[0] <= begins
         is_set = info and any(m.is_set for m in each.movements)
-        return ORDER.index(each.severity), starts, not is_set, not each.is_sure, -each.cost, each.step
+        return SEVERITIES.index(each.severity), starts, not is_set, not each.is_sure, -each.cost, each.step
 
     return sorted(found, key=place)

@@ -836,6 +836,20 @@ class TestFewRowsAndTurns:
         entries = told(table(steps(40, groups=8, size=8, n_sampled=length)))
         assert sorted((each.step, len(each.carriers)) for each in entries) == [(14, 2), (15, 2)]
 
+    def test_handfuls_that_carry_three_steps_are_one_entry(self):
+        """Seen once: five warnings of one kind, rewards of which two rollouts carried each step, before a phrase that came."""
+
+        def length(s: int, g: int, i: int) -> float:
+            return 5e4 if s in (9, 20, 31) and g < 2 and not i else 50 + 5 * drawn(s, g, i)
+
+        [entry] = told(table(steps(40, groups=8, size=8, n_sampled=length)))
+        assert (entry.step, len(entry.carriers), [each.step for each in entry.consequences]) == (
+            9,
+            2,
+            [20, 31],
+        )
+        assert entry.sentence.endswith("; so at 2 other steps (20, 31).")
+
     def test_a_handful_of_rewards_lies_apart_where_most_rewards_are_one_value(self):
         """Seen once: four rewards of 11 among 1 and 0.6 were said of the engine that three of them came from."""
 
