@@ -125,7 +125,7 @@ def shows_nearby(found: Moved, others: Sequence[Moved]) -> bool:
     edges = {
         edge for each in others if each is not found for edge in (each.template.start, each.template.stop)
     }
-    if found.panel.source is not None or not edges or is_spike(found):
+    if found.panel.source is not None or not edges or is_spike(found) or found.template.kind == "ramp":
         return True
     seen = []
     for own in {found.template.start, found.template.stop} - {0, n}:
