@@ -203,7 +203,7 @@ class TestNumbersThatStandStillOrLack:
         """Seen three times: a gradient that was not logged for twenty steps, and no word of it."""
         at = [s for s in range(60) if not 30 <= s < 36]
         assert self.of([self.VALUES[s] for s in at], at) == [
-            "“train/kl” lacked at 6 steps, from step 30 to 35."
+            "“train/kl” was not logged at 6 steps, from step 30 to 35."
         ]
 
     @pytest.mark.parametrize("at", [(9, 29, 49), tuple(range(0, 60, 6)), (*range(9), 20, 40, *range(50, 60))])
