@@ -67,7 +67,7 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
             _joined(found, whose).append(whose)
     sure = [each for each in found if any(one.log_p + n_series <= _limit(one) for one in each)]
     told = [sorted(without_children(each), key=lambda one: (-len(one.at), one.log_p)) for each in sure]
-    return [_entry(each, n_rows) for each in told if not _is_usual(each)]
+    return [_entry(each, n_rows, float(n_series)) for each in told if not _is_usual(each)]
 
 
 def _limit(found: _Recurring) -> float:
@@ -234,7 +234,7 @@ def period_of(steps: np.ndarray) -> int:
     return int(apart[0]) if len(apart) == 1 and apart[0] > 1 else 0
 
 
-def _entry(found: Sequence[_Recurring], n_rows: float) -> Diagnosis:
+def _entry(found: Sequence[_Recurring], n_rows: float, n_series: float) -> Diagnosis:
     head = found[0]
     steps = head.panel.steps[head.at]
     first, last = int(steps[0]), int(steps[-1])
@@ -266,7 +266,7 @@ def _entry(found: Sequence[_Recurring], n_rows: float) -> Diagnosis:
     on = f" on {part_text(head.part)}" if head.part else ""
     also = ", ".join(dict.fromkeys(series_text(m.name) for m in others))
     return Diagnosis(
-        severity=_severity(found),
+        severity=_severity(found, n_series),
         sentence=f"{series_text(lead.name)} is {form(lead.after or 0.0)}{on} {when}, {form(lead.before or 0.0)} at the others{'; with it ' + also if also else ''}.",
         advice="What happens at these steps, and at no others?",
         tier=signature.tier if signature else OTHER,
@@ -293,7 +293,11 @@ def _entry(found: Sequence[_Recurring], n_rows: float) -> Diagnosis:
     )
 
 
-def _severity(found: Sequence[_Recurring]) -> Severity:
-    """A warning where rewards come and go, or where it is none of what somebody planned since the run began."""
-    is_paid = any(each.panel.names[0].is_paid for each in found)
-    return "info" if _is_planned(found[0]) and not is_paid else "warn"
+def _severity(found: Sequence[_Recurring], n_series: float) -> Severity:
+    """An error where rewards fail since a step, beyond chance over all series, of which the log is given; a warning where they come and go, or where it is none of what somebody planned since the run began."""
+    paid = [each for each in found if each.panel.names[0].is_paid]
+    if any(
+        each.begins and each.there < each.usual and each.log_p + n_series <= np.log(SURE) for each in paid
+    ):
+        return "error"
+    return "info" if _is_planned(found[0]) and not paid else "warn"
