@@ -7,12 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollout_traces.analysis.compete import (
-    AlikeMovements,
-    entries,
-    first_steps,
-    of_their_own,
-)
+from rollout_traces.analysis.compete import AlikeMovements, entries, first_steps, of_their_own
 from rollout_traces.analysis.contributions import carriers_of
 from rollout_traces.analysis.curves import (
     HEAVIEST,
@@ -379,10 +374,10 @@ def _made(rows: RunRows, panels: Sequence[Panel], contained: Contained) -> tuple
             found += contained(str(panel.names[0]), movements, panel, noise, loose, limit) or []
     found = [each for each in of_their_own(found) if is_worth_a_word(each)]
     resized, warm_up = _resized(rows, found), warm_up_of(panels)
-    limit_of = {id(panel): limit for panel, limit in zip(panels, sure, strict=True)}
+    limit_of = {panel.names[0]: float(own[0]) for panel, own in zip(panels, sure, strict=True)}
     for i, each in enumerate(found):
         if is_of_no_rollouts(each, found):
-            is_sure = is_beyond_noise(each, float(limit_of[id(each.panel)][each.chosen.at]))
+            is_sure = is_beyond_noise(each, limit_of[each.panel.names[0]])
             found[i] = replace(each, drift=False, is_sure=is_sure)
     found = [replace(each, drift=each.drift or _is_of_warm_up(each, warm_up)) for each in found]
     found = [replace(each, is_set=each.is_set or _is_of_size(each, resized, rows)) for each in found]

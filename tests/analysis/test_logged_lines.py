@@ -268,6 +268,15 @@ def test_what_rises_within_a_few_steps_and_stays_while_rollouts_do_nothing_is_no
         assert (entry.severity, abs(entry.step - 26) <= 3) == (severity, True)
 
 
+def test_such_a_rise_is_told_beside_another_movement_of_the_number():
+    rng, t = np.random.default_rng(7), np.arange(120)
+    values = (70 + 140 * np.clip((t - 50) / 19, 0, 1) + 60 * ((t >= 20) & (t < 32))) * (
+        1 + 0.01 * rng.normal(size=120)
+    )
+    found = told(logged(steps(120), values.tolist(), "perf/step"))
+    assert sorted(each.step for each in found) == [20, pytest.approx(50, abs=2)]
+
+
 def test_what_rises_so_with_what_rollouts_learn_is_learned():
     rng, t = np.random.default_rng(8), np.arange(88)
     rise = 1 / (1 + np.exp(-(t - 36) / 4))
