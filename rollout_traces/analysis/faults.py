@@ -93,8 +93,11 @@ def number_entries(scope: RunScope) -> list[Diagnosis]:
     ]
     at = {key: steps for key, (steps, _) in numbers.items()}
     found += [
-        _of_numbers("warn", f"{', '.join(map(quoted, keys))} was not logged at {n} steps", keys, first, last)
+        _of_numbers(
+            "warn", f"{', '.join(map(quoted, keys))} {were} not logged at {n} steps", keys, first, last
+        )
         for (first, last, n), keys in missing_numbers(at).items()
+        for were in ["was" if len(keys) == 1 else "were"]
     ]
     for key, (steps, values) in numbers.items():
         if (same := _frozen(values)) is not None:

@@ -284,7 +284,7 @@ def is_of_no_rollouts(slow: Moved, found: Sequence[Moved]) -> bool:
     ):
         return False
     behind, levels = template.stop + (n - template.stop) // 2, slow.panel.levels[slow.chosen.at]
-    stretches = (template.start - NEAR_EDGE, template.start), (template.stop, behind), (behind, n)
+    stretches = (max(template.start - NEAR_EDGE, 0), template.start), (template.stop, behind), (behind, n)
     before, end, last = (float(np.nanmean(levels[slice(*each)])) for each in stretches)
     if abs(last - end) > GOES_ON * abs(end - before):
         return False
