@@ -92,8 +92,6 @@ LASTING_LOGGED = -12.5
 """... of a logged number, of which a run has dozens ..."""
 LASTING_BESIDE = -5.0
 """... and of a part beside the rest of its groups or steps, in which what lasts for all is not."""
-
-
 IN_THE_MEAN = np.log(0.05)
 """Log of the chance up to which a few rows, which lie beyond the tail of all others, show in the mean of their step."""
 
@@ -244,7 +242,7 @@ def _search(
             is_of_phrase(panel)
             or (not runs_away and may_be_slow(found, best.template(at, n)) and not turns(found))
         )
-        plain = slow or is_new or runs_away or is_beyond_noise(found, float(sure[at]))
+        plain = slow or is_new or runs_away or _is_beyond_noise(found, float(sure[at]))
         is_sure = plain and bool(found.log_p <= sure[at])
         found = replace(found, drift=slow, is_sure=is_sure)
         rows = rows_of_basis(found)
@@ -332,25 +330,28 @@ def _set(panel: Panel, noise: Noise, located: Located, sure: float) -> Moved:
     )
 
 
-def is_beyond_noise(found: Moved, sure: float) -> bool:
-    """Tells whether a movement of several steps is hardly the series' noise, of whatever spread and memory; of a spike this cannot be told, and how many rollouts there are is no chance.
-
-    What is logged may go on from where it is instead.
-    """
+def _is_beyond_noise(found: Moved, sure: float) -> bool:
+    """Tells whether a movement of several steps is hardly the series' noise; of a spike this cannot be told, and how many rollouts there are is no chance."""
     if is_spike(found) or is_size(found.panel.names[0]):
         return True
+    chance, remembers = log_chance_of_noise(found)
+    return chance <= _lasting(found, sure, remembers)
+
+
+def log_chance_of_noise(found: Moved) -> tuple[float, float]:
+    """Log of the chance that a movement is the series' noise, of whatever spread and memory, or that what is logged goes on from where it is; and how likely the noise lasts."""
     without, beside, remembers = _likelihoods(found)
-    return _is_likelier(found, beside - max(without, _wandering(found)), sure, remembers)
+    return _log_chance(found, beside - max(without, _wandering(found))), remembers
 
 
 def _is_bent(found: Moved, sure: float) -> bool:
     """Tells whether slow change plainly has a kink: of a logged number, which noise hardly bends, that it does not go on from where it is instead."""
     if not is_logged(found.panel):
-        return is_beyond_noise(found, sure)
+        return _is_beyond_noise(found, sure)
     if kink_of(found.panel, found.chosen.at) is not None:
         return True
     _, beside, remembers = _likelihoods(found)
-    return _is_likelier(found, beside - _wandering(found), sure, remembers)
+    return _log_chance(found, beside - _wandering(found)) <= _lasting(found, sure, remembers)
 
 
 def _likelihoods(found: Moved) -> tuple[float, float, float]:
@@ -385,11 +386,10 @@ def _wandering(found: Moved) -> float:
     return likelihood_of_wandering(found.panel.values[found.chosen.at]) + n_others * float(np.log(n)) / 2
 
 
-def _is_likelier(found: Moved, gained: float, sure: float, remembers: float) -> bool:
-    """Tells whether a series is likelier with a movement by more than one of all that are looked for is by chance."""
+def _log_chance(found: Moved, gained: float) -> float:
+    """Log of the chance of so much log likelihood by one of all movements that are looked for."""
     size = np.sqrt(2 * max(gained, 0.0))
-    chance = float(np.log(n_tests(len(found.panel.steps))) + log_chance(size, np.asarray(np.inf)))
-    return chance <= _lasting(found, sure, remembers)
+    return float(np.log(n_tests(len(found.panel.steps))) + log_chance(size, np.asarray(np.inf)))
 
 
 def _lasting(found: Moved, sure: float, remembers: float) -> float:

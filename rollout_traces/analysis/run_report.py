@@ -19,7 +19,7 @@ from rollout_traces.analysis.curves import (
     logged_series,
     size_of,
 )
-from rollout_traces.analysis.detect import is_beyond_noise, movements, spikes_of_rows
+from rollout_traces.analysis.detect import log_chance_of_noise, movements, spikes_of_rows
 from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved, is_spike
 from rollout_traces.analysis.diagnosis import SEVERITIES, Diagnosis
 from rollout_traces.analysis.entries import carried_again, diagnosis_of
@@ -377,7 +377,7 @@ def _made(rows: RunRows, panels: Sequence[Panel], contained: Contained) -> tuple
     limit_of = {panel.names[0]: float(own[0]) for panel, own in zip(panels, sure, strict=True)}
     for i, each in enumerate(found):
         if is_of_no_rollouts(each, found):
-            is_sure = is_beyond_noise(each, limit_of[each.panel.names[0]])
+            is_sure = log_chance_of_noise(each)[0] <= limit_of[each.panel.names[0]]
             found[i] = replace(each, drift=False, is_sure=is_sure)
     found = [replace(each, drift=each.drift or _is_of_warm_up(each, warm_up)) for each in found]
     found = [replace(each, is_set=each.is_set or _is_of_size(each, resized, rows)) for each in found]

@@ -268,6 +268,16 @@ def test_what_rises_within_a_few_steps_and_stays_while_rollouts_do_nothing_is_no
         assert (entry.severity, abs(entry.step - 26) <= 3) == (severity, True)
 
 
+def test_a_divergence_of_fourteen_times_as_much_that_stays_is_an_error():
+    """Seen once: 0.0122 to 0.174 over fourteen of 55 steps, “No warning; what follows may be learning”."""
+    values = (
+        "20 27 33 35 39 50 59 60 62 68 75 83 109 93 112 106 101 116 97 108 112 117 130 130 129 129 132 121 133 143 124 153 158 172"
+        " 237 288 294 421 538 631 747 952 1132 1360 1554 1552 1588 1788 1793 1764 1707 1827 1779 1864 1553"
+    )
+    [entry] = told(logged(steps(55), [int(each) / 1e4 for each in values.split()], "actor/kl"))
+    assert (entry.severity, entry.step) == ("error", 33)
+
+
 def test_such_a_rise_is_told_beside_another_movement_of_the_number():
     rng, t = np.random.default_rng(7), np.arange(120)
     values = (70 + 140 * np.clip((t - 50) / 19, 0, 1) + 60 * ((t >= 20) & (t < 32))) * (
