@@ -167,10 +167,11 @@ def _since(panel: Panel, i: int) -> _Recurring | None:
     jumps /= np.maximum(usual, TINY**0.5)
     n_jumps, log_p, start = len(jumps), 0.0, 0
     largest = np.maximum(np.maximum.accumulate(jumps), PLAINLY)
-    for first in range(2 * FEWEST_TIMES, n_jumps - FEWEST_TIMES):
+    furthest = 1 + np.flatnonzero(jumps[1:] > largest[:-1])
+    for first in furthest[(furthest >= 2 * FEWEST_TIMES) & (furthest < n_jumps - FEWEST_TIMES)].tolist():
         before, later = largest[first - 1], np.sort(jumps[first:])[::-1]
         k = np.arange(FEWEST_TIMES, int((later > before).sum()) + 1)
-        if jumps[first] <= before or not len(k):
+        if not len(k):
             continue
         n = len(later)
         of_order = np.cumsum(np.log(np.arange(n, 0, -1) / np.arange(n_jumps, n_jumps - n, -1)))
