@@ -9,6 +9,7 @@ import numpy as np
 
 from rollout_traces.analysis.curves import (
     FEWEST_BESIDE,
+    MOST_GAPS,
     Part,
     SeriesName,
     ended_numbers,
@@ -109,6 +110,31 @@ def number_entries(scope: RunScope) -> list[Diagnosis]:
         _of_numbers("info", f"{quoted(key)} is no longer logged", [key], step, None)
         for key, step in ended.items()
     ]
+
+
+def evaluation_entries(scope: RunScope, steps: np.ndarray) -> list[Diagnosis]:
+    """Entries of evaluations that run every so many steps and did not at some that were due.
+
+    Args:
+        scope: the run.
+        steps: int [T], the run's.
+    """
+    if not scope.columns.has("split"):
+        return []
+    query = """select split, list_sort(list(distinct step)) as steps from rollouts
+        where run = ? and split like 'eval%' group by split order by split"""
+    found = []
+    for row in scope.relations.sql(query, [scope.run]).to_pylist():
+        at = np.asarray(row["steps"], np.int64)
+        apart = np.diff(at)
+        if len(at) < FEWEST_EVALUATIONS or not 0 < (apart > apart.min()).sum() <= MOST_GAPS:
+            continue
+        due = np.arange(at[0], at[-1] + 1, apart.min())
+        missed = due[np.isin(due, steps) & ~np.isin(due, at)].tolist()
+        if np.isin(at, due).all() and len(missed) > 1:
+            what = f"{row['split']} did not run at {len(missed)} steps where it was due"
+            found.append(_of_numbers("warn", what, [row["split"]], missed[0], missed[-1]))
+    return found
 
 
 def _frozen(values: np.ndarray) -> tuple[int, int] | None:

@@ -25,7 +25,12 @@ from rollout_traces.analysis.diagnosis import SEVERITIES, Diagnosis
 from rollout_traces.analysis.entries import carried_again, diagnosis_of
 from rollout_traces.analysis.evaluations import with_flips
 from rollout_traces.analysis.evidence import level_queries
-from rollout_traces.analysis.faults import fault_entries, no_signal_entries, number_entries
+from rollout_traces.analysis.faults import (
+    evaluation_entries,
+    fault_entries,
+    no_signal_entries,
+    number_entries,
+)
 from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS, group_rows
 from rollout_traces.analysis.in_words import percent, series_text
 from rollout_traces.analysis.kinks import is_of_no_rollouts
@@ -152,7 +157,9 @@ def diagnose(relations: Relations, run: str, split: str = "rollout") -> RunRepor
     found += contained("standing differences", standing_entries, panels, found, steps) or []
     found = _with_prompts(found, contained("prompts that changed", prompt_entries, scope) or [])
     found += contained("faults", fault_entries, scope, found) or []
-    found += contained("logged numbers", number_entries, scope) or [] if split == "rollout" else []
+    if split == "rollout":
+        found += contained("logged numbers", number_entries, scope) or []
+        found += contained("evaluations that did not run", evaluation_entries, scope, steps) or []
     found += contained("rewards", no_signal_entries, scope, rows, found) or []
     found = [
         each

@@ -228,3 +228,32 @@ def test_an_evaluation_that_asks_half_as_much_is_a_warning():
     [entry] = [each for each in told(table(rows)) if "rollouts of a step" in each.sentence]
     assert entry.sentence == "“eval-rollout/rollouts of a step” fell from 48 to 10, since step 20."
     assert "split = 'eval-rollout'" in entry.queries[0]
+
+
+@pytest.mark.parametrize(
+    ("steps_of", "said"),
+    [
+        (
+            [s for s in range(0, 60, 4) if s not in (28, 32)],
+            "did not run at 2 steps where it was due, from step 28 to 32.",
+        ),
+        ([s for s in range(0, 60, 4) if s != 28], ""),
+        ([*range(0, 30, 3), *range(30, 60, 6)], ""),
+        ([s for s in range(60) if happens(0.3, s, 0, 0)], ""),
+    ],
+    ids=["two lack", "one lacks", "half as often", "at any time"],
+)
+def test_evaluations_that_did_not_run_where_they_were_due_are_a_warning(steps_of, said):
+    """Seen once: two of 22 evaluations that did not run, and no word of it."""
+    rows = [
+        {"step": s, "split": "rollout", "group": i, "prompt_key": f"p{s}-{i}"}
+        for s in range(60)
+        for i in range(4)
+    ]
+    rows += [
+        {"step": s, "split": "eval-rollout", "group": i, "prompt_key": f"e{i}"}
+        for s in steps_of
+        for i in range(8)
+    ]
+    found = [each.sentence for each in told(table(rows)) if "where it was due" in each.sentence]
+    assert found == ([f"eval-rollout {said}"] if said else [])
