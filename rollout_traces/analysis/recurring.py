@@ -21,7 +21,7 @@ from rollout_traces.analysis.parts import FEWEST_ROWS, PLAINLY, REMAINS, SAME_RO
 from rollout_traces.analysis.run_rows import BY_OUTCOME
 from rollout_traces.analysis.schedules import is_logged, setting_changes
 from rollout_traces.analysis.screen import TAIL
-from rollout_traces.analysis.severity import SURE
+from rollout_traces.analysis.severity import LEAP, SURE
 from rollout_traces.analysis.slow_change import PLAIN_CHANCE
 
 MOST_TIMES = 1 / 3
@@ -30,7 +30,7 @@ MOST_TIMES = 1 / 3
 
 @dataclass(frozen=True)
 class _Recurring:
-    """A series that is far off at some steps: which, int [K] places, the log of its chance, the levels there and at the others, and whether it never was before the first."""
+    """A series that is far off at some steps: which, int [K] places, the log of its chance, the levels there and at the others, whether it never was before the first, and whether those are by how much it goes up and down instead."""
 
     panel: Panel
     part: Part
@@ -39,6 +39,7 @@ class _Recurring:
     there: float
     usual: float
     begins: bool = False
+    is_spread: bool = False
 
 
 def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]:
@@ -61,7 +62,9 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
         )
         best = min(since or here_and_there, key=lambda each: each.log_p, default=None)
         if best is not None and not _is_mix(panel, best.at):
-            whose = _levels(panel, _whose(panel, best), best.at, best.log_p, best.begins)
+            whose = best
+            if not best.is_spread:
+                whose = _levels(panel, _whose(panel, best), best.at, best.log_p, best.begins)
             if panel.is_centred and not whose.part:  # the same at each step but for rounding
                 continue
             _joined(found, whose).append(whose)
@@ -88,9 +91,11 @@ def _joined(found: list[list[_Recurring]], other: _Recurring) -> list[_Recurring
 
 def _is_usual(found: Sequence[_Recurring]) -> bool:
     """Tells whether logged numbers alone come and go, from the start or without a plan, as the time of steps that write a checkpoint, and not only from a later step on."""
-    is_regular = bool(period_of(found[0].panel.steps[found[0].at])) and not _is_planned(found[0])
+    is_regular = bool(period_of(found[0].panel.steps[found[0].at]))
     begins = any(each.begins for each in found)
-    return all(is_logged(each.panel) for each in found) and not (is_regular or begins)
+    return all(is_logged(each.panel) for each in found) and (
+        _is_planned(found[0]) or not (is_regular or begins)
+    )
 
 
 def _is_planned(found: _Recurring) -> bool:
@@ -159,14 +164,13 @@ def _since(panel: Panel, i: int) -> _Recurring | None:
     places = np.flatnonzero(np.isfinite(panel.values[i]) & (panel.rows[i] > 0))
     values, errors = panel.values[i, places], np.nan_to_num(panel.errors[i, places])
     jumps, error = np.abs(np.diff(values)), np.sqrt(errors[1:] + errors[:-1])
-    if (
-        is_logged(panel) and panel.names[0] != STEP_SIZE and not np.median(jumps)
-    ):  # as the least reward of a step
+    if not is_logged(panel):
+        jumps /= np.maximum(np.maximum(error, np.median(error)), TINY**0.5)
+    elif panel.names[0] != STEP_SIZE and not np.median(jumps):  # as the least reward of a step
         return None
-    usual = DEVIATION * np.median(jumps) if is_logged(panel) else np.maximum(error, np.median(error))
-    jumps /= np.maximum(usual, TINY**0.5)
     n_jumps, log_p, start = len(jumps), 0.0, 0
-    largest = np.maximum(np.maximum.accumulate(jumps), PLAINLY)
+    least = TINY**0.5 if is_logged(panel) else PLAINLY
+    largest = np.maximum(np.maximum.accumulate(jumps), least)
     furthest = 1 + np.flatnonzero(jumps[1:] > largest[:-1])
     for first in furthest[(furthest >= 2 * FEWEST_TIMES) & (furthest < n_jumps - FEWEST_TIMES)].tolist():
         before, later = largest[first - 1], np.sort(jumps[first:])[::-1]
@@ -179,8 +183,25 @@ def _since(panel: Panel, i: int) -> _Recurring | None:
         chance = np.log(n_jumps) + of_order[k - 1] - TAIL * k * np.log(later[k - 1] / nexts)
         if chance.min() < log_p:
             log_p, start = float(chance.min()), first + 1
-    at = _at_another_level(values, start) if start else np.empty(0, np.int64)
-    return _levels(panel, i, places[at], log_p, begins=True) if len(at) else None
+    if not start:
+        return None
+    at = _at_another_level(values, start)
+    return (
+        _levels(panel, i, places[at], log_p, begins=True)
+        if len(at)
+        else _spread(panel, i, places, start, log_p)
+    )
+
+
+def _spread(panel: Panel, i: int, places: np.ndarray, start: int, log_p: float) -> _Recurring | None:
+    """A series that goes up and down from step to step by more than `LEAP` times as much since a start, by its known places."""
+    by = np.abs(np.diff(panel.levels[i, places]))
+    before, since = float(np.median(by[: start - 1])), float(np.median(by[start:]))
+    if since <= LEAP * before:
+        return None
+    return _Recurring(
+        panel, panel.parts[i], places[start:], log_p, since, before, begins=True, is_spread=True
+    )
 
 
 def _at_another_level(values: np.ndarray, start: int) -> np.ndarray:
@@ -266,9 +287,13 @@ def _entry(found: Sequence[_Recurring], n_rows: float, n_series: float) -> Diagn
     when = f"every {period} steps from {first} on" if period else f"at {len(steps)} of {of} ({listed})"
     on = f" on {part_text(head.part)}" if head.part else ""
     also = ", ".join(dict.fromkeys(series_text(m.name) for m in others))
+    there, usual = form(lead.after or 0.0), form(lead.before or 0.0)
+    what = f"is {there}{on} {when}, {usual} at the others"
+    if head.is_spread:
+        what = f"goes up and down by {there} from step to step{on}, since step {first}, by {usual} before"
     return Diagnosis(
         severity=_severity(found, n_series),
-        sentence=f"{series_text(lead.name)} is {form(lead.after or 0.0)}{on} {when}, {form(lead.before or 0.0)} at the others{'; with it ' + also if also else ''}.",
+        sentence=f"{series_text(lead.name)} {what}{'; with it ' + also if also else ''}.",
         advice="What happens at these steps, and at no others?",
         tier=signature.tier if signature else OTHER,
         series=tuple(m.name for m in (lead, *others)),
