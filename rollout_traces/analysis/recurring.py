@@ -157,19 +157,37 @@ def _far_off(panel: Panel, i: int) -> _Recurring | None:
 
 
 def _since(panel: Panel, i: int) -> _Recurring | None:
-    """The steps at which a series is at the other one of two levels, between which it goes since one of them by more than it did before.
-
-    That the k largest of n + s jumps are all among the last n has a chance of C(n, k) / C(n + s, k) where nothing changed; how far they lie beyond the next one is as for `_far_off`.
-    """
+    """The steps at which a series is at the other one of two levels, between which it goes since one of them by more than it did before; or, of a logged number, all since then where it goes up and down by so much more."""
     places = np.flatnonzero(np.isfinite(panel.values[i]) & (panel.rows[i] > 0))
     values, errors = panel.values[i, places], np.nan_to_num(panel.errors[i, places])
     jumps, error = np.abs(np.diff(values)), np.sqrt(errors[1:] + errors[:-1])
-    if not is_logged(panel):
-        jumps /= np.maximum(np.maximum(error, np.median(error)), TINY**0.5)
-    elif panel.names[0] != STEP_SIZE and not np.median(jumps):  # as the least reward of a step
+    is_number = is_logged(panel)
+    if is_number and panel.names[0] != STEP_SIZE and not np.median(jumps):  # as the least reward of a step
         return None
+    usual = DEVIATION * np.median(jumps) if is_number else np.maximum(error, np.median(error))
+    jumps /= np.maximum(usual, TINY**0.5)
+    log_p, start = _begins(jumps, PLAINLY)
+    at = _at_another_level(values, start)
+    if len(at):
+        return _levels(panel, i, places[at], log_p, begins=True)
+    log_p, start = _begins(jumps, TINY**0.5) if is_number else (0.0, 0)
+    if not start or np.median(jumps[start:]) <= LEAP * np.median(jumps[: start - 1]):
+        return None
+    by = np.abs(np.diff(panel.levels[i, places]))
+    there, usual = float(np.median(by[start:])), float(np.median(by[: start - 1]))
+    return _Recurring(panel, panel.parts[i], places[start:], log_p, there, usual, begins=True, is_spread=True)
+
+
+def _begins(jumps: np.ndarray, least: float) -> tuple[float, int]:
+    """Log of the chance of the jumps that lie beyond all before one of them, and the place behind the first of those; 0 where there are none.
+
+    That the k largest of n + s are all among the last n has a chance of C(n, k) / C(n + s, k) where nothing changed; how far they lie beyond the next one is as for `_far_off`.
+
+    Args:
+        jumps: float [N].
+        least: what a jump is no more than at times.
+    """
     n_jumps, log_p, start = len(jumps), 0.0, 0
-    least = TINY**0.5 if is_logged(panel) else PLAINLY
     largest = np.maximum(np.maximum.accumulate(jumps), least)
     furthest = 1 + np.flatnonzero(jumps[1:] > largest[:-1])
     for first in furthest[(furthest >= 2 * FEWEST_TIMES) & (furthest < n_jumps - FEWEST_TIMES)].tolist():
@@ -183,29 +201,13 @@ def _since(panel: Panel, i: int) -> _Recurring | None:
         chance = np.log(n_jumps) + of_order[k - 1] - TAIL * k * np.log(later[k - 1] / nexts)
         if chance.min() < log_p:
             log_p, start = float(chance.min()), first + 1
-    if not start:
-        return None
-    at = _at_another_level(values, start)
-    return (
-        _levels(panel, i, places[at], log_p, begins=True)
-        if len(at)
-        else _spread(panel, i, places, start, log_p)
-    )
-
-
-def _spread(panel: Panel, i: int, places: np.ndarray, start: int, log_p: float) -> _Recurring | None:
-    """A series that goes up and down from step to step by more than `LEAP` times as much since a start, by its known places."""
-    by = np.abs(np.diff(panel.levels[i, places]))
-    before, since = float(np.median(by[: start - 1])), float(np.median(by[start:]))
-    if since <= LEAP * before:
-        return None
-    return _Recurring(
-        panel, panel.parts[i], places[start:], log_p, since, before, begins=True, is_spread=True
-    )
+    return log_p, start
 
 
 def _at_another_level(values: np.ndarray, start: int) -> np.ndarray:
     """The places from a start on at which a series, float [N], is at the one of two levels where it was not before; none where those are not plainly two, or it hardly goes between them."""
+    if not start:
+        return np.empty(0, np.int64)
     before, since = float(np.median(values[max(start - NEAR, 0) : start])), values[start:]
     ordered = np.sort(since)
     sums, n = np.cumsum(ordered)[:-1], np.arange(1, len(ordered))
