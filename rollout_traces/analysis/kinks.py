@@ -290,13 +290,15 @@ def is_of_no_rollouts(slow: Moved, found: Sequence[Moved]) -> bool:
         return False
     w = whitened(slow.panel.values[at], slow.noise.at(at), with_curve(slow.basis[at]))
     learned = [
-        of_neighbours(np.where(np.isfinite(values), values, np.nanmean(values)))
-        if is_learning(other)
-        else other.template.over(n)
+        np.interp(slow.panel.steps, other.panel.steps, curve)
         for other in found
         if other.drift and other.panel.source is not None and other.chosen.values == ()
-        if np.array_equal(other.panel.steps, slow.panel.steps)
         for values in [other.panel.values[other.chosen.at]]
+        for curve in [
+            of_neighbours(np.where(np.isfinite(values), values, np.nanmean(values)))
+            if is_learning(other)
+            else other.template.over(len(values))
+        ]
     ]
     own, *others = w.sizes(np.stack([template.over(n), *learned])) ** 2
     return max(others, default=0.0) < REMAINS * own

@@ -21,8 +21,8 @@ from rollout_traces.analysis.parts import FEWEST_ROWS, PLAINLY, REMAINS, SAME_RO
 from rollout_traces.analysis.run_rows import BY_OUTCOME
 from rollout_traces.analysis.schedules import is_logged, setting_changes
 from rollout_traces.analysis.screen import TAIL
-from rollout_traces.analysis.severity import LEAP, SURE
-from rollout_traces.analysis.slow_change import PLAIN_CHANCE
+from rollout_traces.analysis.severity import SURE
+from rollout_traces.analysis.slow_change import FASTER, PLAIN_CHANCE
 
 MOST_TIMES = 1 / 3
 """Part of the steps, at most; of more nobody knows which are the usual ones."""
@@ -170,8 +170,9 @@ def _since(panel: Panel, i: int) -> _Recurring | None:
     at = _at_another_level(values, start)
     if len(at):
         return _levels(panel, i, places[at], log_p, begins=True)
-    log_p, start = _begins(jumps, TINY**0.5) if is_number else (0.0, 0)
-    if not start or np.median(jumps[start:]) <= LEAP * np.median(jumps[: start - 1]):
+    bends = np.abs(np.diff(values, 2))  # a line goes on, and goes up and down by nothing
+    log_p, start = _begins(bends, TINY**0.5) if is_number else (0.0, 0)
+    if not start or not np.median(bends[start:]) > FASTER * np.median(bends[: start - 1]) > 0:
         return None
     by = np.abs(np.diff(panel.levels[i, places]))
     there, usual = float(np.median(by[start:])), float(np.median(by[: start - 1]))
@@ -322,7 +323,9 @@ def _entry(found: Sequence[_Recurring], n_rows: float, n_series: float) -> Diagn
 
 
 def _severity(found: Sequence[_Recurring], n_series: float) -> Severity:
-    """An error where rewards fail since a step, beyond chance over all series, of which the log is given; a warning where they come and go, or where it is none of what somebody planned since the run began."""
+    """An error where rewards fail since a step, beyond chance over all series, of which the log is given; a warning where they come and go, or where it is none of what somebody planned since the run began. That a number goes up and down by more is info, as the largest of a step's rewards may."""
+    if found[0].is_spread:
+        return "info"
     paid = [each for each in found if each.panel.names[0].is_paid]
     if any(
         each.begins and each.there < each.usual and each.log_p + n_series <= np.log(SURE) for each in paid

@@ -417,11 +417,11 @@ def _is_of_size(found: Moved, resized: np.ndarray, rows: RunRows) -> bool:
         return False
     is_of_steps = found.panel.source is None or found.panel.parents[0] == "advantage"
     first, last = found.panel.steps[list(found.located.onset)].tolist()
-    together = ((resized >= first - SPIKE) & (resized <= last + SPIKE)).any()
-    if not is_of_steps or is_spike(found) or not together:
+    near = np.unique(resized[(resized >= first - SPIKE) & (resized <= last + SPIKE)]).tolist()
+    if not is_of_steps or is_spike(found) or not near:
         return False
     of_number = _factor(found.panel.levels[found.chosen.at], found.panel.steps, first, last)
-    return RESIDUE * of_number <= _factor(rows.per_step, rows.steps, first, last)
+    return RESIDUE * of_number <= max(_factor(rows.per_step, rows.steps, at, at) for at in (*near, first))
 
 
 def _factor(levels: np.ndarray, steps: np.ndarray, first: int, last: int) -> float:
