@@ -13,7 +13,14 @@ from rollout_traces.analysis.curves import FEWEST_TIMES, STEP_SIZE, Part, of_nei
 from rollout_traces.analysis.detected_movement import NEAR, STILL
 from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement, Severity
 from rollout_traces.analysis.entries import LARGEST, named
-from rollout_traces.analysis.in_words import number, part_filter, part_text, percent, series_text
+from rollout_traces.analysis.in_words import (
+    number,
+    part_filter,
+    part_text,
+    percent,
+    series_text,
+    steps_filter,
+)
 from rollout_traces.analysis.learning import is_given
 from rollout_traces.analysis.noise import DEVIATION, TINY
 from rollout_traces.analysis.panel import FEWEST_GROUPS, Panel
@@ -290,6 +297,8 @@ def _entry(found: Sequence[_Recurring], n_rows: float, n_series: float) -> Diagn
     when = f"every {period} steps from {first} on" if period else f"at {len(steps)} of {of} ({listed})"
     on = f" on {part_text(head.part)}" if head.part else ""
     also = ", ".join(dict.fromkeys(series_text(m.name) for m in others))
+    every = ", ".join(map(str, steps.tolist()))
+    at_steps = steps_filter(first, None) if head.is_spread else f"step in ({every})"
     there, usual = form(lead.after or 0.0), form(lead.before or 0.0)
     what = f"is {there}{on} {when}, {usual} at the others"
     if head.is_spread:
@@ -297,7 +306,7 @@ def _entry(found: Sequence[_Recurring], n_rows: float, n_series: float) -> Diagn
     return Diagnosis(
         severity=_severity(found, n_series),
         sentence=f"{series_text(lead.name)} {what}{'; with it ' + also if also else ''}.",
-        advice="What happens at these steps, and at no others?",
+        advice="" if head.is_spread else "What happens at these steps, and at no others?",
         tier=signature.tier if signature else OTHER,
         series=tuple(m.name for m in (lead, *others)),
         part=head.part,
@@ -312,11 +321,7 @@ def _entry(found: Sequence[_Recurring], n_rows: float, n_series: float) -> Diagn
         cost=LARGEST
         * float(head.panel.rows[head.panel.parts.index(head.part)][head.at].sum())
         / max(n_rows, 1.0),
-        where=" and ".join(
-            each
-            for each in (part_filter(head.part), f"step in ({', '.join(map(str, steps.tolist()))})")
-            if each
-        ),
+        where=" and ".join(filter(None, (part_filter(head.part), at_steps))),
         name="comes and goes",
         movements=(lead, *others),
     )

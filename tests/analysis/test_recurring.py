@@ -173,3 +173,4 @@ def test_a_loss_whose_noise_alone_is_six_times_as_large_is_said_with_its_step():
     found = diagnose(logged(steps(70), values.tolist(), "actor/loss"), "run").diagnoses
     [entry] = [each for each in found if "goes up and down" in each.sentence]
     assert (entry.severity, abs(entry.step - 24) <= 2) == ("info", True)
+    assert entry.where == f"step >= {entry.step}"
