@@ -31,6 +31,8 @@ from rollout_traces.analysis.screen import TAIL
 from rollout_traces.analysis.severity import SURE
 from rollout_traces.analysis.slow_change import FASTER, PLAIN_CHANCE
 
+GOES = "comes and goes"
+"""The name of such an entry."""
 MOST_TIMES = 1 / 3
 """Part of the steps, at most; of more nobody knows which are the usual ones."""
 
@@ -82,7 +84,7 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
 
 def _limit(found: _Recurring) -> float:
     """Log of the chance, over all series, up to which one is said: more is known of what had never been before."""
-    return PLAIN_CHANCE if found.begins else float(np.log(SURE))
+    return PLAIN_CHANCE if found.begins and not found.is_spread else float(np.log(SURE))
 
 
 def _joined(found: list[list[_Recurring]], other: _Recurring) -> list[_Recurring]:
@@ -322,7 +324,7 @@ def _entry(found: Sequence[_Recurring], n_rows: float, n_series: float) -> Diagn
         * float(head.panel.rows[head.panel.parts.index(head.part)][head.at].sum())
         / max(n_rows, 1.0),
         where=" and ".join(filter(None, (part_filter(head.part), at_steps))),
-        name="comes and goes",
+        name="varies more" if head.is_spread else GOES,
         movements=(lead, *others),
     )
 

@@ -36,7 +36,7 @@ from rollout_traces.analysis.in_words import percent, series_text
 from rollout_traces.analysis.kinks import is_of_no_rollouts
 from rollout_traces.analysis.panel import Panel, Parting, logged_panels, one_of, stacked
 from rollout_traces.analysis.prompt_changes import prompt_entries
-from rollout_traces.analysis.recurring import recurring_entries
+from rollout_traces.analysis.recurring import GOES, recurring_entries
 from rollout_traces.analysis.relations import Relations
 from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows, read_rows
 from rollout_traces.analysis.runs import replaced_sentence, setting_entries
@@ -448,7 +448,8 @@ def _with_prompts(found: Sequence[Diagnosis], changed: Sequence[Diagnosis]) -> l
 
 def _is_one_of(each: Diagnosis, again: Diagnosis) -> bool:
     """Tells whether an entry is a few of the steps of what comes and goes, or perhaps a change among them."""
-    if not (again.step <= each.step and (each.last or each.step) <= (again.last or 0)):
+    inside = again.step <= each.step and (each.last or each.step) <= (again.last or 0)
+    if again.name != GOES or not inside:
         return False
     if each.shape == "spike":
         return bool(set(each.series) & set(again.series))
