@@ -180,7 +180,7 @@ def _since(panel: Panel, i: int) -> _Recurring | None:
     if len(at):
         return _levels(panel, i, places[at], log_p, begins=True)
     bends = np.abs(np.diff(values, 2))  # a line goes on, and goes up and down by nothing
-    log_p, start = _begins(bends, TINY**0.5) if is_number else (0.0, 0)
+    log_p, start = _begins(bends, float(np.sqrt(TINY))) if is_number else (0.0, 0)
     if not start or not np.median(bends[start:]) > FASTER * np.median(bends[: start - 1]) > 0:
         return None
     by = np.abs(np.diff(panel.levels[i, places]))
