@@ -231,24 +231,29 @@ def logged_numbers(relations: Relations, run: str) -> dict[str, tuple[np.ndarray
     }
 
 
+def _with_siblings(at: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    """Each key with the steps, int [n], at which any of its siblings is logged; keys up to a last `/` are siblings."""
+    families: dict[str, list[str]] = {}
+    for key in at:
+        families.setdefault(key.rpartition("/")[0], []).append(key)
+    for keys in families.values():
+        together = np.unique(np.concatenate([at[key] for key in keys]))
+        yield from ((key, together) for key in keys)
+
+
 def ended_numbers(at: Mapping[str, np.ndarray]) -> dict[str, int]:
     """Numbers that were logged with their siblings and no more, while these go on, with the first step without them.
 
     Args:
-        at: key -> its steps, int [n]; keys up to a last `/` are siblings.
+        at: key -> its steps, int [n].
     """
-    families: dict[str, list[str]] = {}
-    for key in at:
-        families.setdefault(key.rpartition("/")[0], []).append(key)
     found = {}
-    for keys in families.values():
-        together = np.unique(np.concatenate([at[key] for key in keys]))
-        for key in keys:
-            steps = together[together >= at[key][0]]
-            there = np.isin(steps, at[key])
-            n = int(there.sum())
-            if there[:n].all() and min(n, len(steps) - n) >= FEWEST_BESIDE:
-                found[key] = int(steps[n])
+    for key, together in _with_siblings(at):
+        steps = together[together >= at[key][0]]
+        there = np.isin(steps, at[key])
+        n = int(there.sum())
+        if there[:n].all() and min(n, len(steps) - n) >= FEWEST_BESIDE:
+            found[key] = int(steps[n])
     return found
 
 
@@ -256,21 +261,15 @@ def missing_numbers(at: Mapping[str, np.ndarray]) -> dict[tuple[int, int, int], 
     """Stretches in which numbers lack while their siblings are logged: first and last step and how many -> the keys.
 
     Args:
-        at: key -> its steps, int [n]; keys up to a last `/` are siblings.
+        at: key -> its steps, int [n].
     """
-    families: dict[str, list[str]] = {}
-    for key in at:
-        families.setdefault(key.rpartition("/")[0], []).append(key)
     found: dict[tuple[int, int, int], list[str]] = {}
-    for keys in families.values():
-        together = np.unique(np.concatenate([at[key] for key in keys]))
-        for key in keys:
-            steps = together[(together >= at[key][0]) & (together <= at[key][-1])]
-            lacks = ~np.isin(steps, at[key])
-            edges = np.flatnonzero(np.diff(lacks)) + 1
-            if 1 < len(edges) <= 2 * MOST_GAPS and np.diff([0, *edges, len(steps)]).min() >= FEWEST_LACKING:
-                for start, stop in edges.reshape(-1, 2).tolist():
-                    found.setdefault((int(steps[start]), int(steps[stop - 1]), stop - start), []).append(key)
+    for key, together in _with_siblings(at):
+        steps = together[(together >= at[key][0]) & (together <= at[key][-1])]
+        edges = np.flatnonzero(np.diff(~np.isin(steps, at[key]))) + 1
+        if 1 < len(edges) <= 2 * MOST_GAPS and np.diff([0, *edges, len(steps)]).min() >= FEWEST_LACKING:
+            for start, stop in edges.reshape(-1, 2).tolist():
+                found.setdefault((int(steps[start]), int(steps[stop - 1]), stop - start), []).append(key)
     return found
 
 

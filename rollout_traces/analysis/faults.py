@@ -27,7 +27,7 @@ from rollout_traces.analysis.in_words import (
     steps_filter,
     value_filter,
 )
-from rollout_traces.analysis.relations import known_reward
+from rollout_traces.analysis.relations import current, known_reward
 from rollout_traces.analysis.run_rows import BY_OUTCOME, UNKNOWN, RunRows
 from rollout_traces.analysis.schedules import has_no_noise
 from rollout_traces.analysis.screen import FEWEST_EVALUATIONS, FEWEST_STEPS
@@ -121,8 +121,8 @@ def evaluation_entries(scope: RunScope, steps: np.ndarray) -> list[Diagnosis]:
     """
     if not scope.columns.has("split"):
         return []
-    query = """select split, list_sort(list(distinct step)) as steps from rollouts
-        where run = ? and split like 'eval%' group by split order by split"""
+    query = f"""select split, list_sort(list(distinct step)) as steps from rollouts
+        where run = ? and split like 'eval%' and {current(scope.columns)} group by split order by split"""
     found = []
     for row in scope.relations.sql(query, [scope.run]).to_pylist():
         at = np.asarray(row["steps"], np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import lgamma
 
@@ -64,12 +64,8 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
         is_known = panel.source is not None or is_logged(panel)
         if not is_known or is_given(panel) or setting_changes(panel) is not None:
             continue
-        jumping = _that_jump(panel)
-        since, here_and_there = (
-            [each for i in jumping if (each := find(panel, i)) and each.log_p <= PLAIN_CHANCE]
-            for find in (_since, _far_off)
-        )
-        best = min(since or here_and_there, key=lambda each: each.log_p, default=None)
+        seen = _seen(panel, _since) or _seen(panel, _far_off)
+        best = min(seen, key=lambda each: each.log_p, default=None)
         if best is not None and not _is_mix(panel, best.at):
             whose = best
             if not best.is_spread:
@@ -80,6 +76,12 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
     sure = [each for each in found if any(one.log_p + n_series <= _limit(one) for one in each)]
     told = [sorted(without_children(each), key=lambda one: (-len(one.at), one.log_p)) for each in sure]
     return [_entry(each, n_rows, float(n_series)) for each in told if not _is_usual(each)]
+
+
+def _seen(panel: Panel, find: Callable[[Panel, int], _Recurring | None]) -> list[_Recurring]:
+    """What is found of the series of a panel that jump, each hardly by chance."""
+    found = [find(panel, i) for i in _that_jump(panel)]
+    return [each for each in found if each is not None and each.log_p <= PLAIN_CHANCE]
 
 
 def _limit(found: _Recurring) -> float:
@@ -170,17 +172,17 @@ def _since(panel: Panel, i: int) -> _Recurring | None:
     places = np.flatnonzero(np.isfinite(panel.values[i]) & (panel.rows[i] > 0))
     values, errors = panel.values[i, places], np.nan_to_num(panel.errors[i, places])
     jumps, error = np.abs(np.diff(values)), np.sqrt(errors[1:] + errors[:-1])
-    is_number = is_logged(panel)
+    is_number, nothing = is_logged(panel), TINY**0.5
     if is_number and panel.names[0] != STEP_SIZE and not np.median(jumps):  # as the least reward of a step
         return None
     usual = DEVIATION * np.median(jumps) if is_number else np.maximum(error, np.median(error))
-    jumps /= np.maximum(usual, TINY**0.5)
+    jumps /= np.maximum(usual, nothing)
     log_p, start = _begins(jumps, PLAINLY)
     at = _at_another_level(values, start)
     if len(at):
         return _levels(panel, i, places[at], log_p, begins=True)
     bends = np.abs(np.diff(values, 2))  # a line goes on, and goes up and down by nothing
-    log_p, start = _begins(bends, float(np.sqrt(TINY))) if is_number else (0.0, 0)
+    log_p, start = _begins(bends, nothing) if is_number else (0.0, 0)
     if not start or not np.median(bends[start:]) > FASTER * np.median(bends[: start - 1]) > 0:
         return None
     by = np.abs(np.diff(panel.levels[i, places]))

@@ -72,61 +72,44 @@ def standing_entries(
         _entry(part, sorted(without_children(each), key=lambda one: -abs(one.z)), steps)
         for part, each in found.items()
     ] + [
-        _entry_of_alone(each)
+        entry
         for panel in panels
-        for each in _alone(panel, n_series)
-        if not any((panel.names[0], value) in told for value in each.part)
+        if (entry := _alone(panel, n_series)) is not None
+        if not any((panel.names[0], value) in told for value in entry.part or ())
     ]
 
 
-@dataclass(frozen=True)
-class _Alone:
-    """A rare value that occurs in one part alone: since which step, in how many rollouts of how many since, and in how many elsewhere."""
-
-    panel: Panel
-    part: Part
-    first: int
-    held: int
-    n_rows: int
-    held_elsewhere: int
-
-
-def _alone(panel: Panel, n_series: int) -> Iterator[_Alone]:
-    """The smallest part by who sampled rollouts to which nearly all that have a rare value belong, which at each of several steps would be others by chance."""
+def _alone(panel: Panel, n_series: int) -> Diagnosis | None:
+    """The entry of a rare value that nearly only the rollouts of one part by who sampled them have, which at each of several steps would be others by chance."""
     if not panel.is_share or panel.measure is None or panel.parts[0] != () or is_given(panel):
-        return
+        return None
     held = np.round(np.nan_to_num(panel.levels) * panel.rows)
     at, n_held, n_rows = np.flatnonzero(held[0]), held.sum(axis=1), panel.rows.sum(axis=1)
     if len(at) < FEWEST_EVALUATIONS or n_held[0] > ALONE * n_rows[0]:
-        return
+        return None
     hold_it = np.flatnonzero(n_held >= SAME_ROWS * n_held[0]).tolist()
-    i = min(
-        (i for i in hold_it if not may_be_learned(panel, panel.parts[i])), key=lambda i: n_rows[i], default=0
-    )
-    if len(at) * np.log(n_rows[i] / n_rows[0]) + np.log(n_series) <= np.log(SURE):
-        first, elsewhere = int(panel.steps[at[0]]), int(n_held[0] - n_held[i])
-        since = int(panel.rows[i, at[0] :].sum())
-        yield _Alone(panel, panel.parts[i], first, int(n_held[i]), since, elsewhere)
-
-
-def _entry_of_alone(found: _Alone) -> Diagnosis:
-    name, share = found.panel.names[0], found.held / max(found.n_rows, 1)
-    others = f"{found.held_elsewhere} elsewhere" if found.held_elsewhere else "none elsewhere"
+    sampled = [i for i in hold_it if not may_be_learned(panel, panel.parts[i])]
+    i = min(sampled, key=lambda i: n_rows[i], default=0)
+    if len(at) * np.log(n_rows[i] / n_rows[0]) + np.log(n_series) > np.log(SURE):
+        return None
+    name, part, first = panel.names[0], panel.parts[i], int(panel.steps[at[0]])
+    n_since, n_elsewhere = int(panel.rows[i, at[0] :].sum()), int(n_held[0] - n_held[i])
+    share = float(n_held[i]) / max(n_since, 1)
     return Diagnosis(
         severity="warn",
-        sentence=f"{series_text(name)} occurs on {part_text(found.part)} alone: {found.held} of {found.n_rows:,} rollouts since step {found.first}, {others}.",
+        sentence=f"{series_text(name)} occurs on {part_text(part)} alone: {int(n_held[i])} of {n_since:,} rollouts since step {first}, {n_elsewhere or 'none'} elsewhere.",
         advice="Read some of these rollouts; compare its settings and version with the others'.",
         tier=OTHER,
         series=(name,),
-        part=found.part,
+        part=part,
         shape="came",
-        onset=(found.first, found.first),
-        step=found.first,
+        onset=(first, first),
+        step=first,
         before=0.0,
         after=share,
         elsewhere=0.0,
         cost=share,
-        where=f"{part_filter(found.part)} and {steps_filter(found.first, None)}",
+        where=f"{part_filter(part)} and {steps_filter(first, None)}",
         name="of one part alone",
     )
 
