@@ -70,6 +70,7 @@ class Relations(TableRelations):
             {
                 "uid": pa.array([f"u-{r}" for r in rows], pa.string()),
                 "written": pa.array(wrote, pa.string()),
+                "tool_results": pa.nulls(len(rows), pa.string()),
                 "prompt": pa.array(asked, pa.string()),
                 "system": pa.array([run.values["system"][run.c["system"][r]] for r in rows], pa.string()),
                 "tools": pa.array(
