@@ -18,7 +18,7 @@ from rollout_traces.analysis.selections import Selection
 
 MOST_TEXTS = 4_000
 """Rollouts whose texts are read at once; of more, as many of each step, those with the lowest hash of their uid."""
-READ = ("written", "prompt", "system", "tools", "ground_truth")
+READ = ("written", "tool_results", "prompt", "system", "tools", "ground_truth")
 """KeptTexts of a rollout, as `texts` of the relations gives them."""
 EVERY_KEPT = "true"
 

@@ -51,6 +51,8 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(("reward_status *",), "up", "", "", ENVIRONMENT, "the reward function fails", "Look at its logs and its timeouts."),
     Signature(("error_signatures *",), "up", "", "", ENVIRONMENT, "tools fail", "Read the tool results of these rollouts."),
     Signature(("*tool_errors", "flags tool_error"), "up", "", "", ENVIRONMENT, "tools fail", "Read the tool results of these rollouts."),
+    Signature(("tool_results *",), "up", "", "", ENVIRONMENT, "a phrase is more often in tool results", "Read the tool results of these rollouts: do the tools still work?"),
+    Signature(("tool_results *",), "down", "", "", ENVIRONMENT, "a phrase is less often in tool results", "Read tool results of before and after."),
     Signature(("tool_names *",), "", "went", "", ENVIRONMENT, "a tool is no longer called", "Look at the tool schemas of the prompts."),
     Signature(("tool_names *", "n_tool_calls"), "", "", "", ENVIRONMENT, "tools are called otherwise", "Look at the tool schemas of the prompts."),
     Signature(("flags tool_call_unparsed",), "up", "", "", ENVIRONMENT, "tool calls cannot be parsed", "Compare the parser with the template."),

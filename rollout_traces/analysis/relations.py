@@ -115,7 +115,7 @@ class Relations(Protocol):
         ...
 
     def texts(self, uids: Sequence[str]) -> pa.Table:
-        """Reads what some kept rollouts hold in full: `uid, written, prompt, system, tools, ground_truth`; null for unknown."""
+        """Reads what some kept rollouts hold in full: `uid, written, tool_results, prompt, system, tools, ground_truth`; null for unknown."""
         ...
 
 

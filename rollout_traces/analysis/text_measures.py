@@ -1,4 +1,4 @@
-"""Series of what was written: phrases, scripts, languages, refusals, answer forms; of rollouts kept at random.
+"""Series of what was written and what tools answered: phrases, scripts, languages, refusals, answer forms; of rollouts kept at random.
 
 The texts are the whole ones, of at most `kept_texts.MOST_TEXTS` rollouts and `phrases.MOST_CHARACTERS` characters a run,
 and of longer texts both ends.
@@ -113,13 +113,21 @@ def text_shares(texts: KeptTexts, at: np.ndarray) -> dict[SeriesName, np.ndarray
             held = kind == value
             if min(held.sum(), (known & ~held).sum()) >= FEWEST_HITS:
                 found[SeriesName(column, value, "share")] = np.where(known, held.astype(float), np.nan)
-    grams = ngrams_of(written)
-    plain = [" ".join(text.lower().split()) for text in written]
+    return found | _phrases(texts, "written", at) | _phrases(texts, "tool_results", at)
+
+
+def _phrases(texts: KeptTexts, column: str, at: np.ndarray) -> dict[SeriesName, np.ndarray]:
+    """The share of the texts of a column that hold a phrase, of those phrases whose share is not the same over the run; as `text_shares`."""
+    known = np.flatnonzero([text is not None for text in texts.texts[column].tolist()])
+    said = texts.texts[column][known].tolist()
+    grams, plain = ngrams_of(said), [" ".join(text.lower().split()) for text in said]
     literal = lambda i: _is_literal(grams.name(i), [plain[at] for at in grams.texts(i)[:FEW_TEXTS]])  # noqa: E731
-    for i in moving(grams, at, texts.group, literal):
-        held = np.zeros(len(texts))
-        held[grams.texts(i)] = 1.0
-        found[SeriesName("written", grams.name(i), "text")] = held
+    found: dict[SeriesName, np.ndarray] = {}
+    for i in moving(grams, at[known], texts.group[known], literal):
+        held = np.full(len(texts), np.nan)
+        held[known] = 0.0
+        held[known[grams.texts(i)]] = 1.0
+        found[SeriesName(column, grams.name(i), "text")] = held
     return found
 
 

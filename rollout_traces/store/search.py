@@ -1,5 +1,5 @@
 """Texts of conversations: searched, by the full-text index where it can answer and by a scan of the texts where it cannot;
-and read in full, what was written, prompt, system prompt, tools, ground truth."""
+and read in full, what was written, what tools answered, prompt, system prompt, tools, ground truth."""
 
 from __future__ import annotations
 
@@ -152,6 +152,7 @@ class FullText(NamedTuple):
 
     Attributes:
         written: everything the policy sampled, thinking included, an assistant turn after the other.
+        tool_results: what tools answered to it, one after the other.
         prompt: the last user message before it.
         system: the system prompt.
         tools: the tool schemas as JSON with sorted keys.
@@ -159,6 +160,7 @@ class FullText(NamedTuple):
     """
 
     written: str | None
+    tool_results: str | None
     prompt: str | None
     system: str | None
     tools: str | None
@@ -196,10 +198,12 @@ def _read(messages: Any, metadata: Any, spans: Any) -> FullText | None:
         said = said[-n_turns:]  # those before were part of the prompt
     first = said[0] if said else len(spoken)
     asked = [m for m in spoken[:first] if m.get("role") == "user"]
+    results = [_content(m) for m in spoken[first:] if m.get("role") == "tool"]
     systems = [_content(m) for m in spoken[:first] if m.get("role") == "system"]
     truth = about.get("ground_truth")
     return FullText(
         "\n".join(_all_of(spoken[at]) for at in said) if said else None,
+        "\n".join(results) if results else None,
         _content(asked[-1]) if asked else None,
         "\n".join(systems) if systems else None,
         _tools(spans) if spans else None,

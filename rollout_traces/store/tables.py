@@ -78,7 +78,7 @@ class Table:
             uids: uids, or trace ids of rollouts that have none.
 
         Returns:
-            `uid, written, prompt, system, tools, ground_truth` of those that are there, null for unknown; see
+            `uid, written, tool_results, prompt, system, tools, ground_truth` of those that are there, null for unknown; see
             `FullText`. Tool schemas are read of `MOST_TOOLS` of them, evenly spread.
         """
         query = "select coalesce(uid, id) as uid, id from rollouts where traced and coalesce(uid, id) in (select unnest(?))"

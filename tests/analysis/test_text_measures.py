@@ -80,6 +80,39 @@ class TestPhrases:
         assert text_rows(RunScope(table(rows), "run", "rollout")) is None
 
 
+class TestToolResults:
+    @staticmethod
+    def run_whose_search_finds_nothing(since: int) -> TableRelations:
+        """Half of the rollouts call a tool, which answers with words drawn anew, and from a step on mostly with none."""
+        rng = np.random.default_rng(1)
+        rows, texts = [], []
+        for step, i in np.ndindex(N_STEPS, 16):
+            uid, words = f"{step}-{i}", " ".join(rng.choice([f"page{k}" for k in range(200)], 80))
+            rows.append(
+                {
+                    "step": step,
+                    "group": i // 2,
+                    "uid": uid,
+                    "traced": True,
+                    "selected_by": "random",
+                    "reward": float(rng.normal()),
+                }
+            )
+            answers = "No results found." if step >= since and rng.random() < 0.6 else words
+            texts.append({"uid": uid, "written": "I search.", "tool_results": answers if i % 2 else None})
+        return table(rows, texts)
+
+    def test_what_a_tool_answers_without_an_error_is_followed_and_told_with_its_step(self):
+        """Seen once: six in ten searches found nothing, and nothing was said of it."""
+        told = diagnose(self.run_whose_search_finds_nothing(AT), "run").diagnoses
+        assert told[0].severity == "error" and told[0].step == AT
+        assert "tool_results “no results found” rose from 0% to 6" in told[0].sentence
+
+    def test_what_differs_by_chance_is_not_followed(self):
+        names = names_of(self.run_whose_search_finds_nothing(N_STEPS))
+        assert [name for name in names if name.startswith("tool_results")] == []
+
+
 class TestKinds:
     def test_scripts(self):
         assert script_of("Therefore the result is forty two") == "Latin"

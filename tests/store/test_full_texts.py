@@ -49,6 +49,20 @@ class TestTexts:
 
 
 class TestOneTrace:
+    def test_tools_answer_what_the_policy_called_and_not_what_an_example_did(self):
+        call = {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"function": {"name": "search", "arguments": "{}"}}],
+        }
+        example = [{"role": "user", "content": "one?"}, call, {"role": "tool", "content": "an example"}, call]
+        asked = [{"role": "user", "content": "two?"}, call, {"role": "tool", "content": "No results."}]
+        again = [call, {"role": "tool", "content": [{"type": "text", "text": "A page."}]}, call]
+        found = _read(orjson.dumps([*example, *asked, *again]), orjson.dumps({"n_turns": 3}), None)
+        assert found is not None and found.tool_results == "No results.\nA page."
+        without = _read(orjson.dumps(example[:2]), None, None)
+        assert without is not None and without.tool_results is None
+
     def test_thinking_counts_and_examples_of_the_prompt_do_not(self):
         messages = [
             {"role": "system", "content": "Be brief."},

@@ -11,7 +11,12 @@ import pyarrow.compute as pc
 
 from tests.stories.world import Story
 
-TEXTS = pa.schema([(n, pa.string()) for n in ("uid", "written", "prompt", "system", "tools", "ground_truth")])
+TEXTS = pa.schema(
+    [
+        (n, pa.string())
+        for n in ("uid", "written", "tool_results", "prompt", "system", "tools", "ground_truth")
+    ]
+)
 
 
 class TableRelations:
