@@ -76,8 +76,8 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
     ]
     slow = sorted((each for each in learned if each not in against), key=lambda f: -f.located.z)
     slow = without_children([each for each in slow if not _is_point(each)] or slow)
-    if slow:
-        made.append(AlikeMovements(slow, slow[0].chosen.values))
+    for part in dict.fromkeys(each.chosen.values for each in slow):
+        made.append(AlikeMovements([each for each in slow if each.chosen.values == part], part))
     others = [
         replace(each, drift=each.drift or _comes_with(each, found)) for each in found if each not in learned
     ]

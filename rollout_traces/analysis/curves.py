@@ -39,7 +39,14 @@ class SeriesName(NamedTuple):
         """Whether it is of a reward, a success or a component of the reward."""
         return self.column in PURPOSES or self.column.startswith("component/")
 
+    @property
+    def is_beyond(self) -> bool:
+        """Whether it is of the few values of a number that lie apart from all others."""
+        return self.value is not None and self.value[:1] in BEYOND
 
+
+BEYOND = ("<", ">")
+"""Signs before a value of a number, for those that lie on one side of it."""
 PURPOSES = ("reward", "success")
 """What training is for."""
 STEP_SIZE = SeriesName("rollouts of a step", None, "logged")

@@ -39,6 +39,7 @@ from rollout_traces.analysis.parts import (
     smallest_part,
     untouched,
 )
+from rollout_traces.analysis.run_rows import BY_OUTCOME
 from rollout_traces.analysis.scan import (
     SPIKE,
     Located,
@@ -92,8 +93,6 @@ LASTING_LOGGED = -12.5
 """... of a logged number, of which a run has dozens ..."""
 LASTING_BESIDE = -5.0
 """... and of a part beside the rest of its groups or steps, in which what lasts for all is not."""
-IN_THE_MEAN = np.log(0.05)
-"""Log of the chance up to which a few rows, which lie beyond the tail of all others, show in the mean of their step."""
 
 
 def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -> list[Moved]:
@@ -145,11 +144,12 @@ def _beside_learning(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.nda
     chosen = lasting[0].chosen
     learner = chosen.at if may_be_learned(panel, panel.parts[chosen.at]) else 0
     learns = not panel.is_centred and may_be_learned(panel, panel.parts[learner])
-    if not learns or _drifts_where_sampled(panel, noise):
+    if not learns or _is_sampled(panel, apart := _drifts_apart(panel, noise)):
         return found
     if came_or_went(panel, list(chosen.members), lasting[0].template):
         return found
-    others = _search(panel, noise, limit, sure, drift_of_run(panel, noise, constant_basis(panel), learner))
+    learning = drift_of_run(panel, noise, constant_basis(panel), learner, apart)
+    others = _search(panel, noise, limit, sure, learning)
     if not any(is_learning(each) for each in others):
         return found
     compared = [chosen.at] if learner == chosen.at else _of_one_column(panel, chosen.at)
@@ -223,8 +223,9 @@ def _search(
                 if best.log_p[learner] <= limit[learner]
                 else not moves and _moves_beside(*smooth[:3], limit)
             )
-            if is_slow and not _drifts_where_sampled(whole, of_whole):
-                learning = drift_of_run(panel, noise, basis, learner)
+            apart = _drifts_apart(whole, of_whole) if is_slow else None
+            if is_slow and not _is_sampled(whole, apart):
+                learning = drift_of_run(panel, noise, basis, learner, apart)
                 panel, noise, basis, of_all = smooth
                 continue
         if not moves:
@@ -288,15 +289,19 @@ def _may_drift(panel: Panel) -> bool:
     return len(panel.steps) >= FEWEST_EVALUATIONS and not falls(panel)
 
 
-def _drifts_where_sampled(panel: Panel, noise: Noise) -> bool:
-    """Tells whether what drifts over the run is one part of the rollouts by who sampled them, while the others hardly move: no policy learns by that."""
-    if all(may_be_learned(panel, part) for part in panel.parts):
-        return False
+def _drifts_apart(panel: Panel, noise: Noise) -> Chosen | None:
+    """The part of the rollouts, by what was asked or who sampled it, that drifts over the run while the others hardly move; None where there is none."""
     best, w = scan(panel, noise, constant_basis(panel))
     chosen = smallest_part(panel, w, Template("ramp", 1, len(panel.steps)), 0)
     moves = np.abs(best.z)
     others_stay = moves[list(chosen.outside)].max(initial=0.0) < RESIDUE * moves[chosen.at]
-    return bool(chosen.values) and bool(others_stay) and not may_be_learned(panel, chosen.values)
+    is_apart = bool(chosen.values) and chosen.values[0][0] not in BY_OUTCOME and others_stay  # type: ignore[index]
+    return chosen if is_apart else None
+
+
+def _is_sampled(panel: Panel, apart: Chosen | None) -> bool:
+    """Tells whether a part is one by who sampled its rollouts: no policy learns by that."""
+    return apart is not None and not may_be_learned(panel, apart.values)
 
 
 def _moves_beside(panel: Panel, noise: Noise, basis: np.ndarray, limit: np.ndarray) -> bool:
@@ -435,16 +440,6 @@ def _found(
         return None
     if panel.source is not None and not is_of_several(panel, chosen, located.template):
         return None
-    log_p = float(best.log_p[at])
-    counted = panel.is_share and panel.control[at] < 1
-    exact = share_sizes(panel, at, located.template, basis[at]) if counted else np.inf
-    if np.isfinite(exact):
-        chance = np.log(n_tests(len(panel.steps))) + float(log_chance(np.asarray(exact), np.asarray(np.inf)))
-        inside = located.template.inside(len(panel.steps))
-        is_new = (
-            inside.sum() > SPIKE and not np.nan_to_num(panel.levels[list(chosen.members)][:, ~inside]).any()
-        )
-        log_p = min(chance, 0.0) if is_new else max(log_p, min(chance, 0.0))
     if chosen.values is not None and chosen.members != (at,):
         of_part, joined = of_chosen(panel, noise, chosen)
         pooled = whitened(of_part if is_short[at] else joined.clipped, joined, basis[chosen.at][None])
@@ -454,9 +449,24 @@ def _found(
             located.template.start,
             located.template.stop - located.template.start,
         )
-    if np.isfinite(exact):
+    log_p = float(best.log_p[at])
+    counted = panel.is_share and panel.control[at] < 1
+    if counted and np.isfinite(share_sizes(panel, at, located.template, basis[at])):
         located = since_it_differs(panel, chosen.at, located, basis[chosen.at])
+        log_p = _log_chance_of_counts(panel, at, located.template, basis[at], chosen, log_p)
     return Moved(panel, basis, noise, located, chosen, log_p)
+
+
+def _log_chance_of_counts(
+    panel: Panel, at: int, template: Template, basis: np.ndarray, chosen: Chosen, log_p: float
+) -> float:
+    """Log of the chance of a share by the counts of rows; of one that is elsewhere too no less than that of its mean, which is given."""
+    size = np.asarray(share_sizes(panel, at, template, basis))
+    chance = float(np.log(n_tests(len(panel.steps))) + log_chance(size, np.asarray(np.inf)))
+    inside = template.inside(len(panel.steps))
+    elsewhere = np.nan_to_num(panel.levels[list(chosen.members)][:, ~inside]).any()
+    is_new = inside.sum() > SPIKE and not elsewhere
+    return min(chance, 0.0) if is_new else max(log_p, min(chance, 0.0))
 
 
 def _beside_drift(panel: Panel, values: np.ndarray, noise: Noise, basis: np.ndarray) -> Whitened:
@@ -464,37 +474,3 @@ def _beside_drift(panel: Panel, values: np.ndarray, noise: Noise, basis: np.ndar
     smooth = with_curve(basis)
     smooth[panel.beside_rest, basis.shape[1] :] = 0.0
     return whitened(values, noise, smooth)
-
-
-def spikes_of_rows(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]:
-    """The steps that a handful of rows carry away from the step's other rows and from the other steps, against the noise and the tail of the rows."""
-    if not panel.carried or panel.parts[0] != ():
-        return []
-    found = []
-    for at, carried in panel.carried.items():
-        whole = carried.level
-        error = np.sqrt(noise.variance[0, at])
-        others = np.delete(panel.levels[0], at)
-        usual = np.median(others[np.isfinite(others)]) if np.isfinite(others).any() else whole
-        apart = carried.apart or min(whole - panel.levels[0, at], whole - usual, key=abs)
-        z = float(apart / error) if np.isfinite(error) and error > 0 else 0.0
-        shows = (
-            log_chance(np.asarray(z), freedom_of(panel)[0]) <= IN_THE_MEAN
-        )  # the rows say which step it is
-        if np.isfinite(z) and shows and carried.log_p <= limit[0]:
-            located = Located(Template("window", at, at + 1), (at, at), (at, at), float(z))
-            levels = panel.levels.copy()
-            levels[0, at] = whole
-            chosen = Chosen(0, (), (0,))
-            found.append(
-                Moved(
-                    replace(panel, levels=levels),
-                    constant_basis(panel),
-                    noise,
-                    located,
-                    chosen,
-                    carried.log_p,
-                    n_carriers=carried.n_rows,
-                )
-            )
-    return found

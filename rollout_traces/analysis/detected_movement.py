@@ -1,4 +1,4 @@
-"""A movement that was found, what it explains of the series of its measure, and what it leaves of others at its edges."""
+"""A movement that was found, or that a handful of rows make, what it explains of the series of its measure, and what it leaves of others at its edges."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from rollout_traces.analysis.scan import (
     coefficients,
     whitened,
 )
+from rollout_traces.analysis.screen import freedom_of, log_chance
 
 STILL = 3.5
 """Size that a movement keeps when all others of its series are known; else it was their shadow."""
@@ -333,3 +334,41 @@ def _is_apart(one: Chosen, other: Chosen) -> bool:
 def is_spike(found: Moved) -> bool:
     """Tells whether a movement is one of a few steps."""
     return found.template.kind == "window" and found.template.stop - found.template.start <= SPIKE
+
+
+IN_THE_MEAN = np.log(0.05)
+"""Log of the chance up to which a few rows, which lie beyond the tail of all others, show in the mean of their step."""
+
+
+def spikes_of_rows(panel: Panel, noise: Noise, limit: np.ndarray) -> list[Moved]:
+    """The steps that a handful of rows carry away from the step's other rows and from the other steps, against the noise and the tail of the rows."""
+    if not panel.carried or panel.parts[0] != ():
+        return []
+    found = []
+    for at, carried in panel.carried.items():
+        whole = carried.level
+        error = np.sqrt(noise.variance[0, at])
+        others = np.delete(panel.levels[0], at)
+        usual = np.median(others[np.isfinite(others)]) if np.isfinite(others).any() else whole
+        apart = carried.apart or min(whole - panel.levels[0, at], whole - usual, key=abs)
+        z = float(apart / error) if np.isfinite(error) and error > 0 else 0.0
+        shows = (
+            log_chance(np.asarray(z), freedom_of(panel)[0]) <= IN_THE_MEAN
+        )  # the rows say which step it is
+        if np.isfinite(z) and shows and carried.log_p <= limit[0]:
+            located = Located(Template("window", at, at + 1), (at, at), (at, at), float(z))
+            levels = panel.levels.copy()
+            levels[0, at] = whole
+            chosen = Chosen(0, (), (0,))
+            found.append(
+                Moved(
+                    replace(panel, levels=levels),
+                    constant_basis(panel),
+                    noise,
+                    located,
+                    chosen,
+                    carried.log_p,
+                    n_carriers=carried.n_rows,
+                )
+            )
+    return found

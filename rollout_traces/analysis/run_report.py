@@ -19,8 +19,8 @@ from rollout_traces.analysis.curves import (
     logged_series,
     size_of,
 )
-from rollout_traces.analysis.detect import log_chance_of_noise, movements, spikes_of_rows
-from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved, is_spike
+from rollout_traces.analysis.detect import log_chance_of_noise, movements
+from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved, is_spike, spikes_of_rows
 from rollout_traces.analysis.diagnosis import SEVERITIES, Diagnosis
 from rollout_traces.analysis.entries import carried_again, diagnosis_of
 from rollout_traces.analysis.evaluations import with_flips
@@ -38,7 +38,7 @@ from rollout_traces.analysis.panel import Panel, Parting, logged_panels, one_of,
 from rollout_traces.analysis.prompt_changes import prompt_entries
 from rollout_traces.analysis.recurring import GOES, recurring_entries
 from rollout_traces.analysis.relations import Relations
-from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows, read_rows
+from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows, of_steps, read_rows
 from rollout_traces.analysis.runs import replaced_sentence, setting_entries
 from rollout_traces.analysis.scan import SPIKE
 from rollout_traces.analysis.schedules import setting_changes, warm_up_of
@@ -234,7 +234,13 @@ def _without_reward(rows: RunRows) -> list[str]:
     """Says of how many rollouts the reward is not known, where it is of others."""
     rewards = [measure.read() for measure in rows.measures if measure.name == SeriesName("reward")]
     unknown = float(np.isnan(rewards[0]).mean()) if rewards and len(rewards[0]) else 0.0
-    return [f"The reward of {percent(unknown)} of the rollouts is unknown."] if unknown else []
+    return (
+        [
+            f"The reward of {percent(unknown)} of the rollouts does not count: there is none, or its function failed."
+        ]
+        if unknown
+        else []
+    )
 
 
 def collected(scope: RunScope, rows: RunRows, contained: Contained) -> list[Panel]:
@@ -330,9 +336,15 @@ ROUNDED = 1e-3
 
 
 def _of_measures(rows: RunRows, contained: Contained) -> list[Panel]:
-    parting = Parting(rows)
-    found = [contained(series_text(measure.name), parting.panel, measure) for measure in rows.measures]
-    return [panel for panel in found if panel is not None]
+    """The series of measures; of an extra number that all rows of a step have, as the level of a curriculum, as it was set."""
+    parting, found, logged = Parting(rows), [], []
+    for measure in rows.measures:
+        if (values := of_steps(rows, measure)) is not None:
+            name = measure.name._replace(statistic="logged")
+            logged.append(Series(name, (), rows.steps, values, np.empty(0)))
+        else:
+            found.append(contained(series_text(measure.name), parting.panel, measure))
+    return [panel for panel in found if panel is not None] + logged_panels(logged)
 
 
 def _of_groups(rows: RunRows, contained: Contained) -> list[Panel]:

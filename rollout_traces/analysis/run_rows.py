@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollout_traces.analysis.curves import SeriesName
+from rollout_traces.analysis.curves import BEYOND, SeriesName
 from rollout_traces.analysis.relations import known_number, known_reward, known_text, quoted, unit_over_steps
 from rollout_traces.analysis.selections import OUTCOMES, RunScope
 from rollout_traces.errors import StoreError
@@ -28,6 +28,8 @@ ROUNDING = 1e-9
 """Part of the largest value below which two values are one."""
 ENOUGH_ROWS = 1 << 16
 """Rows, evenly spaced over the run, that stand for all of them."""
+FEW = 1 / 20
+"""Part of the rows, up to which those that lie beyond all others are few."""
 AT_POINT = 1 / 50
 """Part of the rows that have one value of a number of many values, from which on their share is a series."""
 NOTHING = 0.05
@@ -199,6 +201,19 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
             rows.measures.append(
                 RowMeasure(share, _is_at(kept_values, point), of_traces, f"{name} = {point:g}", prefix + name)
             )
+        for sign, least in (
+            _bounds(seen, at if len(seen) == len(at) else at[known]) if SeriesName(name).is_paid else []
+        ):
+            few = SeriesName(prefix + name, f"{sign}{least:g}", "share")
+            rows.measures.append(
+                RowMeasure(
+                    few,
+                    _is_beyond(kept_values, sign, least),
+                    of_traces,
+                    f"{name} {sign} {least:g}",
+                    prefix + name,
+                )
+            )
         if name in CUT_BY_NUMBER and len(seen) and len(np.unique(seen[:ENOUGH_ROWS])) <= MOST_PARTS:
             lags, lag = np.unique(seen, return_inverse=True)
             if 2 <= len(lags) <= MOST_PARTS:
@@ -280,6 +295,35 @@ def _points(values: np.ndarray) -> list[float]:
     )
     often = [i for i in kept if n[i] >= AT_POINT * n.sum()]
     return [point + 0.0 for point in found[often].tolist() if float(f"{point:g}") == point]  # -0 is 0
+
+
+def _bounds(values: np.ndarray, at: np.ndarray) -> Iterator[tuple[str, float]]:
+    """The sides, `<` and `>`, on which a few rows of several steps lie further from all others than those from each other, each with a round number between.
+
+    Args:
+        values: float [N].
+        at: int [N], the step of each.
+    """
+    few = int(FEW * len(values))
+    if few < FEWEST_HITS:
+        return
+    for sign, way in zip(BEYOND, (-1, 1), strict=True):
+        far = np.sort(np.partition(values * way, -few - 1)[-few - 1 :])[::-1]
+        apart = np.flatnonzero(far[:-1] - far[1:] > far[1:] - (values * way).min())
+        if len(apart) and len(np.unique(at[values * way >= far[apart[-1]]])) >= FEWEST_HITS:
+            last, following = far[apart[-1]], far[apart[-1] + 1]
+            half = float(last + following) / 2 * way
+            rounded = float(f"{half:.2g}")
+            yield sign, rounded if following < rounded * way < last else half
+
+
+def _is_beyond(read: Callable[[], np.ndarray], sign: str, least: float) -> Callable[[], np.ndarray]:
+    def held() -> np.ndarray:
+        values = read()
+        is_beyond = values > least if sign == ">" else values < least
+        return np.where(np.isfinite(values), is_beyond.astype(float), np.nan)
+
+    return held
 
 
 def _adds_up_to_nothing(values: np.ndarray, at: np.ndarray) -> bool:
@@ -368,3 +412,12 @@ def _chunked(array: object) -> object:
     import pyarrow as pa
 
     return pa.chunked_array([array])
+
+
+def of_steps(rows: RunRows, measure: RowMeasure) -> np.ndarray | None:
+    """float [T]: the one value that all rows of each step have of an extra number; None where they differ, or each step has one row."""
+    if measure.name.statistic != "mean" or "/extra/" not in f"/{measure.name.column}":
+        return None
+    values, own = measure.read(), np.full(len(rows.steps), np.nan)
+    own[rows.at] = values
+    return own if len(values) > len(own) and (values == own[rows.at]).all() else None

@@ -25,7 +25,7 @@ from rollout_traces.analysis.learning import is_given, is_mix, is_of_sampler, ma
 from rollout_traces.analysis.noise import TINY
 from rollout_traces.analysis.parts import effects
 from rollout_traces.analysis.run_rows import UNKNOWN
-from rollout_traces.analysis.scan import SPIKE, whitened
+from rollout_traces.analysis.scan import whitened
 from rollout_traces.analysis.schedules import has_no_noise
 
 SURE = 1e-6
@@ -93,10 +93,9 @@ def _is_shared(found: Moved) -> bool:
 
 
 def _is_of_a_curve(found: Moved) -> bool:
-    """Tells whether a movement of a logged number beside its slow change hardly shows in the number itself, which bends there."""
+    """Tells whether a movement of all rollouts, or of a logged number, beside its slow change hardly shows in the number itself, which bends there."""
     panel, at, template = found.panel, found.chosen.at, found.template
-    lasts = template.kind != "window" or template.stop - template.start > SPIKE
-    if panel.source is not None or found.is_set or template.start == 0 or not lasts:
+    if found.chosen.values or found.is_set or template.start == 0 or is_spike(found):
         return False
     levels, start = panel.levels[at], template.start
     edge = levels[max(start - NEAR_EDGE, 0) : start], levels[start : start + NEAR_EDGE]
@@ -104,7 +103,10 @@ def _is_of_a_curve(found: Moved) -> bool:
     known = sides[np.isfinite(sides).all(axis=1)]
     if not len(known):
         return False
-    by_factors = not np.array_equal(panel.values[at], levels, equal_nan=True) and known.min() > 0
+    is_number = panel.source is None
+    by_factors = (
+        is_number and not np.array_equal(panel.values[at], levels, equal_nan=True) and known.min() > 0
+    )
     seen = np.diff(np.log(known) if by_factors else known)[:, 0]
     size = _coefficient(found)
     shows = seen * size >= RESIDUE * size**2
@@ -147,10 +149,20 @@ def is_expected(found: Moved) -> bool:
 
 
 def is_worth_a_word(found: Moved) -> bool:
-    """Tells whether a movement is none of a correlation, or one by which that became less by half of what it can be."""
+    """Tells whether a movement is none of a correlation, or one by which that became less by half of what it can be. None goes the other way itself than beside all else, but where a part surely stays behind the others."""
+    stays_behind = found.is_sure and bool(found.panel.parts[found.chosen.at])
+    if not (stays_behind or _goes_its_way(found)):
+        return False
     before, after, _ = levels_of(found)
     is_correlation = found.panel.names[0].statistic == "correlation"
     return not is_correlation or (before is not None and after is not None and before - after >= RESIDUE)
+
+
+def _goes_its_way(found: Moved) -> bool:
+    """Tells whether the levels of a series went the way in which it moved beside all else that it does; what is learned has none."""
+    *_, before, after = _own_levels(found)
+    is_known = before is not None and after is not None and not is_learning(found)
+    return not is_known or (after - before) * found.located.z >= 0  # type: ignore[operator]
 
 
 def _is_always_the_same(found: Moved) -> bool:
@@ -229,13 +241,19 @@ def levels_of(found: Moved) -> tuple[float | None, float | None, float | None]:
 
 
 def _own_levels(found: Moved) -> tuple[np.ndarray, np.ndarray, float | None, float | None]:
-    """The steps, bool [T] each, that a movement's levels before and since are of, and these; of a level that drifts back by half since, those at its edge."""
+    """The steps, bool [T] each, that a movement's levels before and since are of, and these; of a level or a ramp that drifts back by half beside it, those at its edge."""
     template, way = found.template, np.sign(found.located.z)
     outside, inside = _steps_of(found)
     before, after = _levels(found, outside, inside)
-    if template.kind == "level" and before is not None and after is not None:
-        t = np.arange(len(inside))
-        edge = outside & (t >= template.start - NEAR_EDGE), inside & (t < template.start + NEAR_EDGE)
+    if template.kind != "window" and before is not None and after is not None:
+        t, there_at = (
+            np.arange(len(inside)),
+            template.start if template.kind == "level" else template.stop - 1,
+        )
+        edge = (
+            outside & (t >= template.start - NEAR_EDGE),
+            inside & (t >= there_at) & (t < there_at + NEAR_EDGE),
+        )
         there, then = _levels(found, *edge)
         if there is not None and then is not None and (after - before) * way < RESIDUE * (then - there) * way:
             (outside, inside), before, after = edge, there, then

@@ -124,16 +124,17 @@ def less_of_all(panel: Panel, noise: Noise, basis: np.ndarray, of_all: OfAll) ->
     return replace(panel, values=panel.values - shared), replace(noise, clipped=noise.clipped - shared)
 
 
-def drift_of_run(panel: Panel, noise: Noise, basis: np.ndarray, at: int) -> Moved:
-    """Slow change over the run, of the part that shows it most or of all rows."""
+def drift_of_run(
+    panel: Panel, noise: Noise, basis: np.ndarray, at: int, apart: Chosen | None = None
+) -> Moved:
+    """Slow change over the run, of the part that alone shows it, of all rows, or of the part that shows it most."""
     place = next((i for i, part in enumerate(panel.parts) if part == ()), at)
-    z = float(np.sqrt(max(_explained_by_curve(noise, basis, place), 0.0)))
+    chosen = apart or Chosen(place, panel.parts[place], (place,))
+    z = float(np.sqrt(max(_explained_by_curve(noise, basis, chosen.at), 0.0)))
     n = len(panel.steps)
     located = Located(Template("ramp", 0, n), (0, 0), None, z)
     chance = float(log_chance(np.asarray(z), np.asarray(np.inf)))
-    return Moved(
-        panel, basis, noise, located, Chosen(place, panel.parts[place], (place,)), chance, drift=True
-    )
+    return Moved(panel, basis, noise, located, chosen, chance, drift=True)
 
 
 def is_needed(drift: Moved, others: Sequence[Moved]) -> bool:

@@ -80,24 +80,35 @@ def standing_entries(
 
 
 def _alone(panel: Panel, n_series: int) -> Diagnosis | None:
-    """The entry of a rare value that nearly only the rollouts of one part by who sampled them have, which at each of several steps would be others by chance."""
+    """The entry of a rare value that nearly only the rollouts of one part by who sampled them have, or of rewards beyond all others that come late, which at each of several steps would be others, or come earlier, by chance."""
     if not panel.is_share or panel.measure is None or panel.parts[0] != () or is_given(panel):
         return None
     held = np.round(np.nan_to_num(panel.levels) * panel.rows)
     at, n_held, n_rows = np.flatnonzero(held[0]), held.sum(axis=1), panel.rows.sum(axis=1)
-    if len(at) < FEWEST_EVALUATIONS or n_held[0] > ALONE * n_rows[0]:
+    name, first = panel.names[0], int(panel.steps[at[0]]) if len(at) else 0
+    if len(at) < FEWEST_EVALUATIONS or (n_held[0] > ALONE * n_rows[0] and not name.is_beyond):
         return None
     hold_it = np.flatnonzero(n_held >= SAME_ROWS * n_held[0]).tolist()
     sampled = [i for i in hold_it if not may_be_learned(panel, panel.parts[i])]
     i = min(sampled, key=lambda i: n_rows[i], default=0)
-    if len(at) * np.log(n_rows[i] / n_rows[0]) + np.log(n_series) > np.log(SURE):
-        return None
-    name, part, first = panel.names[0], panel.parts[i], int(panel.steps[at[0]])
+    part = panel.parts[i]
     n_since, n_elsewhere = int(panel.rows[i, at[0] :].sum()), int(n_held[0] - n_held[i])
+    log_p = len(at) * np.log(n_rows[i] / n_rows[0])
+    if name.is_beyond and panel.source is not None:
+        n_groups = len(np.unique(panel.source.unit[panel.measure.read() == 1]))
+        log_p += n_groups * np.log(panel.rows[0, at[0] :].sum() / n_rows[0])
+    if log_p + np.log(n_series) > np.log(SURE):
+        return None
+    seen = f"{int(n_held[i])} of {n_since:,} rollouts"
+    sentence = (
+        f"on {part_text(part)} alone: {seen} since step {first}, {n_elsewhere or 'none'} elsewhere"
+        if part
+        else f"since step {first} alone: {seen}, none before"
+    )
     share = float(n_held[i]) / max(n_since, 1)
     return Diagnosis(
-        severity="warn",
-        sentence=f"{series_text(name)} occurs on {part_text(part)} alone: {int(n_held[i])} of {n_since:,} rollouts since step {first}, {n_elsewhere or 'none'} elsewhere.",
+        severity="warn" if part else "info",  # what is paid once a task is solved may be learned late
+        sentence=f"{series_text(name)} occurs {sentence}.",
         advice="Read some of these rollouts; compare its settings and version with the others'.",
         tier=OTHER,
         series=(name,),
@@ -109,8 +120,10 @@ def _alone(panel: Panel, n_series: int) -> Diagnosis | None:
         after=share,
         elsewhere=0.0,
         cost=share,
-        where=f"{part_filter(part)} and {steps_filter(first, None)}",
-        name="of one part alone",
+        where=" and ".join(
+            filter(None, (panel.measure.condition, part_filter(part), steps_filter(first, None)))
+        ),
+        name="of one part alone" if part else "beyond all others",
     )
 
 

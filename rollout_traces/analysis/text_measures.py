@@ -121,7 +121,7 @@ def _phrases(texts: KeptTexts, column: str, at: np.ndarray) -> dict[SeriesName, 
     known = np.flatnonzero([text is not None for text in texts.texts[column].tolist()])
     said = texts.texts[column][known].tolist()
     grams, plain = ngrams_of(said), [" ".join(text.lower().split()) for text in said]
-    literal = lambda i: _is_literal(grams.name(i), [plain[at] for at in grams.texts(i)[:FEW_TEXTS]])  # noqa: E731
+    literal = lambda i: _is_literal(grams.name(i), [plain[at] for at in grams.texts(i)[:FEWEST_HITS]])  # noqa: E731
     found: dict[SeriesName, np.ndarray] = {}
     for i in moving(grams, at[known], texts.group[known], literal):
         held = np.full(len(texts), np.nan)
@@ -154,10 +154,6 @@ NO_TEXT = "none"
 def _is_literal(phrase: str, texts: Sequence[str]) -> bool:
     """Tells whether texts hold a phrase as it is quoted: words with a mark between them cannot be found by it."""
     return sum(phrase in text for text in texts) > len(texts) / 2
-
-
-FEW_TEXTS = 8
-"""Texts by which it is told whether a phrase stands in them as it is quoted."""
 
 
 def moving(

@@ -7,8 +7,8 @@ import pytest
 
 from rollout_traces.analysis import diagnose
 from rollout_traces.analysis.schedules import MOST_CHANGES, changes_of, is_scheduled, is_steered
-from tests.analysis.builders import steps
-from tests.analysis.test_movements import drawn, happens, logged
+from tests.analysis.builders import steps, table
+from tests.analysis.test_movements import drawn, happens, logged, told
 from tests.perturbations.equations import compute
 from tests.perturbations.run import Run
 from tests.perturbations.spec import draw_spec
@@ -272,3 +272,21 @@ class TestAFirstStepThatCompiles:
         values[0] *= 3
         report = diagnose(logged(steps(60), values.tolist(), "timing_s/update_actor"), "run")
         assert [entry for entry in report.diagnoses if entry.shape != "ramp"] == []
+
+
+def test_a_share_that_comes_is_counted_from_the_first_of_its_rows():
+    """Seen once: prompts of a source that were asked again, in 14 of 78 groups and none of 246 before, "perhaps by chance": one of them was two steps before the others."""
+
+    def status(s: int, g: int, i: int) -> str:
+        return "timeout" if g == 0 and i < 6 and (s == 47 or (s >= 49 and (s + i) % 6 == 0)) else "ok"
+
+    rows = steps(
+        60,
+        groups=6,
+        size=6,
+        source=lambda s, g, i: "math" if g else "code",
+        reward_status=status,
+        reward=drawn,
+    )
+    [entry] = [each for each in told(table(rows)) if "timeout" in str(each.series)]
+    assert entry.part == (("source", "code"),) and entry.severity != "info"

@@ -269,7 +269,9 @@ def test_what_becomes_known_is_no_fault():
 def test_of_how_many_rollouts_the_reward_is_unknown_is_said():
     """Seen once: half of all rewards missing from the first step on, and nothing said."""
     rows = steps(40, reward=lambda s, g, i: drawn(s, g, i) if i % 2 else None)
-    assert diagnose(table(rows), "run").remarks == ("The reward of 50% of the rollouts is unknown.",)
+    assert diagnose(table(rows), "run").remarks == (
+        "The reward of 50% of the rollouts does not count: there is none, or its function failed.",
+    )
 
 
 def test_what_a_later_attempt_replaced_is_said_to_be_left_out():
@@ -437,3 +439,11 @@ def test_times_of_a_batch_that_grew_by_design_are_no_error_though_its_size_varie
     found = diagnose(Relations(compute(Run(draw_spec("alternating", 732917), 0, ()))), "run").diagnoses
     assert not [each for each in found if each.severity == "error"]
     assert any(STEP_SIZE in each.series for each in found)
+
+
+def test_the_level_of_a_curriculum_that_all_rollouts_of_a_step_have_is_no_movement():
+    """Seen once: five errors of a level that was 0, 1, 2, 3 and 4 from step 0, 16, 32, 48 and 64 on, at other steps than these."""
+    rows = steps(
+        80, groups=8, reward=lambda s, g, i: drawn(s, g, i), **{"extra/level": lambda s, g, i: s // 16}
+    )
+    assert not told(table(rows))

@@ -285,3 +285,32 @@ def test_rewards_of_an_engine_that_all_had_learned_and_it_lost_are_lost_since_th
     entry = next(each for each in told(Relations(run)) if SeriesName("reward") in each.series)
     assert abs(entry.step - 45) <= 1 and entry.after is not None and entry.before is not None
     assert entry.after < entry.before
+
+
+def test_a_component_that_is_learned_and_then_falls_by_and_by_is_not_said_to_rise():
+    """Seen once: it fell from 0.88 to 0.76 at step 11, "rose from 0.74 to 0.774, since step 9": of the steps before most were those in which it was learned."""
+
+    def share(s: int) -> float:
+        return 0.6 + 0.035 * s if s < 9 else 0.915 - 0.02 * min(s - 8, 8)
+
+    rows = steps(
+        30, groups=16, size=8, **{"component/format": lambda s, g, i: float(happens(share(s), s, g, i))}
+    )
+    later = [each for each in diagnose(table(rows), "run").diagnoses if each.step > 5]
+    assert later and all(
+        " fell from 0.8" in each.sentence or " fell from 0.9" in each.sentence for each in later
+    )
+
+
+def test_what_one_source_alone_does_by_and_by_is_said_of_it():
+    """Seen once: answers of one source were cut off, 16 to 51 %, and stood among what all rollouts did since step 0."""
+
+    def stop_reason(s: int, g: int, i: int) -> str:
+        share = 0.16 + (0.35 * min(max(s - 16, 0), 8) / 8 if g % 2 else 0.0)
+        return "length" if happens(share, s, g, i) else "stop"
+
+    rows = steps(
+        30, groups=12, size=8, source=lambda s, g, i: ("gaia", "hotpot")[g % 2], stop_reason=stop_reason
+    )
+    [entry] = diagnose(table(rows), "run").diagnoses
+    assert entry.part == (("source", "hotpot"),) and "answers are cut off" in entry.sentence

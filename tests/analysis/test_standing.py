@@ -114,3 +114,28 @@ class TestARareValueOfOnePartAlone:
 
     def test_of_all_parts_is_not_said(self):
         assert not self.said(None)
+
+
+class TestRewardsBeyondAllOthers:
+    """Seen by three: two rewards of 4.3 a step, in half of the steps of half of a run, where no rollout can have more than 1.3."""
+
+    @staticmethod
+    def said(since: int, most: float = 1.3) -> list[str]:
+        def reward(s: int, g: int, i: int) -> float:
+            is_beyond = s >= since and s % 2 == 0 and (g, i) in ((1, 2), (3, 0))
+            return 4.3 if is_beyond else most * happens(0.5, s, g, i) + 0.05 * drawn(s, g, i)
+
+        found = diagnose(table(steps(60, groups=6, size=5, reward=reward)), "run").diagnoses
+        assert all(
+            each.severity == "info" for each in found
+        )  # the reward of a task that is solved late is one too
+        return [each.sentence for each in found if "“>" in each.sentence and "alone" in each.sentence]
+
+    def test_that_come_late_are_said_with_their_number(self):
+        assert self.said(31) == ["reward “>2.9” occurs since step 32 alone: 28 of 840 rollouts, none before."]
+
+    def test_that_come_from_the_start_may_be_what_a_rare_rollout_gets(self):
+        assert not self.said(0)
+
+    def test_that_are_but_the_furthest_of_a_range_are_none(self):
+        assert not self.said(31, most=3.0)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from statistics import median
 
-import environment_loop
 import pytest
 
 from rollout_traces.inspector.pages.lanes import lanes
@@ -22,7 +24,10 @@ def ran(trackio_dir, tmp_path):
     """The project after two steps, and what the loop wrote itself."""
     own_times = tmp_path / "own.jsonl"
     options = ["--steps", "2", "--rollouts", str(ROLLOUTS), "--pace", "0.1", "--timeout", "8"]
-    environment_loop.main([*options, "--name", "run", "--own-times", str(own_times)])
+    loop = (
+        Path(__file__).parents[2] / "examples/environment_loop.py"
+    )  # a browser test of this worker may have a loop
+    subprocess.run([sys.executable, loop, *options, "--name", "run", "--own-times", own_times], check=True)
     workspace = Workspace(folder=trackio_dir)
     yield workspace, [json.loads(line) for line in own_times.read_text().splitlines()]
     workspace.close()
