@@ -41,8 +41,8 @@ class SeriesName(NamedTuple):
 
     @property
     def is_beyond(self) -> bool:
-        """Whether it is of the few values of a number that lie apart from all others."""
-        return self.value is not None and self.value[:1] in BEYOND
+        """Whether it is of the few values of what is paid that lie beyond all others."""
+        return self.is_paid and self.value is not None and self.value[:1] in BEYOND
 
 
 BEYOND = ("<", ">")

@@ -231,7 +231,8 @@ def _since(panel: Panel, i: int) -> _Recurring | None:
     log_p, start = _begins(jumps, PLAINLY)
     at = _at_another_level(values, start)
     if len(at):
-        return _levels(panel, i, places[at], log_p, begins=True)
+        chance = _log_chance_of_two(values, start, at, PLAINLY * float(np.median(usual)))
+        return _levels(panel, i, places[at], min(log_p, chance), begins=True)
     bends = np.abs(np.diff(values, 2))  # a line goes on, and goes up and down by nothing
     log_p, start = _begins(bends, nothing) if is_number else (0.0, 0)
     if not start or not np.median(bends[start:]) > FASTER * np.median(bends[: start - 1]) > 0:
@@ -283,6 +284,21 @@ def _at_another_level(values: np.ndarray, start: int) -> np.ndarray:
     n_times = int((np.diff(is_other.astype(int), prepend=0) > 0).sum())
     is_plain = high - low > STILL * spread and n_times >= FEWEST_TIMES
     return start + np.flatnonzero(is_other & is_plain)
+
+
+def _log_chance_of_two(values: np.ndarray, start: int, at: np.ndarray, least: float) -> float:
+    """Log of the chance that steps lie so much further from what was usual before than any of the others, as for `_far_off`.
+
+    Args:
+        values: float [N].
+        start: the place since which they do.
+        at: int [K], their places.
+        least: how far a step may lie at times.
+    """
+    away = np.abs(values - np.median(values[:start]))
+    following = max(float(np.delete(away, at).max()), least, TINY)
+    gap = np.log(max(float(away[at].min()), TINY)) - np.log(following)
+    return float(np.log(len(values)) - TAIL * len(at) * max(gap, 0.0))
 
 
 def _log_chance_of_a_period(n: int, k: int) -> float:

@@ -246,14 +246,9 @@ def _own_levels(found: Moved) -> tuple[np.ndarray, np.ndarray, float | None, flo
     outside, inside = _steps_of(found)
     before, after = _levels(found, outside, inside)
     if template.kind != "window" and before is not None and after is not None:
-        t, there_at = (
-            np.arange(len(inside)),
-            template.start if template.kind == "level" else template.stop - 1,
-        )
-        edge = (
-            outside & (t >= template.start - NEAR_EDGE),
-            inside & (t >= there_at) & (t < there_at + NEAR_EDGE),
-        )
+        t, risen = np.arange(len(inside)), template.start if template.kind == "level" else template.stop - 1
+        earlier, later = t >= template.start - NEAR_EDGE, (t >= risen) & (t < risen + NEAR_EDGE)
+        edge = outside & earlier, inside & later
         there, then = _levels(found, *edge)
         if there is not None and then is not None and (after - before) * way < RESIDUE * (then - there) * way:
             (outside, inside), before, after = edge, there, then
