@@ -380,8 +380,6 @@ def _evaluations(scope: RunScope) -> Sequence[str]:
 
 
 def _made(rows: RunRows, panels: Sequence[Panel], contained: Contained) -> tuple[list[AlikeMovements], int]:
-    if not panels:
-        return [], 0
     noises = all_noise(panels)
     screens = all_screened(panels, noises)
     n_series = sum(len(log_p) for log_p, _ in screens)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from rollout_traces.cli import build_app
 from rollout_traces.cli.options import remember
-from rollout_traces.cli.show import _offer, _open_browser, page_address
+from rollout_traces.cli.show import _offer, _open_browser, page_address, server_address
 from rollout_traces.errors import ConfigError
 from rollout_traces.inspector import server
 from rollout_traces.inspector.guard import ServerOptions
@@ -123,3 +123,17 @@ class TestRefusals:
         done = run_show(tmp_path, "--receive-logs", "--no-browser")
         assert done.returncode == 1
         assert "TRACKIO_WRITE_TOKEN" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:7861/proxied"),
+        ("0.0.0.0", "http://127.0.0.1:7861/proxied"),
+        ("::", "http://127.0.0.1:7861/proxied"),
+        ("fd00::7", "http://[fd00::7]:7861/proxied"),
+        ("node-3", "http://node-3:7861/proxied"),
+    ],
+)
+def test_the_address_of_a_host_is_one_that_a_browser_opens(host, address):
+    assert server_address(ServerOptions(host=host, port=7861, root_path="/proxied")) == address

@@ -101,6 +101,13 @@ class TestTrainer:
         assert not followed.begin("q", split="rollout").id
 
 
+def test_a_score_of_verls_loop_is_what_the_loop_gave_where_nobody_follows_the_rollout():
+    async def score(loop, outputs, asked):
+        return f"{outputs}: {asked}"
+
+    assert answer_of(agent_lightning.verl_observer._scored(score)(None, "outputs", asked=3)) == "outputs: 3"
+
+
 class TestTools:
     def test_a_tool_of_verls_loop_answers_whether_its_rollout_is_followed_or_not(self):
         async def call(loop, tool_call, asked):

@@ -131,3 +131,17 @@ class TestAdvantage:
             [[1, 2, 3]], [[0, 1, 1]], tracks={"advantages": np.asarray([9, 1, 3], np.float32)}
         )
         assert of_batch(batch)["advantage/mean"] == 2.0
+
+
+class TestStandardError:
+    def test_it_is_that_of_the_mean_with_groups_as_units(self):
+        """Cluster-robust, K / (K - 1) sum over groups of (sum of what their rewards lie from the mean)^2, over n."""
+        rewards, group = [1.0, 3.0, 2.0, 6.0, 0.0, 0.0], [0, 0, 1, 1, 2, 2]
+        off = [sum(r - 2.0 for r, g in zip(rewards, group, strict=True) if g == k) for k in range(3)]
+        expected = math.sqrt(3 / 2 * sum(each**2 for each in off)) / 6
+        found = of_ledger(make_ledger(reward=rewards, group=group))
+        assert found["reward/standard_error"] == pytest.approx(expected) == pytest.approx(math.sqrt(48) / 6)
+
+    def test_two_groups_are_enough_and_one_is_not(self):
+        assert "reward/standard_error" in of_ledger(make_ledger(reward=[0.0, 1.0], group=[0, 1]))
+        assert "reward/standard_error" not in of_ledger(make_ledger(reward=[0.0, 1.0], group=[0, 0]))

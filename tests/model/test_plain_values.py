@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import UserDict
+
 import numpy as np
 import orjson
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_traces.model.plain_values import MAX_TEXT, cut, plain
+from rollout_traces.model.plain_values import MAX_DEPTH, MAX_TEXT, cut, plain
 
 
 class Hostile:
@@ -61,3 +63,14 @@ class TestCut:
 
     def test_a_short_text_is_itself(self):
         assert cut("abc") == "abc"
+
+
+def test_mappings_of_any_kind_are_kept_down_to_the_depth_at_which_what_is_left_becomes_text():
+    nested: object = "leaf"
+    for _ in range(MAX_DEPTH):
+        nested = UserDict(inner=nested)
+    for deeper, at_the_end in ((nested, "leaf"), (UserDict(inner=nested), "{'inner': 'leaf'}")):
+        found, depth = plain(deeper), 0
+        while isinstance(found, dict):
+            found, depth = found["inner"], depth + 1
+        assert (depth, found) == (MAX_DEPTH, at_the_end)

@@ -8,7 +8,14 @@ import sys
 import pytest
 
 from rollout_traces.stats.config import StatsLoggerConfig
-from rollout_traces.stats.trackers import MissingTracker, SwanlabSink, TensorBoardSink, WandbSink, sink_makers
+from rollout_traces.stats.trackers import (
+    MissingTracker,
+    SwanlabSink,
+    TensorBoardSink,
+    WandbSink,
+    _folder,
+    sink_makers,
+)
 
 
 def test_tensorboard_writes_an_event_file(tmp_path):
@@ -93,3 +100,9 @@ def test_a_tracker_that_is_not_installed_says_how_to_install_it(package, make, t
 def test_a_config_asks_for_the_trackers_it_names():
     config = StatsLoggerConfig.create({"tensorboard": {"path": "x"}, "wandb": {"mode": "offline"}}, {})
     assert len(sink_makers(config, {})) == 2 and sink_makers(StatsLoggerConfig(), {}) == []
+
+
+def test_trackers_keep_their_files_under_the_experiment_and_the_trial(tmp_path):
+    config = StatsLoggerConfig(experiment_name="exp", trial_name="first", fileroot=str(tmp_path))
+    assert _folder(config) == str(tmp_path / "logs" / "exp" / "first")
+    assert (tmp_path / "logs" / "exp" / "first").is_dir()

@@ -185,3 +185,8 @@ class TestWhatALedgerLacks:
         }
         batch = make_packed_batch([[1]], [[1]], row_lists=lists)
         assert details_of(batch, 0) == {"timings": {"a": 1.0}, "ground_truth": "x" * 500, "engine_id": "e0"}
+
+
+def test_an_image_that_cannot_be_read_says_why():
+    (found,) = images_of(with_images({"data": "no base64!"}), 0, Counter())
+    assert "base64" in found.left_out and not found.data

@@ -104,3 +104,9 @@ class TestStepSummary:
         record = step_summary_trace(ledger, summary=[{"role": "user", "content": "?"}], metadata={"step": 3})
         np.testing.assert_array_equal(read_ledger(record).columns["reward"], ledger.columns["reward"])
         assert record.metadata["kind"] == "digest"
+
+
+def test_components_that_a_rollout_knows_are_in_the_metadata_and_others_are_not():
+    ledger = make_ledger().with_columns(**{"component/judge": np.asarray([0.5, 0.25, np.nan, np.nan])})
+    of_row = [rollout_trace(make_transcript(CHAT), ledger, row).metadata for row in (1, 2)]
+    assert of_row[0]["component/judge"] == 0.25 and "component/judge" not in of_row[1]
