@@ -37,7 +37,7 @@ MOST_TIMES = 1 / 3
 """Part of the steps, at most; of more nobody knows which are the usual ones."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Recurring:
     """A series that is far off at some steps: which, int [K] places, the log of its chance, the levels there and at the others, whether it never was before the first, and whether those are by how much it goes up and down instead."""
 

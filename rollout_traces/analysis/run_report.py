@@ -234,13 +234,8 @@ def _without_reward(rows: RunRows) -> list[str]:
     """Says of how many rollouts the reward is not known, where it is of others."""
     rewards = [measure.read() for measure in rows.measures if measure.name == SeriesName("reward")]
     unknown = float(np.isnan(rewards[0]).mean()) if rewards and len(rewards[0]) else 0.0
-    return (
-        [
-            f"The reward of {percent(unknown)} of the rollouts does not count: there is none, or its function failed."
-        ]
-        if unknown
-        else []
-    )
+    said = f"The reward of {percent(unknown)} of the rollouts does not count: there is none, or its function failed."
+    return [said] if unknown else []
 
 
 def collected(scope: RunScope, rows: RunRows, contained: Contained) -> list[Panel]:

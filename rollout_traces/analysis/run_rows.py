@@ -199,7 +199,13 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
         for point in _points(seen) if name not in DERIVED else []:
             share = SeriesName(prefix + name, f"{point:g}", "share")
             rows.measures.append(
-                RowMeasure(share, _is_at(kept_values, point), of_traces, f"{name} = {point:g}", prefix + name)
+                RowMeasure(
+                    share,
+                    _held(kept_values, np.equal, point),
+                    of_traces,
+                    f"{name} = {point:g}",
+                    prefix + name,
+                )
             )
         for sign, least in (
             _bounds(seen, at if len(seen) == len(at) else at[known]) if SeriesName(name).is_paid else []
@@ -208,7 +214,7 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
             rows.measures.append(
                 RowMeasure(
                     few,
-                    _is_beyond(kept_values, sign, least),
+                    _held(kept_values, np.greater if sign == ">" else np.less, least),
                     of_traces,
                     f"{name} {sign} {least:g}",
                     prefix + name,
@@ -317,15 +323,6 @@ def _bounds(values: np.ndarray, at: np.ndarray) -> Iterator[tuple[str, float]]:
             yield sign, rounded if following < rounded * way < last else half
 
 
-def _is_beyond(read: Callable[[], np.ndarray], sign: str, least: float) -> Callable[[], np.ndarray]:
-    def held() -> np.ndarray:
-        values = read()
-        is_beyond = values > least if sign == ">" else values < least
-        return np.where(np.isfinite(values), is_beyond.astype(float), np.nan)
-
-    return held
-
-
 def _adds_up_to_nothing(values: np.ndarray, at: np.ndarray) -> bool:
     """Tells whether a number of both signs has a mean near 0 at most steps, as advantages have: it can move in its size alone.
 
@@ -343,10 +340,10 @@ def _size(read: Callable[[], np.ndarray]) -> Callable[[], np.ndarray]:
     return lambda: np.abs(read())
 
 
-def _is_at(read: Callable[[], np.ndarray], point: float) -> Callable[[], np.ndarray]:
+def _held(read: Callable[[], np.ndarray], compare: np.ufunc, value: float) -> Callable[[], np.ndarray]:
     def held() -> np.ndarray:
         values = read()
-        return np.where(np.isfinite(values), (values == point).astype(float), np.nan)
+        return np.where(np.isfinite(values), compare(values, value).astype(float), np.nan)
 
     return held
 

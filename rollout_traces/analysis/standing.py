@@ -79,6 +79,9 @@ def standing_entries(
     ]
 
 
+OF_ONE_PART = "; compare its settings and version with the others'."
+
+
 def _alone(panel: Panel, n_series: int) -> Diagnosis | None:
     """The entry of a rare value that nearly only the rollouts of one part by who sampled them have, or of rewards beyond all others that come late, which at each of several steps would be others, or come earlier, by chance."""
     if not panel.is_share or panel.measure is None or panel.parts[0] != () or is_given(panel):
@@ -109,7 +112,7 @@ def _alone(panel: Panel, n_series: int) -> Diagnosis | None:
     return Diagnosis(
         severity="warn" if part else "info",  # what is paid once a task is solved may be learned late
         sentence=f"{series_text(name)} occurs {sentence}.",
-        advice="Read some of these rollouts; compare its settings and version with the others'.",
+        advice=f"Read some of these rollouts{OF_ONE_PART if part else '.'}",
         tier=OTHER,
         series=(name,),
         part=part,

@@ -14,7 +14,14 @@ import numpy as np
 from rollout_traces.analysis.compare import DISCOVERY
 from rollout_traces.analysis.curves import SeriesName
 from rollout_traces.analysis.kept_texts import KeptTexts, read_texts
-from rollout_traces.analysis.phrases import FEWEST_GROUPS, Ngrams, distinct_phrases, ngrams_of, words_of
+from rollout_traces.analysis.phrases import (
+    FEWEST_GROUPS,
+    FEWEST_TEXTS,
+    Ngrams,
+    distinct_phrases,
+    ngrams_of,
+    words_of,
+)
 from rollout_traces.analysis.run_rows import MOST_PARTS, RowMeasure, RunRows
 from rollout_traces.analysis.selections import RunScope, Selection
 
@@ -121,7 +128,7 @@ def _phrases(texts: KeptTexts, column: str, at: np.ndarray) -> dict[SeriesName, 
     known = np.flatnonzero([text is not None for text in texts.texts[column].tolist()])
     said = texts.texts[column][known].tolist()
     grams, plain = ngrams_of(said), [" ".join(text.lower().split()) for text in said]
-    literal = lambda i: _is_literal(grams.name(i), [plain[at] for at in grams.texts(i)[:FEWEST_HITS]])  # noqa: E731
+    literal = lambda i: _is_literal(grams.name(i), [plain[at] for at in grams.texts(i)[:FEWEST_TEXTS]])  # noqa: E731
     found: dict[SeriesName, np.ndarray] = {}
     for i in moving(grams, at[known], texts.group[known], literal):
         held = np.full(len(texts), np.nan)
