@@ -21,20 +21,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 300
-"""After so long a mutant is killed: it made a test hang."""
+"""After so long a mutant is killed: it made a test hang, where the tests end in that time without it."""
 PAIRS = (
     "Lt LtE, Gt GtE, Eq NotEq, Is IsNot, In NotIn, And Or, Add Sub, Mult Div, FloorDiv Mult, Break Continue"
 )
 SWAPS = {getattr(ast, a): getattr(ast, b) for pair in PAIRS.split(", ") for a, b in (pair.split(),)}
 SWAPS = {b: a for a, b in SWAPS.items()} | SWAPS
-UNCHANGED = (ast.Raise, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.JoinedStr)
+UNCHANGED = (ast.Raise, ast.ClassDef, ast.JoinedStr)
+ANNOTATIONS = ("annotation", "returns")
 PYTEST = [
     "-m",
     "pytest",
     "-x",
     "-q",
-    "-p",
-    "no:cacheprovider",
     "-m",
     "not slow and not trainers and not browser",
 ]
@@ -58,7 +57,7 @@ def changed(node: ast.AST) -> ast.AST | None:
         case ast.Constant(value=int() | float()):
             return ast.Constant(node.value + 1)
         case ast.Return(value=value) if value and not (
-            isinstance(value, ast.Constant) and value.value is None
+            isinstance(value, ast.Constant) and (value.value is None or value.value is False)
         ):
             return ast.Return(ast.Constant(None))
         case ast.Break() | ast.Continue():
@@ -67,8 +66,15 @@ def changed(node: ast.AST) -> ast.AST | None:
 
 
 def places(node: ast.AST, *, inside: bool = False) -> Iterator[tuple[ast.AST, str, int | None]]:
-    """Parent, field and index of what can be changed in functions; errors and texts are left alone."""
+    """Parent, field and index of what can be changed in functions.
+
+    Errors and texts are left alone, as are `strict=True` (an assertion) and `return False` (no other truth than None).
+    """
+    if isinstance(node, ast.keyword) and ast.unparse(node) == "strict=True":
+        return
     for field, value in ast.iter_fields(node):
+        if field in ANNOTATIONS:
+            continue
         for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if not isinstance(child, ast.AST) or (inside and isinstance(child, UNCHANGED)):
                 continue
@@ -97,26 +103,30 @@ def mutant(path: Path, draw: random.Random) -> tuple[str, str] | None:
 
 
 def nearest(path: Path) -> list[str]:
-    """The test files that mirror a module or import it by its name; else those of its folder."""
+    """The test files that are named after a module, hold a test named after it or import it; else those of its folder.
+
+    Files of other folders count where they are named after it and import it.
+    """
     inside = path.relative_to(ROOT / "rollout_traces").with_suffix("")
+    everywhere = sorted((ROOT / "tests").rglob("test_*.py"))
+    folder = ROOT / "tests" / inside.parts[0]
     is_loose = len(inside.parts) == 1
-    files = sorted(
-        (ROOT / "tests").glob("test_*.py")
-        if is_loose
-        else (ROOT / "tests" / inside.parts[0]).rglob("test_*.py")
-    )
+    files = [f for f in everywhere if (f.parent == ROOT / "tests" if is_loose else folder in f.parents)]
     package = r"\.".join(("rollout_traces", *inside.parts[:-1]))
     imports = re.compile(rf"{package}\.{inside.name}\b|from {package} import (\([^)]*|.*)\b{inside.name}\b")
-    own = [f for f in files if f.stem == f"test_{inside.name}" or imports.search(f.read_text("utf-8"))]
+    tells = re.compile(rf"{imports.pattern}|def test_{inside.name}\(")
+    named = f"test_{inside.name}"
+    own = [f for f in files if f.stem == named or tells.search(f.read_text("utf-8"))]
+    own += [
+        f for f in everywhere if f not in files and f.stem == named and imports.search(f.read_text("utf-8"))
+    ]
     return [str(f.relative_to(ROOT)) for f in own or files]
 
 
-def survives(copy: Path, path: Path, source: str) -> bool:
-    """Whether the nearest tests pass with the changed module in a copy of the repository."""
-    place = copy / path.relative_to(ROOT)
-    place.write_text(source, "utf-8")
+def passes(copy: Path, path: Path, *options: str) -> bool:
+    """Whether the tests nearest to a module pass in a copy of the repository."""
     variables = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, *PYTEST, *nearest(path)]
+    command = [sys.executable, *PYTEST, *options, *nearest(path)]
     try:
         return (
             subprocess.run(command, cwd=copy, env=variables, capture_output=True, timeout=SECONDS).returncode
@@ -124,8 +134,19 @@ def survives(copy: Path, path: Path, source: str) -> bool:
         )
     except subprocess.TimeoutExpired:
         return False
+
+
+def is_killed(copy: Path, path: Path, source: str) -> bool | None:
+    """Whether a nearest test fails with the changed module; None where that test fails without the change too."""
+    place = copy / path.relative_to(ROOT)
+    shutil.rmtree(copy / ".pytest_cache", ignore_errors=True)
+    place.write_text(source, "utf-8")
+    try:
+        if passes(copy, path):
+            return False
     finally:
         shutil.copy2(path, place)
+    return True if passes(copy, path, "--last-failed") else None
 
 
 def main() -> None:
@@ -154,11 +175,14 @@ def main() -> None:
             made = mutant(path, draw)
             if made is None:
                 continue
+            outcome = is_killed(copy, path, made[0])
+            if outcome is None:
+                print(f"tests fail without it: {path.relative_to(ROOT)}:{made[1]}", flush=True)
+                continue
             tried += 1
-            if survives(copy, path, made[0]):
+            killed += outcome
+            if not outcome:
                 print(f"lived: {path.relative_to(ROOT)}:{made[1]}", flush=True)
-            else:
-                killed += 1
     print(f"{killed} of {tried} mutants were killed")
 
 
