@@ -15,6 +15,7 @@ from rollout_traces.ledger.build import (
     build_ledger,
     complete_from_transcripts,
     normalise_stop_reason,
+    turn_numbers,
 )
 from rollout_traces.ledger.columns import COLUMNS, NULL_INT, Ledger, pack, unpack
 from rollout_traces.metrics import rollout_metrics
@@ -51,6 +52,18 @@ class TestIdentity:
         groups = np.asarray([-1, -1, -1, 6])
         ledger = build_ledger(make_packed_batch(rows, [[0, 0, 1]] * 4, group_ids=groups))
         assert ledger.get("group").tolist() == [7, 8, 7, 6]
+
+    def test_a_group_numbered_zero_is_a_known_one(self):
+        rows = [[1, 50], [2, 50], [3, 50], [3, 51]]
+        batch = make_packed_batch(rows, [[0, 1]] * 4, group_ids=np.asarray([0, 0, -1, -1]))
+        ledger = build_ledger(batch)
+        assert ledger.get("group").tolist() == [0, 0, 1, 1]
+        assert ledger.get("sample").tolist() == [0, 1, 0, 1]
+
+    def test_only_rows_of_an_episode_keep_their_sample_id(self):
+        ledger = build_ledger(two_rows(row_lists={"episode_ids": ["e", None], "sample_ids": ["a", "b"]}))
+        assert ledger.get("sample_id").tolist() == ["a", None]
+        assert "sample_id" not in build_ledger(two_rows(row_lists={"sample_ids": ["a", "b"]})).columns
 
     def test_the_callers_prompt_keys_come_before_the_hash_of_the_prompt(self):
         keys = build_ledger(two_rows(row_lists={"prompt_keys": ["task-1", None]})).get("prompt_key")
@@ -124,6 +137,24 @@ class TestLengths:
             1,
             1,
         ]
+
+    def test_a_row_of_one_token_begins_a_turn_of_its_own(self):
+        ledger = build_ledger(make_packed_batch([[1, 2], [3], [4, 5]], [[1, 1], [1], [1, 1]]))
+        assert ledger.get("n_turns").tolist() == [1, 1, 1]
+
+    def test_every_token_lies_in_a_turn_or_behind_one(self):
+        assert turn_numbers(two_rows()).tolist() == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0]
+
+    def test_turns_of_rows_without_tokens_are_those_of_their_conversation(self):
+        chat = [{"role": role, "content": "x"} for role in ("user", "assistant", "user", "assistant")]
+        batch = make_packed_batch(
+            [[1, 2], []],
+            [[0, 1], []],
+            has_tokens=np.asarray([True, False]),
+            n_tokens=np.asarray([2, 900]),
+            row_lists={"messages": [None, chat]},
+        )
+        assert build_ledger(batch).get("n_turns").tolist() == [1, 2]
 
     def test_rows_whose_tokens_were_left_behind_have_unknown_lengths(self):
         batch = make_packed_batch(

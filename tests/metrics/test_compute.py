@@ -154,6 +154,36 @@ class TestKeys:
         assert as_globs("a/{b,c}[_x]/<name>") == ("a/b/*", "a/b_x/*", "a/c/*", "a/c_x/*")
 
 
+class TestEachFamilySeesItsRows:
+    def test_pass_rates_count_an_episode_once_and_rewards_count_each_row(self):
+        ledger = make_ledger(episode=["a", "a", "b"], success=[1, 1, 0], reward=[1, 1, 0], n_sampled=[4, 6, 8])
+        found = rollout_metrics(None, ledger, keys="full")
+        assert found["rollout/success/mean"] == 0.5
+        assert found["rollout/reward/mean"] == pytest.approx(2 / 3)
+        assert found["rollout/tokens/completion/mean"] == 6.0
+
+    def test_a_source_has_the_metrics_of_its_own_rows(self):
+        ledger = make_ledger(source=["math", "code", "math", None], reward=[1.0, 0.25, 0.5, 9.0])
+        found = rollout_metrics(None, ledger, keys="full")
+        assert found["rollout/source/math/reward/mean"] == 0.75
+        assert found["rollout/source/code/reward/mean"] == 0.25
+        assert not [key for key in found if "source/" in key and "discarded" in key]
+
+    def test_one_source_alone_has_none_of_its_own(self):
+        found = rollout_metrics(None, make_ledger(source=["math"] * 2, reward=[1.0, 0.5]), keys="full")
+        assert not [key for key in found if "source/" in key]
+
+    def test_the_split_is_that_of_the_rows_where_they_agree(self):
+        of_eval = make_ledger(split=["eval-rollout"] * 2, reward=[1.0, 0.0])
+        assert set(rollout_metrics(None, of_eval, keys="reward/mean")) == {"eval-rollout/reward/mean"}
+        mixed = make_ledger(split=["eval-rollout", "rollout"], reward=[1.0, 0.0])
+        assert set(rollout_metrics(None, mixed, keys="reward/mean")) == {"rollout/reward/mean"}
+
+    def test_of_nothing_nothing_is_computed(self):
+        with pytest.raises(ValueError, match="neither a batch nor a ledger"):
+            rollout_metrics(None)
+
+
 class TestGroupsOfOne:
     def test_what_compares_the_samples_of_a_prompt_is_off_and_says_so(self):
         alone = make_ledger(reward=[1, 0], n_sampled=[3, 4], group=[0, 1])

@@ -26,9 +26,9 @@ def two_policies(**more):
 
 class TestVersions:
     def test_a_rollout_of_two_versions_is_mixed(self):
-        found = of_ledger(make_ledger(version_min=[3, 4, None], version_max=[4, 4, None]))
-        assert found["staleness/mixed_share"] == 0.5
-        assert (found["version/min"], found["version/max"]) == (3.0, 4.0)
+        found = of_ledger(make_ledger(version_min=[3, 4, 6, None], version_max=[4, 4, 6, None]))
+        assert found["staleness/mixed_share"] == pytest.approx(1 / 3)
+        assert (found["version/min"], found["version/max"]) == (3.0, 6.0)
 
     def test_staleness_is_over_sampled_tokens(self):
         batch = make_packed_batch(
@@ -39,6 +39,28 @@ class TestVersions:
         )
         found = of_batch(batch)
         assert found["staleness/mean"] == pytest.approx(5 / 3) and found["staleness/max"] == 3.0
+
+    def test_each_lag_has_its_share_and_what_is_older_the_last_one(self):
+        versions = [9, 8, 8, 7, 6, 6, 6, 5, 4, -1]
+        found = of_batch(sampled_rows([1] * 10, tracks={"versions": versions}, train_version=9))
+        lags = {key: 9 * value for key, value in found.items() if "lag_" in key or "ahead" in key}
+        assert lags == pytest.approx(
+            {
+                "staleness/lag_0_share": 1,
+                "staleness/lag_1_share": 2,
+                "staleness/lag_2_share": 1,
+                "staleness/lag_3_share": 3,
+                "staleness/lag_4_plus_share": 2,
+            }
+        )
+
+    def test_tokens_of_unknown_version_give_no_staleness_and_fail_nothing(self):
+        tracks = {name: [math.nan] * 2 for name in ("logprobs", "prox_logprobs", "ref_logprobs", "entropies")}
+        found = of_batch(sampled_rows([1, 2], tracks={"versions": [-1, -1], **tracks}, train_version=9))
+        assert not [key for key in found if key.startswith(("staleness", "version", "identity", "ref/"))]
+        assert not [key for key in found if key.startswith("mismatch/")]
+        assert found["mismatch_nonfinite"] == found["entropy_nonfinite"] == 2.0
+        assert "metrics_failed" not in found
 
 
 class TestMismatch:
@@ -86,6 +108,47 @@ class TestMismatch:
         assert found["mismatch/staleness_1/k1"] == pytest.approx(-D[1])
         assert found["mismatch/staleness_2_plus/k1"] == pytest.approx(-D[3])
 
+    def test_the_largest_of_a_step_and_the_largest_of_the_ledger_are_one(self):
+        found = of_ledger(make_ledger(mismatch_abs_max=[0.25, 1.5, None]))
+        assert found["mismatch/abs_max"] == 1.5
+        assert of_batch(two_policies())["mismatch/abs_max"] == 1.0
+
+    def test_of_probabilities(self):
+        found = of_batch(two_policies())
+        p, q = np.exp(TRAIN), np.exp(ROLLOUT)
+        assert found["mismatch/prob_abs_diff_max"] == pytest.approx(np.abs(p - q).max())
+        assert found["mismatch/prob_abs_diff_std"] == pytest.approx(np.abs(p - q).std())
+        assert found["mismatch/prob_correlation"] == pytest.approx(np.corrcoef(p, q)[0, 1])
+        assert found["mismatch/perplexity_ratio"] == pytest.approx(
+            np.mean([np.exp(-D[:2].mean()), np.exp(-D[2:].mean())])
+        )
+
+    def test_probabilities_that_never_change_have_no_correlation(self):
+        batch = sampled_rows([1, 2], tracks={"logprobs": [-1.0, -1.0], "prox_logprobs": TRAIN[:2]})
+        found = of_batch(batch)
+        assert "mismatch/prob_correlation" not in found and found["mismatch/prob_abs_diff_max"] > 0
+
+    def test_of_whole_rollouts(self):
+        tracks = {"logprobs": [-1.0, -2.0, -3.0, -1.0], "prox_logprobs": [-0.5, -1.0, -5.0, -1.25]}
+        found = of_batch(sampled_rows([1, 2], [3, 4], tracks=tracks))
+        assert found["mismatch/sequence_log_ratio_min"] == pytest.approx(-2.25)
+        assert found["mismatch/sequence_log_ratio_max"] == pytest.approx(1.5)
+        assert found["mismatch/sequence_log_ratio_abs_max"] == pytest.approx(2.25)
+        assert found["mismatch/sequence_chi2"] == pytest.approx(np.mean(np.exp([3.0, -4.5])) - 1)
+
+    def test_the_sum_of_a_rollout_is_clamped_before_it_is_squared(self):
+        batch = sampled_rows([1] * 3, tracks={"logprobs": [-16.0] * 3, "prox_logprobs": [-1.0] * 3})
+        found = of_batch(batch)
+        assert found["mismatch/sequence_log_ratio_max"] == pytest.approx(45)
+        assert found["mismatch/sequence_chi2"] == pytest.approx(math.exp(40), rel=1e-6)
+
+    def test_by_tenths_of_probability(self):
+        logprobs = np.log([0.05, 0.15, 0.17, 0.95, 1.0])
+        tracks = {"logprobs": logprobs, "prox_logprobs": logprobs - [1.0, 2.0, 4.0, 0.5, 0.25]}
+        found = of_batch(sampled_rows([1] * 5, tracks=tracks))
+        tenths = {key.split("_")[1][0]: v for key, v in found.items() if "/probability_" in key}
+        assert tenths == pytest.approx({"0": 1.0, "1": 3.0, "9": 0.375}, rel=1e-5)
+
     def test_effective_share_of_huge_weights_does_not_overflow(self):
         assert effective_share(np.asarray([5000.0, 5000.0])) == pytest.approx(1.0)
         assert effective_share(np.asarray([5000.0, 0.0])) == pytest.approx(0.5)
@@ -98,6 +161,12 @@ class TestIdentities:
         )
         assert found["identity/mean_ratio"] == pytest.approx((math.exp(-0.5) + 1) / 2)
         assert found["identity/nll_minus_entropy"] == pytest.approx(0.75 - 0.625)
+
+    def test_tokens_without_a_finite_entropy_are_left_out_of_the_identity(self):
+        tracks = {"versions": [5, 5, 5], "logprobs": [-1.0, -2.0, -9.0], "entropies": [0.5, 1.0, math.inf]}
+        found = of_batch(sampled_rows([1, 2, 3], tracks=tracks, train_version=5))
+        assert found["identity/nll_minus_entropy"] == pytest.approx(1.5 - 0.75)
+        assert found["entropy_nonfinite"] == 1.0
 
     def test_a_sampler_at_another_temperature_is_found(self):
         """Tokens are drawn at temperature 1, and the engine logs logprobs scaled by temperature 2."""
@@ -191,6 +260,7 @@ def test_identities_that_hold_say_nothing():
         == []
     )
     assert identity_checks({}) == []
+    assert identity_checks({"rollout/identity/nll_minus_entropy": 0.1}) == []
 
 
 def test_a_mean_ratio_away_from_one_with_a_negative_k1_names_temperature_and_top_p():
@@ -198,8 +268,9 @@ def test_a_mean_ratio_away_from_one_with_a_negative_k1_names_temperature_and_top
     assert "1.300" in said and "temperature or top-p" in said
 
 
-def test_with_a_positive_k1_the_engines_differ():
-    (said,) = identity_checks({"rollout/identity/mean_ratio": 0.8, "rollout/mismatch/k1": 0.2})
+@pytest.mark.parametrize("k1", [{"rollout/mismatch/k1": 0.2}, {"rollout/mismatch/k1": 0.0}, {}])
+def test_without_a_negative_k1_the_engines_differ(k1):
+    (said,) = identity_checks({"rollout/identity/mean_ratio": 0.8, **k1})
     assert "temperature" not in said and "engines differ" in said
 
 

@@ -20,7 +20,7 @@ from rollout_traces.spool.folder import (
     SpoolReader,
     SpoolWriter,
 )
-from rollout_traces.spool.record import Record, RecordError, encode
+from rollout_traces.spool.record import PREFIX_BYTES, Record, RecordError, encode, said_by
 from tests.spool.damage import flip_byte
 
 
@@ -105,6 +105,24 @@ class TestDamage:
         aside = reader.set_aside(writer.append(make_buffers()))
         assert aside.exists() and reader.names() == []
 
+    @pytest.mark.parametrize("n_values", [1000, 600_000])
+    def test_what_a_record_says_of_itself_is_read_while_it_waits_and_when_it_was_set_aside(
+        self, writer, n_values
+    ):
+        reader = SpoolReader(writer.folder)
+        name = writer.append(make_buffers(7, n=n_values))
+        said = reader.said_by(name)
+        assert said == said_by(b"".join(make_buffers(7, n=n_values))[:PREFIX_BYTES]) is not None
+        reader.set_aside(name)
+        assert reader.set_aside_ones() == [said]
+        assert reader.names() == [] and not reader.has(name)
+
+    def test_of_a_record_that_is_gone_nothing_is_said(self, writer):
+        reader = SpoolReader(writer.folder)
+        name = writer.append(make_buffers(n=600_000))
+        reader.remove(name)
+        assert reader.said_by(name) is None and reader.set_aside_ones() == []
+
 
 class TestOwnership:
     def test_a_second_owner_is_refused(self, writer):
@@ -164,6 +182,36 @@ class TestOwnership:
             assert len(steps) - 1 >= acknowledged
             assert reader.count_torn() <= 1
             assert not list(folder.glob(f"*{WRITING}"))
+
+
+class TestSpoolInMemory:
+    def test_the_limit_refuses_and_what_is_removed_makes_room(self):
+        size = sum(map(len, make_buffers()))
+        spool = MemorySpool(2 * size)
+        names = [spool.append(make_buffers(step)) for step in range(2)]
+        assert names == sorted(set(names)) and spool.count_waiting() == 2 * size and spool.room() == 0
+        with pytest.raises(SpoolFull, match=f"{size} bytes more"):
+            spool.append(make_buffers())
+        spool.remove(names[0])
+        spool.remove(names[0])
+        assert spool.count_waiting() == size and spool.room() == int(2 * size * 7 / 8) - size
+        spool.append(make_buffers(2))
+        assert [record.meta["step"] for record in spool.take_all()] == [1, 2]
+        assert spool.names() == [] and spool.count_waiting() == 0
+
+    def test_a_record_that_is_gone_is_not_read(self):
+        spool = MemorySpool(1 << 20)
+        name = spool.append(make_buffers(3))
+        assert spool.read(name).meta == {"step": 3}
+        spool.set_aside(name)
+        with pytest.raises(FileNotFoundError, match=name):
+            spool.read(name)
+
+    def test_its_owner_is_there_until_it_closes(self):
+        spool = MemorySpool(1 << 20)
+        assert not spool.owner_is_gone
+        spool.close()
+        assert spool.owner_is_gone
 
 
 def test_a_spool_in_memory_loses_what_is_removed_and_keeps_the_others():
