@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.flags.detect import Population
 from rollout_traces.ledger.build import build_ledger, positions_in_group
+from rollout_traces.ledger.columns import NULL_INT
 from rollout_traces.ledger.groups import (
     GroupIndex,
     episode_numbers,
     first_rows,
+    has_episodes,
     known_rewards,
     tie_decided,
     tied_groups,
@@ -41,6 +43,33 @@ def test_groups_are_numbered_in_ascending_order(numbers):
 def test_a_position_is_the_number_of_earlier_rows_of_the_group(numbers):
     group = np.asarray(numbers, np.int64)
     assert positions_in_group(group).tolist() == [numbers[:row].count(g) for row, g in enumerate(numbers)]
+
+
+class TestMeasuresOfGroups:
+    """Rows 0, 2 and 3 are group 4; rows 1 and 5 are group 7; row 4 alone is group 9, and nothing is known of it."""
+
+    groups = GroupIndex.of(np.asarray([4, 7, 4, 4, 9, 7]))
+    values = np.asarray([1.0, 5.0, 4.0, np.nan, np.inf, 5.0])
+
+    def test_rows_of_each(self):
+        assert [rows.tolist() for rows in self.groups.rows()] == [[0, 2, 3], [1, 5], [4]]
+
+    def test_only_finite_values_count(self):
+        assert self.groups.sum(self.values).tolist() == [5.0, 10.0, 0.0]
+        assert self.groups.mean(self.values)[:2].tolist() == [2.5, 5.0] and np.isnan(
+            self.groups.mean(self.values)[2]
+        )
+        assert self.groups.std(self.values)[:2].tolist() == [1.5, 0.0]
+        assert self.groups.min(self.values).tolist() == [1.0, 5.0, np.inf]
+        assert self.groups.max(self.values).tolist() == [4.0, 5.0, -np.inf]
+
+    def test_whole_numbers_are_summed_as_they_are(self):
+        assert self.groups.sum(np.arange(6)).tolist() == [5, 6, 4]
+
+    def test_masks(self):
+        where = np.asarray([True, True, False, True, False, True])
+        assert self.groups.count(where).tolist() == [2, 2, 0]
+        assert self.groups.all(where).tolist() == [False, True, False]
 
 
 CASES = [
@@ -119,6 +148,15 @@ def test_the_row_that_left_no_other_stands_for_its_episode(step):
     assert with_episode_lengths(ledger).get("n_sampled").tolist() == [6, 6, 6, 2, 4, 4]
 
 
+def test_an_episode_is_as_long_as_all_of_its_rows_and_unknown_where_one_of_them_is(step):
+    _, ledger = step
+    lengths = np.asarray([1, 2, 4, 8, 16, NULL_INT])
+    totals = with_episode_lengths(ledger.with_columns(n_sampled=lengths)).get("n_sampled")
+    assert totals.tolist() == [7, 7, 7, 8, NULL_INT, NULL_INT]
+    plain = type(ledger)({name: column for name, column in ledger.columns.items() if name != "n_sampled"})
+    assert with_episode_lengths(plain) is plain
+
+
 def test_of_rows_that_say_no_parent_the_first_stands_for_its_episode(step):
     _, ledger = step
     plain = type(ledger)({name: column for name, column in ledger.columns.items() if name != "parent"})
@@ -143,5 +181,6 @@ def test_rows_without_episodes_count_each(step):
     packed, ledger = step
     columns = {name: column for name, column in ledger.columns.items() if name not in ("episode", "parent")}
     plain = type(ledger)(columns)
-    assert first_rows(plain).all()
+    assert first_rows(plain).all() and has_episodes(ledger) and not has_episodes(plain)
+    assert not has_episodes(plain.with_columns(episode=np.asarray(list("abcdef"), object)))
     assert rollout_metrics(packed, plain, keys="full")["rollout/success/mean"] == pytest.approx(5 / 6)

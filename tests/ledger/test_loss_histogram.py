@@ -14,8 +14,6 @@ from tests.steps.test_open_step import rows_of
 
 
 def step_of(n_rows: int = 64, length: int = 200, **lists):
-    from dataclasses import replace
-
     rng = np.random.default_rng(0)
     batch = rows_of([length] * n_rows, [row // 4 for row in range(n_rows)])
     n = n_rows * length
@@ -34,6 +32,77 @@ def test_every_loss_token_is_in_one_cell():
     found = loss_histogram(batch)
     assert found.tokens.sum() == batch.loss_mask.sum()
     assert found.weight.sum() == pytest.approx(np.abs(batch.tracks["advantages"][batch.loss_mask]).sum())
+
+
+def test_every_token_falls_into_the_cell_of_what_it_is():
+    """Ten rows of one source each, and one of none; what is odd about a token is unknown in its cell."""
+    n_rows, length = 11, 6
+    sources = [*(f"s{row}" for row in range(10)), None]
+    batch = step_of(n_rows, length, sources=sources, discard_reasons=[None] * 9 + ["late", None])
+    n = n_rows * length
+    tracks = {name: values.copy() for name, values in batch.tracks.items()}
+    tracks["versions"] = (np.arange(n) % 8 - 1).astype(np.int32)
+    tracks["loss_weights"] = np.where(np.arange(n) % 5, 0.5, np.nan).astype(np.float32)
+    tracks["advantages"][::7] = np.nan
+    tracks["advantages"][::11] = 0.0
+    tracks["new_logprobs"][::9] = np.nan
+    mask = np.arange(n) % length % 3 > 0
+    batch = replace(batch, tracks=tracks, response_mask=mask, loss_mask=mask.copy())
+    found = loss_histogram(batch)
+    kept = [f"s{row}" for row in range(7)]
+    assert found.sources == (*kept, "other") and found.edges == EDGES
+
+    expected: dict[tuple[int, ...], list[float]] = {}
+    for at in np.flatnonzero(mask):
+        row, place = divmod(at, length)
+        if row == 9:
+            continue
+        bins = [
+            -1 if np.isnan(d) else sum(edge <= d for edge in EDGES)
+            for d in (float(tracks[f"{name}_logprobs"][at]) + 1.0 for name in ("new", "prox"))
+        ]
+        a, weight, version = tracks["advantages"][at], tracks["loss_weights"][at], tracks["versions"][at]
+        sign = 2 if np.isnan(a) else int(np.sign(a))
+        staleness = -1 if version < 0 else min(5 - version, 3) if version <= 5 else 0
+        source = -1 if row == 10 else min(row, 7)
+        cell = expected.setdefault((*bins, sign, staleness, source, place // 3), [0, 0.0])
+        cell[0] += 1
+        cell[1] += 0.0 if np.isnan(a) else abs(float(a)) * (1.0 if np.isnan(weight) else 0.5)
+    names = ("new", "prox", "sign", "staleness", "source", "turn")
+    cells = zip(*(found.cells[name].tolist() for name in names), strict=True)
+    assert dict(zip(cells, found.tokens.tolist(), strict=True)) == {
+        key: count for key, (count, _) in expected.items()
+    }
+    assert found.weight == pytest.approx([expected[key][1] for key in sorted(expected)])
+
+
+def test_turns_past_the_third_share_a_cell():
+    batch = step_of(1, 12)
+    mask = np.arange(12) % 2 > 0
+    found = loss_histogram(replace(batch, response_mask=mask, loss_mask=mask.copy()))
+    assert {turn: found.tokens[found.cells["turn"] == turn].sum() for turn in range(4)} == {
+        0: 1,
+        1: 1,
+        2: 1,
+        3: 3,
+    }
+
+
+def test_a_step_all_of_which_was_left_out_has_none():
+    assert loss_histogram(step_of(2, discard_reasons=["late", "late"])) is None
+
+
+def test_what_was_not_given_is_unknown_in_every_cell():
+    batch = step_of(2)
+    tracks = {name: batch.tracks[name] for name in ("logprobs", "prox_logprobs")}
+    found = loss_histogram(replace(batch, tracks=tracks, train_version=None))
+    assert {name: set(found.cells[name].tolist()) for name in ("new", "sign", "staleness", "source")} == {
+        "new": {-1},
+        "sign": {2},
+        "staleness": {-1},
+        "source": {-1},
+    }
+    assert found.tokens.sum() == batch.loss_mask.sum() and found.weight.sum() == 0
 
 
 def test_a_clipping_rule_at_an_edge_is_answered_exactly():

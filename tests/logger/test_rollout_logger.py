@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -192,6 +193,35 @@ class TestThePipeline:
         made = rt.RolloutLogger("p", "run", selection=lambda ledger, cap, rng: {})
         assert made.worker == "thread"
         made.finish(10)
+
+    def test_the_worker_is_told_where_to_and_no_secret_of_it(self, logger):
+        pipeline = logger._pipeline
+        told = pipeline.folder.manifest()
+        assert (told.project, told.run_name, told.run_id) == ("p", "run", logger.run.id)
+        assert told.has_tokenizer and told.remote is None and told.private is None
+        assert not [key for key in told.config if key.startswith("_")]
+        url = "http://127.0.0.1:9/?write_token=hidden"
+        steps = replace(pipeline._plan.steps, server_url=url, private=True, selection=lambda *_: {})
+        pipeline._plan = replace(pipeline._plan, steps=steps)
+        told = pipeline._manifest(has_tokenizer=True)
+        assert (told.server_url, told.private) == ("http://127.0.0.1:9/", None)
+        assert told.options["selection"] == "portfolio" and b"hidden" not in told.as_json()
+        pipeline._plan = replace(pipeline._plan, steps=replace(steps, space_id="me/space"), tokenizer=None)
+        told = pipeline._manifest(has_tokenizer=True)
+        assert (told.space_id, told.private, told.has_tokenizer) == ("me/space", True, False)
+
+    def test_the_worker_gets_its_secrets_through_its_environment(self, logger):
+        pipeline = logger._pipeline
+        assert pipeline._secrets() == {}
+        steps = replace(pipeline._plan.steps, alert_webhook="https://example.org/hook")
+        pipeline._plan = replace(pipeline._plan, steps=steps)
+        assert list(pipeline._secrets().values()) == ["https://example.org/hook"]
+        pipeline.run._write_token = "hidden"
+        assert pipeline._secrets()["TRACKIO_WRITE_TOKEN"] == "hidden" and len(pipeline._secrets()) == 2
+        del pipeline.run._write_token
+
+    def test_a_worker_in_this_process_dies_with_it(self, logger):
+        assert logger._pipeline.dies_with_process and logger._pipeline.kind == "thread"
 
     def test_a_run_that_is_whole_tells_of_no_damage(self, logger, trackio_dir, caplog):
         logger.log_rollouts(arrays(), step=1)
