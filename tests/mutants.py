@@ -21,7 +21,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 300
-"""After so long a mutant is killed: it made a test hang, where the tests end in that time without it."""
+"""A mutant lives where no test fails in this time."""
+HANGS = 100
+"""Seconds after which a single test fails: the mutant made it hang."""
 PAIRS = (
     "Lt LtE, Gt GtE, Eq NotEq, Is IsNot, In NotIn, And Or, Add Sub, Mult Div, FloorDiv Mult, Break Continue"
 )
@@ -34,6 +36,7 @@ PYTEST = [
     "pytest",
     "-x",
     "-q",
+    f"--timeout={HANGS}",
     "-m",
     "not slow and not trainers and not browser",
 ]
@@ -123,17 +126,15 @@ def nearest(path: Path) -> list[str]:
     return [str(f.relative_to(ROOT)) for f in own or files]
 
 
-def passes(copy: Path, path: Path, *options: str) -> bool:
-    """Whether the tests nearest to a module pass in a copy of the repository."""
+def fails(copy: Path, path: Path, *options: str) -> bool:
+    """Whether one of the tests nearest to a module fails in a copy of the repository."""
     variables = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, *PYTEST, *options, *nearest(path)]
     try:
-        return (
-            subprocess.run(command, cwd=copy, env=variables, capture_output=True, timeout=SECONDS).returncode
-            == 0
-        )
+        ended = subprocess.run(command, cwd=copy, env=variables, capture_output=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
         return False
+    return ended.returncode != 0
 
 
 def is_killed(copy: Path, path: Path, source: str) -> bool | None:
@@ -142,11 +143,11 @@ def is_killed(copy: Path, path: Path, source: str) -> bool | None:
     shutil.rmtree(copy / ".pytest_cache", ignore_errors=True)
     place.write_text(source, "utf-8")
     try:
-        if passes(copy, path):
+        if not fails(copy, path):
             return False
     finally:
         shutil.copy2(path, place)
-    return True if passes(copy, path, "--last-failed") else None
+    return None if fails(copy, path, "--last-failed") else True
 
 
 def main() -> None:
@@ -177,7 +178,7 @@ def main() -> None:
                 continue
             outcome = is_killed(copy, path, made[0])
             if outcome is None:
-                print(f"tests fail without it: {path.relative_to(ROOT)}:{made[1]}", flush=True)
+                print(f"not decided: {path.relative_to(ROOT)}:{made[1]}", flush=True)
                 continue
             tried += 1
             killed += outcome

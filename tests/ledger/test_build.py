@@ -226,6 +226,12 @@ class TestPolicies:
         assert ledger.get("version_max").tolist() == [5, 3]
         assert ledger.get("staleness_max").tolist() == [2, 3]
 
+    def test_sampled_tokens_of_unknown_version_are_left_out(self):
+        versions = np.asarray([-1, -1, 4, -1, -1, 5, -1, -1, -1, -1], np.int32)
+        ledger = build_ledger(two_rows(tracks={"versions": versions}, train_version=6))
+        for name, expected in (("version_min", 4), ("version_max", 5), ("staleness_max", 2)):
+            assert ledger.get(name).tolist() == [expected, NULL_INT], name
+
     def test_without_a_train_version_staleness_is_unknown(self):
         versions = np.full(10, 4, np.int32)
         assert "staleness_max" not in build_ledger(two_rows(tracks={"versions": versions})).columns
@@ -298,6 +304,28 @@ class TestUpdateShare:
         ledger = build_ledger(batch)
         assert ledger.get("update_share") == pytest.approx([0.25, 0.75])
         assert ledger.get("advantage").tolist() == [1.0, -3.0]
+
+    def test_each_row_takes_the_logprobs_and_weights_that_it_came_with(self):
+        half, quarter = math.log(0.5), math.log(0.25)
+        batch = make_packed_batch(
+            [[1, 2], [3, 4], [5, 6]],
+            [[0, 1], [0, 1], [0, 1]],
+            tracks={
+                "logprobs": track(0, quarter, 0, half, 0, NAN),
+                "prox_logprobs": track(0, half, 0, NAN, 0, NAN),
+                "loss_weights": track(0, NAN, 0, -3, 0, NAN),
+            },
+            row_floats={"advantages": np.asarray([1.0, 1.0, NAN])},
+            not_given={
+                "tracks/logprobs": np.asarray([False, False, True]),
+                "tracks/prox_logprobs": np.asarray([False, True, True]),
+                "tracks/loss_weights": np.asarray([True, False, True]),
+            },
+        )
+        shares = build_ledger(batch).get("update_share")
+        first, second = 2 * 0.5, 3 * 0.5
+        assert shares[:2] == pytest.approx([first / (first + second), second / (first + second)])
+        assert np.isnan(shares[2])
 
     def test_discarded_rows_carry_nothing(self):
         batch = two_rows(

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from rollout_traces.decode import TranscriptDecoder
-from rollout_traces.ledger.text_facts import blocks, result_failed, thinking_tokens, tool_failed
+from rollout_traces.ledger.text_facts import (
+    JSON_LIMIT,
+    blocks,
+    result_failed,
+    thinking_tokens,
+    tool_failed,
+)
 from tests import service_desk
 from tests.builders import make_transcript
 from tests.generator import tiny_tokenizer
@@ -34,6 +40,15 @@ from tests.generator import tiny_tokenizer
         '{"status_code": 400}',
         '{"status_code": 599}',
         '{"stdout": "", "exit_code": 1}',
+        '{"returncode": -1}',
+        '{"isError": true}',
+        '{"ok": false}',
+        '{"error": true}',
+        '{"errors": ["one"]}',
+        '{"status": " Failed "}',
+        ' {"exception": "boom"}\n',
+        "exit code: -1\n",
+        "x" * 9000 + "\nTraceback (most recent call last):\n" + "y" * 3000,
     ],
 )
 def test_a_failure_is_recognised(text):
@@ -59,10 +74,25 @@ def test_a_failure_is_recognised(text):
         '{"status_code": 600}',
         '[{"error": "inside a list of search results"}]',
         "{not json, error: none}",
+        '{"error": 1, "errors": {}, "exception": false}',
+        '{"error": "No error", "traceback": " "}',
+        '{"is_error": 1, "isError": "yes"}',
+        '{"success": null, "ok": 0}',
+        '{"exit_code": "1", "status": 399}',
+        "exit code: 1" + "\ny" * 3000,
+        "x" * 5000 + "\nTraceback (most recent call last):\n" + "y" * 5000,
     ],
 )
 def test_a_result_that_merely_speaks_of_errors_is_not_a_failure(text):
     assert not result_failed(text)
+
+
+def test_a_long_object_is_read_up_to_a_limit():
+    def of_length(n: int) -> str:
+        start, end = '{"error": "no such user", "rows": "', '"}'
+        return start + "x" * (n - len(start) - len(end)) + end
+
+    assert result_failed(of_length(JSON_LIMIT)) and not result_failed(of_length(JSON_LIMIT + 1))
 
 
 def test_only_tool_turns_can_fail():
@@ -100,6 +130,8 @@ class TestThinkingTokens:
     def test_blank_lines_inside_a_block_belong_to_it(self):
         assert blocks("<think>a\n\nb</think>c", "a\n\nb") == [(7, 11)]
         assert blocks("<think>a</think>x<think>b</think>c", "a\n\nb") == [(7, 8), (24, 25)]
+        assert blocks("a</think>b", "a") == [(0, 1)]
+        assert blocks("a</think>a", "a\n\na") == [(0, 1), (9, 10)]
 
     def test_a_piece_that_is_not_there_is_left_out(self):
         assert blocks("<think>a</think>", "z\n\na") == [(7, 8)]
