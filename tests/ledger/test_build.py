@@ -270,6 +270,17 @@ class TestPolicies:
         clipped = build_ledger(batch, RunSettings(clip_low=0.2, clip_high=0.2)).row(0)["clip_share"]
         assert clipped == pytest.approx(2 / 6)  # 1.5 with A > 0, and 0.5 with A < 0
 
+    def test_a_ratio_or_an_advantage_on_the_edge_is_not_clipped(self):
+        d = track(0, 0, -0.5, -0.5, 0.5, 0.5, -0.5, 0.5)
+        tracks = {
+            "prox_logprobs": np.zeros(8, np.float32) - 3,
+            "new_logprobs": d - 3,
+            "advantages": track(0.5, -0.5, 0.5, -0.5, 0.5, -0.5, 0, 0),
+        }
+        batch = make_packed_batch([[1] * 8], [[1] * 8], tracks=tracks)
+        assert build_ledger(batch, RunSettings(clip_low=0.0, clip_high=0.0)).row(0)["clip_share"] == 2 / 8
+        assert build_ledger(batch, RunSettings(clip_low=1.0, clip_high=0.0)).row(0)["clip_share"] == 1 / 8
+
 
 class TestUpdateShare:
     def test_it_is_advantage_times_one_minus_p_over_the_batch(self):

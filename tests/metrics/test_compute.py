@@ -156,7 +156,9 @@ class TestKeys:
 
 class TestEachFamilySeesItsRows:
     def test_pass_rates_count_an_episode_once_and_rewards_count_each_row(self):
-        ledger = make_ledger(episode=["a", "a", "b"], success=[1, 1, 0], reward=[1, 1, 0], n_sampled=[4, 6, 8])
+        ledger = make_ledger(
+            episode=["a", "a", "b"], success=[1, 1, 0], reward=[1, 1, 0], n_sampled=[4, 6, 8]
+        )
         found = rollout_metrics(None, ledger, keys="full")
         assert found["rollout/success/mean"] == 0.5
         assert found["rollout/reward/mean"] == pytest.approx(2 / 3)
