@@ -3,11 +3,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rollout_traces.flags import group
 from rollout_traces.flags.detect import flag_population, off_flags
 from rollout_traces.settings.run_settings import Range, RunSettings
+from tests.flags.conftest import check_found, decoder_of, faults_of, tiny_steps
 from tests.flags.steps import population_of
 
 GROUP = (4, 5, 6, 7)
+
+
+@faults_of(group)
+@pytest.mark.parametrize("origin", ["made up", "desk"])
+def test_a_planted_fault_is_found_where_it_is_and_on_no_other_row(fault, origin):
+    check_found(fault, tiny_steps()[origin], decoder_of("tiny"))
 
 
 def found(step, name: str, *, without=(), parameters=None, settings=None):

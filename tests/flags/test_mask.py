@@ -1,8 +1,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from rollout_traces.flags import mask
+from tests.flags.conftest import check_found, decoder_of, faults_of, tiny_steps
 from tests.flags.steps import find_flags
+
+
+@faults_of(mask)
+@pytest.mark.parametrize("origin", ["made up", "desk"])
+def test_a_planted_fault_is_found_where_it_is_and_on_no_other_row(fault, origin):
+    check_found(fault, tiny_steps()[origin], decoder_of("tiny"))
 
 
 class TestMaskLeak:

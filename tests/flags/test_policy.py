@@ -4,10 +4,18 @@ import numpy as np
 import pytest
 
 from rollout_traces.capture.host_copy import capture
+from rollout_traces.flags import policy
 from rollout_traces.flags.detect import flag_population
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.model.packed_batch import concatenate
+from tests.flags.conftest import check_found, decoder_of, faults_of, tiny_steps
 from tests.flags.steps import STEP, find_flags, population_of
+
+
+@faults_of(policy)
+@pytest.mark.parametrize("origin", ["made up", "desk"])
+def test_a_planted_fault_is_found_where_it_is_and_on_no_other_row(fault, origin):
+    check_found(fault, tiny_steps()[origin], decoder_of("tiny"))
 
 
 def found(step, name: str, *, without=(), parameters=None):

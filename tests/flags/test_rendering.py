@@ -5,9 +5,18 @@ import copy
 import numpy as np
 import pytest
 
+from rollout_traces.flags import rendering
 from rollout_traces.flags.rendering import _meeting
+from tests.flags.conftest import check_found, decoder_of, faults_of, tiny_steps
 from tests.flags.planted import FAULTS
 from tests.flags.steps import find_flags
+
+
+@faults_of(rendering)
+@pytest.mark.parametrize("origin", ["made up", "desk"])
+def test_a_planted_fault_is_found_where_it_is_and_on_no_other_row(fault, origin):
+    check_found(fault, tiny_steps()[origin], decoder_of("tiny"))
+
 
 ROW = 5
 

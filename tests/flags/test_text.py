@@ -3,9 +3,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rollout_traces.flags import text
 from rollout_traces.flags.detect import TracedRow, flag_population, flag_row
 from rollout_traces.flags.text import token_at
+from tests.flags.conftest import check_found, decoder_of, faults_of, tiny_steps
 from tests.flags.steps import find_flags, population_of
+
+
+@faults_of(text)
+@pytest.mark.parametrize("origin", ["made up", "desk"])
+def test_a_planted_fault_is_found_where_it_is_and_on_no_other_row(fault, origin):
+    check_found(fault, tiny_steps()[origin], decoder_of("tiny"))
 
 
 def write(step, text: str, row: int = 5) -> tuple[int, int]:
