@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rollout_traces.errors import StoreError
 from rollout_traces.flags import needs_text
 from rollout_traces.inspector.pages.health import StepSummary, flag_shares, summarise
-from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES, MOST_VALUES, series_by
+from rollout_traces.inspector.pages.measures import FLAGGED, MEASURES, MOST_VALUES, breakdown, series_by
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.metrics import check_keys
 from rollout_traces.settings.run_settings import RunSettings
@@ -164,3 +165,25 @@ class TestSeriesBy:
             {"step": np.ones(len(names), int), "source": text(*names), "reward": np.ones(len(names))}
         )
         assert len(series_by(ledger, "source", [1], mean)) == MOST_VALUES
+
+
+class TestABreakdownOfTheRun:
+    """Three steps of eight rollouts, as the store's tests log them."""
+
+    def test_has_a_number_a_step_for_each_value_of_a_column(self, ask):
+        assert ask(breakdown, name="reward/mean", by="prompt_key") == {
+            "by": "prompt_key",
+            "steps": [0, 1, 2],
+            "series": [["prompt-0", [0.5] * 3], ["prompt-1", [0.25] * 3]],
+        }
+        assert ask(breakdown, name="reward/mean", by="stop_reason")["series"] == []
+
+    def test_counts_flagged_rollouts(self, ask):
+        found = ask(breakdown, name=FLAGGED, by="prompt_key")
+        assert found["series"] == [["prompt-0", [0.25] * 3], ["prompt-1", [0.5] * 3]]
+
+    def test_of_a_measure_or_by_a_column_that_there_is_not_is_refused(self, ask):
+        with pytest.raises(StoreError, match="no measure 'nope' by 'source'. Columns: source, engine"):
+            ask(breakdown, name="nope", by="source")
+        with pytest.raises(StoreError, match="no measure 'reward/mean' by 'uid'"):
+            ask(breakdown, name="reward/mean", by="uid")
