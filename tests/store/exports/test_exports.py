@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from rollout_traces.errors import ConfigError, StoreError
@@ -116,39 +115,7 @@ class TestOneFileARun:
         opened.close()
 
 
-class TestOpening:
-    def test_says_how_far_it_is_up_to_the_whole(self, exported: Path) -> None:
-        """Seen once: half a minute without a line."""
-        said: list[tuple[int, int]] = []
-        opened = open_store(str(exported), refresh=False)
-        opened.refresh(lambda *done: said.append(done))
-        n_files = len(list(exported.glob("run=*/**/*.parquet")))
-        assert n_files > 1 and said[-1] == (n_files, n_files)
-        opened.close()
-
-
-class TestWhatChanges:
-    def test_a_new_file_is_read_and_no_other(self, exported: Path, opened: Store) -> None:
-        file = next(exported.glob("run=*/step=2/*.parquet"))
-        later = exported / f"run={RUN}" / "step=3"
-        later.mkdir()
-        shutil.copy(file, later / file.name)
-        assert opened.refresh() == 4 and opened.refresh() == 0
-        assert opened.count(steps=(3, 3)) == 4 and opened.count() == 14
-
-    def test_a_file_that_went_takes_its_rows_along(self, exported: Path, opened: Store) -> None:
-        next(exported.glob("run=*/step=2/*.parquet")).unlink()
-        opened.refresh()
-        assert opened.count() == 6 and opened.count(steps=(2, 2)) == 0
-
-    def test_a_damaged_file_is_left_out_and_said(
-        self, exported: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        file = next(exported.glob("run=*/step=2/*.parquet"))
-        file.write_bytes(file.read_bytes()[:200])
-        assert open_store(str(exported)).count() == 6
-        assert "step=2/part-0.parquet: is no whole parquet file" in caplog.text
-
+class TestDamage:
     def test_logged_numbers_without_a_column_are_damage(self, exported: Path) -> None:
         file = exported / METRICS
         table = pa.ipc.open_file(file.read_bytes()).read_all().drop_columns("step")
@@ -156,14 +123,6 @@ class TestWhatChanges:
             writer.write_table(table)
         with pytest.raises(StoreError, match=r"metrics\.arrow: damaged .*step"):
             open_store(str(exported)).metrics(RUN)
-
-    def test_a_damaged_segment_is_built_again(self, opened: Store) -> None:
-        for segment in (opened.index_path / "segments").iterdir():
-            segment.write_bytes(b"nothing")
-        with pytest.raises(StoreError, match="damaged"):
-            opened.rollouts()
-        opened.refresh()
-        assert opened.rollouts().num_rows == 26
 
 
 class TestParts:
@@ -187,30 +146,6 @@ class TestParts:
         store = open_store(PROJECT)
         export_partitioned(store, tmp_path / "out", steps=(2, 2), where="attempt = a")
         assert open_store(str(tmp_path / "out")).rollouts()["superseded"].to_pylist() == [True, True]
-
-    def test_rows_of_another_writer_are_read(self, tmp_path: Path) -> None:
-        folder = tmp_path / "theirs" / "run=other"
-        folder.mkdir(parents=True)
-        table = pa.table(
-            {
-                "step": pa.array([1, 2], pa.int32()),
-                "reward": pa.array([0.5, None], pa.float32()),
-                "tools": [["a"], []],
-                "blob": [b"x", b"y"],
-            }
-        )
-        pq.write_table(table, folder / "rows.parquet")
-        opened = open_store(str(tmp_path / "theirs"))
-        assert opened.rollouts(columns=["run", "split", "step", "reward", "tools"]).to_pylist() == [
-            {"run": "other", "split": "rollout", "step": 1, "reward": 0.5, "tools": ["a"]},
-            {"run": "other", "split": "rollout", "step": 2, "reward": None, "tools": []},
-        ]
-
-    def test_rows_without_a_step_are_refused(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        (tmp_path / "theirs").mkdir()
-        pq.write_table(pa.table({"reward": [1.0]}), tmp_path / "theirs" / "rows.parquet")
-        assert open_store(str(tmp_path / "theirs")).runs() == []
-        assert "say no run and step" in caplog.text
 
 
 @pytest.fixture

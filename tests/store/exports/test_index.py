@@ -1,21 +1,32 @@
-"""A file of an export as the table holds it: its own columns, and those that its folders say."""
+"""A file of an export as the table holds it: its own columns, and those that its folders say; and the index of all of them."""
 
 from __future__ import annotations
 
 import io
+import shutil
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from rollout_traces.errors import StoreError
+from rollout_traces.store import Store, open_store
 from rollout_traces.store.export_index import MESSAGES, read_file
+from tests.store.projects import RUN
 
 
 def parquet(**columns: object) -> bytes:
     file = io.BytesIO()
     pq.write_table(pa.table(columns), file)
     return file.getvalue()
+
+
+@pytest.fixture
+def opened(exported: Path):
+    found = open_store(str(exported))
+    yield found
+    found.close()
 
 
 class TestFolders:
@@ -86,3 +97,109 @@ class TestColumns:
         texts = {MESSAGES: ["[]"], "prompt": ["a"], "reply": ["b"]}
         found = read_file(parquet(run=["a"], step=[1], **texts), "part-0.parquet")
         assert found[MESSAGES].to_pylist() == ["[]"]
+
+
+class TestOpening:
+    def test_says_how_far_it_is_up_to_the_whole(self, exported: Path) -> None:
+        """Seen once: half a minute without a line."""
+        said: list[tuple[int, int]] = []
+        opened = open_store(str(exported), refresh=False)
+        opened.refresh(lambda *done: said.append(done))
+        n_files = len(list(exported.glob("run=*/**/*.parquet")))
+        assert n_files > 1 and said[-1] == (n_files, n_files)
+        opened.close()
+
+
+class TestWhatChanges:
+    def test_a_new_file_is_read_and_no_other(self, exported: Path, opened: Store) -> None:
+        file = next(exported.glob("run=*/step=2/*.parquet"))
+        later = exported / f"run={RUN}" / "step=3"
+        later.mkdir()
+        shutil.copy(file, later / file.name)
+        assert opened.refresh() == 4 and opened.refresh() == 0
+        assert opened.count(steps=(3, 3)) == 4 and opened.count() == 14
+
+    def test_a_file_that_went_takes_its_rows_along(self, exported: Path, opened: Store) -> None:
+        next(exported.glob("run=*/step=2/*.parquet")).unlink()
+        opened.refresh()
+        assert opened.count() == 6 and opened.count(steps=(2, 2)) == 0
+
+    def test_a_damaged_file_is_left_out_and_said(
+        self, exported: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        file = next(exported.glob("run=*/step=2/*.parquet"))
+        file.write_bytes(file.read_bytes()[:200])
+        assert open_store(str(exported)).count() == 6
+        assert "step=2/part-0.parquet: is no whole parquet file" in caplog.text
+
+    def test_a_damaged_segment_is_built_again(self, opened: Store) -> None:
+        for segment in (opened.index_path / "segments").iterdir():
+            segment.write_bytes(b"nothing")
+        with pytest.raises(StoreError, match="damaged"):
+            opened.rollouts()
+        opened.refresh()
+        assert opened.rollouts().num_rows == 26
+
+
+class TestFilesOfAnotherWriter:
+    def test_rows_of_another_writer_are_read(self, tmp_path: Path) -> None:
+        folder = tmp_path / "theirs" / "run=other"
+        folder.mkdir(parents=True)
+        table = pa.table(
+            {
+                "step": pa.array([1, 2], pa.int32()),
+                "reward": pa.array([0.5, None], pa.float32()),
+                "tools": [["a"], []],
+                "blob": [b"x", b"y"],
+            }
+        )
+        pq.write_table(table, folder / "rows.parquet")
+        opened = open_store(str(tmp_path / "theirs"))
+        assert opened.rollouts(columns=["run", "split", "step", "reward", "tools"]).to_pylist() == [
+            {"run": "other", "split": "rollout", "step": 1, "reward": 0.5, "tools": ["a"]},
+            {"run": "other", "split": "rollout", "step": 2, "reward": None, "tools": []},
+        ]
+
+    def test_rows_without_a_step_are_refused(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        (tmp_path / "theirs").mkdir()
+        pq.write_table(pa.table({"reward": [1.0]}), tmp_path / "theirs" / "rows.parquet")
+        assert open_store(str(tmp_path / "theirs")).runs() == []
+        assert "say no run and step" in caplog.text
+
+    def test_kept_rollouts_are_counted_and_files_without_rows_are_none(self, tmp_path: Path) -> None:
+        folder = tmp_path / "theirs" / "run=other"
+        folder.mkdir(parents=True)
+        rows = pa.table({"step": [1, 1, 2], "id": ["a", None, "c"], "uid": ["u", "v", "w"]})
+        pq.write_table(rows, folder / "rows.parquet")
+        pq.write_table(rows.slice(0, 0), folder / "empty.parquet")
+        opened = open_store(str(tmp_path / "theirs"), refresh=False)
+        assert opened.refresh() == 2 and opened.refresh() == 0
+        found = opened.rollouts(columns=["id", "uid", "step", "traced"]).to_pylist()
+        assert [(row["id"], row["uid"], row["step"], row["traced"]) for row in found] == [
+            ("a", "u", 1, True),
+            (None, "v", 1, False),
+            ("c", "w", 2, True),
+        ]
+        opened.close()
+
+    def test_runs_splits_and_kinds_are_told_from_one_another(self, tmp_path: Path) -> None:
+        (tmp_path / "theirs").mkdir()
+        rows = pa.table(
+            {
+                "run_id": ["1", "2", "2"],
+                "run": ["one", None, "two"],
+                "split": ["rollout", None, "eval-rollout"],
+                "step": [1, 1, 2],
+                "kind": ["rollout", "", "note"],
+                "late": [True, False, None],
+            }
+        )
+        pq.write_table(rows, tmp_path / "theirs" / "rows.parquet")
+        opened = open_store(str(tmp_path / "theirs"))
+        assert {run.id for run in opened.runs()} == {"1", "2"}
+        found = opened.rollouts(columns=["run_id", "split", "step"]).to_pylist()
+        assert {(row["run_id"], row["split"], row["step"]) for row in found} >= {
+            ("1", "rollout", 1),
+            ("2", "rollout", 1),
+        }
+        opened.close()
