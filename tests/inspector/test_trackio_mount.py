@@ -509,9 +509,50 @@ class TestSelect:
             select(database, query)
         assert database.read_bytes() == before
 
+    def test_a_statement_attaches_nothing_and_starts_no_thread_whoever_lets_it_through(self):
+        with closing(sqlite3.connect(":memory:")) as connection:
+            trackio_mount._limit(connection)
+            with pytest.raises(sqlite3.Error, match="max 0"):
+                connection.execute("ATTACH DATABASE ':memory:' AS x")
+            limits = [connection.getlimit(sqlite3.SQLITE_LIMIT_WORKER_THREADS)]
+            limits.append(connection.getlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH))
+            limits.append(connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH))
+            assert limits == [0, 200, trackio_mount.SQL_VALUE_BYTES]
+
+    def test_an_answer_may_have_so_many_rows_and_no_more(self, database, monkeypatch):
+        monkeypatch.setattr(trackio_mount, "SQL_ROWS", 3)
+        three = "SELECT 1 AS n UNION ALL SELECT 2 UNION ALL SELECT 3"
+        assert select(database, three)["row_count"] == 3
+        with pytest.raises(ReadRefused, match="more than 3 rows"):
+            select(database, f"{three} UNION ALL SELECT 4")
+
+    def test_an_answer_may_have_so_many_bytes_and_no_more(self, database, monkeypatch):
+        monkeypatch.setattr(trackio_mount, "SQL_ANSWER_BYTES", 3 << 20)
+        million = f"SELECT hex(zeroblob({1 << 19})) AS n"
+        assert select(database, f"{million} UNION ALL {million}")["row_count"] == 2
+        with pytest.raises(ReadRefused, match="more than 3 MiB"):
+            select(database, " UNION ALL ".join([million] * 4))
+
     def test_a_query_that_is_no_text_is_refused(self, database):
         with pytest.raises(ReadRefused, match="expected a text"):
             select(database, ["SELECT 1"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked_for"),
+    [
+        (5, 5),
+        ("7", 7),
+        (0, 0),
+        (-3, 0),
+        (10**9, trackio_mount.MOST_TRACES),
+        (None, trackio_mount.MOST_TRACES),
+        ("all", trackio_mount.MOST_TRACES),
+        (float("inf"), trackio_mount.MOST_TRACES),
+    ],
+)
+def test_as_many_traces_are_asked_for_as_there_may_be(limit, asked_for):
+    assert trackio_mount._traces_asked_for(limit) == asked_for
 
 
 class TestForms:
@@ -525,6 +566,7 @@ class TestForms:
 
     def test_answers_are_json_whatever_they_hold(self):
         assert as_json({"a": float("nan"), 1: (2, Path("x"))}) == b'{"a":null,"1":[2,"x"]}'
+        assert as_json([0.5, [float("-inf")], {"b": True}]) == b'[0.5,[null],{"b":true}]'
         assert as_json("\ud800") == b'"\\ud800"'
 
 

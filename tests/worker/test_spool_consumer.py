@@ -75,6 +75,38 @@ class TestLettingGo:
         path.turns()
         assert path.kinds() == []
 
+    def test_it_is_asked_ever_later_and_that_is_said_now_and_then(self, path, caplog):
+        for _ in range(120):
+            path.consumer._back_off("store_unreadable", OSError("locked"))
+        said = [message for message in caplog.messages if "store_unreadable" in message]
+        assert said == [
+            f"store_unreadable ({n} so far), next attempt in {pause} s: locked"
+            for n, pause in ((1, "0.2"), (10, "30.0"), (100, "30.0"))
+        ]
+        assert path.counters["store_unreadable"] == 120
+
+    def test_each_pause_is_twice_the_one_before(self, path, caplog):
+        for n in range(9):
+            path.consumer._back_off(f"counter {n}", OSError("locked"))
+        pauses = [float(message.split(" s: ")[0].split()[-1]) for message in caplog.messages]
+        assert pauses == [0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+
+    def test_what_was_stored_is_counted_by_its_kind(self, path):
+        path.log(1)
+        path.put("flush")
+        path.put("scalars", step=1, scalars={"loss": 1.0})
+        path.turns()
+        path.sink.let_through()
+        path.turns()
+        counted = {name: n for name, n in path.counters.items() if name.endswith("_stored")}
+        assert counted == {
+            "rollouts_stored": 4,
+            "traces_stored": len(path.sink.rows) - 1,
+            "step_summaries_stored": 1,
+            "flush_stored": 1,
+            "scalars_stored": 1,
+        }
+
     def test_a_record_that_cannot_be_processed_is_set_aside_and_its_siblings_go_on(self, path):
         path.put("scalars", step=1)
         path.put("scalars", step=2, scalars={"loss": 1.0})
