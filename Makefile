@@ -46,8 +46,8 @@ types: .venv/.test ## mypy
 	$(BIN)/mypy
 
 unit: .venv/.test browser ## the tests, in parallel
-	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not long and not trainers" --ignore=tests/cli/test_analysis.py
-	$(PYTEST) tests/cli/test_analysis.py -m "not slow" # in a process that no other test has touched
+	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not long and not trainers" --ignore=tests/cli/test_explain.py
+	$(PYTEST) tests/cli/test_explain.py -m "not slow" # in a process that no other test has touched
 
 browser: .venv/.test ## Chromium for the browser tests: the system's, else Playwright's where the network allows it
 	@for each in chromium-headless-shell chromium chromium-browser google-chrome; do command -v $$each && exit; done >/dev/null \
