@@ -24,6 +24,8 @@ SECONDS = 300
 """A mutant lives where no test fails in this time."""
 HANGS = 100
 """Seconds after which a single test fails: the mutant made it hang."""
+NO_TESTS = 5
+"""What pytest ends with where it ran none: nothing noticed the mutant."""
 PAIRS = (
     "Lt LtE, Gt GtE, Eq NotEq, Is IsNot, In NotIn, And Or, Add Sub, Mult Div, FloorDiv Mult, Break Continue"
 )
@@ -134,7 +136,7 @@ def fails(copy: Path, path: Path, *options: str) -> bool:
         ended = subprocess.run(command, cwd=copy, env=variables, capture_output=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
         return False
-    return ended.returncode != 0
+    return ended.returncode not in (0, NO_TESTS)
 
 
 def is_killed(copy: Path, path: Path, source: str) -> bool | None:
