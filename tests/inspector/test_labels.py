@@ -12,12 +12,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from rollout_traces.errors import StoreError
-from rollout_traces.inspector.access import Visitor, asking
-from rollout_traces.inspector.pages.labels import annotate
 from rollout_traces.inspector.workspace import Workspace
 from tests.inspector.conftest import Served, Visit
-from tests.inspector.told import told
 
 pytestmark = pytest.mark.browser
 ANN, BEN = "the-token-that-ann-has", "the-token-that-ben-has"
@@ -164,76 +160,3 @@ class TestWhoMay:
         )
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(request, timeout=10)
-
-    def test_nobody_where_labels_are_switched_off(self, copied):
-        workspace = Workspace(folder=copied, may_label=False)
-        row = workspace.store("demo").query(limit=1).rows[0]
-        asked = {"project": "demo", "id": row.id, "kind": "label", "text": "x"}
-        with pytest.raises(StoreError, match="--no-labels"), asking(Visitor("ann", owner=True)):
-            told(annotate, workspace, asked)
-        workspace.close()
-
-    def test_nobody_under_anothers_name(self, copied):
-        workspace = Workspace(folder=copied)
-        row = workspace.store("demo").query(limit=1).rows[0]
-        asked = {
-            "project": "demo",
-            "id": row.id,
-            "kind": "label",
-            "text": "x",
-            "author": "ben",
-            "time": "then",
-        }
-        with asking(Visitor("ann")):
-            entries = told(annotate, workspace, asked)["labels"]
-        assert [each["author"] for each in entries if each["text"] == "x"] == ["ann"]
-        assert all(each["time"] != "then" for each in entries)
-        workspace.close()
-
-    def test_several_at_once_each_once_or_none(self, copied):
-        workspace = Workspace(folder=copied)
-        store = workspace.store("demo")
-        first, *others = (row.id for row in store.query(limit=3).rows)
-        asked = {"project": "demo", "id": first, "further": others, "kind": "label", "text": "together"}
-        with asking(Visitor("ann")):
-            with pytest.raises(StoreError):
-                told(annotate, workspace, {**asked, "further": [*others, "not there"]})
-            assert "together" not in store.labels.names()
-            for kind in ("label", "note", "label", "note"):  # again, as who did not see the first answer
-                told(annotate, workspace, {**asked, "kind": kind})
-        for each in (first, *others):
-            of_one = [e.kind for e in store.labels.of(store.uid(each)) if e.text == "together"]
-            assert sorted(of_one) == ["label", "note"]
-        workspace.close()
-
-    def test_what_another_wrote_the_owner_alone_takes_back(self, copied):
-        workspace = Workspace(folder=copied)
-        store = workspace.store("demo")
-        row = store.query(limit=1).rows[0]
-        entry = store.labels.add("note", row["uid"], "ben wrote this", "ben")
-        asked = {"project": "demo", "id": row.id, "kind": "removed", "text": entry.id}
-        with asking(Visitor("ann")), pytest.raises(StoreError, match="“ben” wrote it"):
-            told(annotate, workspace, asked)
-        with asking(Visitor("grace", owner=True)):
-            left = told(annotate, workspace, asked)["labels"]
-        assert entry.id not in [each["id"] for each in left]
-        workspace.close()
-
-    @pytest.mark.parametrize(
-        ("asked", "said"),
-        [
-            ({"kind": "page"}, "expected label, note or removed"),
-            ({"id": "nobody"}, "nobody"),
-            ({"text": ""}, "empty"),
-            ({"turn": "x"}, "turn"),
-        ],
-    )
-    def test_what_cannot_be_understood_is_said_and_nothing_is_written(self, copied, asked, said):
-        workspace = Workspace(folder=copied)
-        row = workspace.store("demo").query(limit=1).rows[0]
-        before = workspace.store("demo").labels.now().stamp
-        common = {"project": "demo", "id": row.id, "kind": "label", "text": "x"}
-        with pytest.raises(StoreError, match=said), asking(Visitor("ann")):
-            told(annotate, workspace, {**common, **asked})
-        assert workspace.store("demo").labels.now().stamp == before
-        workspace.close()

@@ -183,7 +183,7 @@ class TestABreakdownOfTheRun:
         assert found["series"] == [["prompt-0", [0.25] * 3], ["prompt-1", [0.5] * 3]]
 
     def test_of_a_measure_or_by_a_column_that_there_is_not_is_refused(self, ask):
-        with pytest.raises(StoreError, match="no measure 'nope' by 'source'. Columns: source, engine"):
+        with pytest.raises(StoreError, match=r"no measure 'nope' by 'source'\. Columns: source, engine"):
             ask(breakdown, name="nope", by="source")
         with pytest.raises(StoreError, match="no measure 'reward/mean' by 'uid'"):
             ask(breakdown, name="reward/mean", by="uid")
