@@ -156,6 +156,14 @@ class TestVerification:
 
         assert verify(list(vocabulary.pieces), {}, decode_many)
         assert not verify(shifted, {}, decode_many)
+        assert not verify([], {}, decode_many) and not verify([None] * 3, {}, decode_many)
+
+    def test_a_table_of_bytes_has_few_names_that_are_written_as_they_are_meant(self) -> None:
+        few, many = ["a"] * 19 + ["日"], ["a"] * 18 + ["日"]
+        assert vocabulary._read_byte_level(few, {}) == [b"a"] * 19 + ["日".encode()]
+        assert vocabulary._read_byte_level(many, {}) is None
+        assert vocabulary._read_byte_level(many, {18: "日"}) == [b"a"] * 18 + ["日".encode()]
+        assert vocabulary._read_byte_level([None, "Ġa"], {}) == [None, b" a"]
 
 
 class TestWhatIsNoTokenizer:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.decode import Opener, TemplateMarkers
-from rollout_traces.decode.segment import Markers
+from rollout_traces.decode.segment import Markers, skip_back
 from rollout_traces.model.transcript import Transcript
 from tests.decode.builders import E, S, of_template, said
 from tests.decode.template_table import chat_equal, results_equal
@@ -37,6 +37,12 @@ def pieces(template: str, text: str) -> list[tuple[str, str, str]]:
 def test_turns_and_results_of_a_template_come_back(name: str, special: bool) -> None:
     assert chat_equal(name, special=special) is True
     assert results_equal(name, special=special) is not False
+
+
+@pytest.mark.parametrize(("at", "start", "stop"), [(4, 0, 1), (4, 2, 2), (4, 4, 4), (1, 0, 1), (0, 0, 0)])
+def test_white_space_is_skipped_back_to_a_place_and_not_beyond_it(at: int, start: int, stop: int) -> None:
+    assert skip_back(b"a \n\t", at, start) == stop
+    assert skip_back(b"  ", 1, 0) == 0 and skip_back(b" a ", 1, 1) == 1
 
 
 class TestEndMarkers:

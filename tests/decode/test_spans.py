@@ -50,6 +50,8 @@ class TestProvenance:
     def test_one_version_of_all_is_one_run(self):
         of = Provenance.of(self.SAMPLED, {"versions": np.where(self.SAMPLED, 7, -1)})
         assert of.one_version == 7 and of.version_runs(0, 3, 2) == ((7, 2),)
+        alone = Provenance.of(np.asarray([False, True]), {"versions": np.asarray([-1, 7])})
+        assert alone.one_version == 7 and alone.version_runs(0, 2, 1) == ((7, 1),)
         assert Provenance.of(self.SAMPLED, {}).version_runs(0, 3, 2) == ()
         assert Provenance.of(np.zeros(2, bool), {"versions": np.asarray([1, 1])}).one_version is None
 
@@ -74,7 +76,9 @@ class TestTextInsideAnAssistantTurn:
             ("context", "\noutput: 4\n"),
             ("assistant", "It is 4."),
         ]
-        assert "not sampled" in transcript.turns[2].warnings[0]
+        assert [len(turn.warnings) for turn in transcript.turns] == [0, 0, 1, 0]
+        n = transcript.turns[2].stop - transcript.turns[2].start
+        assert transcript.turns[2].warnings == (f"{n} tokens inside an assistant turn were not sampled",)
         check_invariants(transcript, decoder, rollout.ids)
 
     def test_it_is_a_tools_only_with_the_tools_marker(self) -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from rollout_traces.flags import group
 from rollout_traces.flags.detect import flag_population, off_flags
+from rollout_traces.flags.group import _tie_text
 from rollout_traces.settings.run_settings import Range, RunSettings
 from tests.flags.conftest import check_found, decoder_of, faults_of, tiny_steps
 from tests.flags.steps import population_of
@@ -47,6 +48,45 @@ class TestTiedGroup:
         assert not found(step, "tied_group")
         step.group_size = 1
         assert not found(step, "tied_group")
+
+    def test_failed_rewards_are_counted(self):
+        rows, failed = np.arange(3), float("nan")
+        said = _tie_text(rows, np.asarray([0.5, failed, 0.5]), "other")
+        assert said == ("The 2 of 3 rollouts of the group whose reward did not fail all have reward 0.5.")
+        assert _tie_text(rows, np.full(3, 0.25), "all_worst") == (
+            "All 3 rollouts of the group have reward 0.25, all worst."
+        )
+        assert _tie_text(rows, np.full(3, failed), "other") == (
+            "The reward of all 3 rollouts of the group failed."
+        )
+
+
+class TestGroupPromptMismatch:
+    """Row 5 of a group of four begins with another prompt."""
+
+    @pytest.fixture
+    def other(self, step):
+        step.rows[5].ids[4] += 1
+        for row in step.rows:
+            row.values.pop("prompt_keys")
+        return step
+
+    def test_the_rows_of_the_group_have_it(self, other):
+        assert set(found(other, "group_prompt_mismatch")) == set(GROUP)
+
+    def test_a_later_row_of_an_episode_or_one_that_left_another_does_not_count(self, other):
+        for row, episode in zip(GROUP, ("a", "a", "b", None), strict=True):
+            other.rows[row].values["episode_ids"] = episode
+        assert not found(other, "group_prompt_mismatch")
+        other.rows[5].values["episode_ids"] = "c"
+        assert found(other, "group_prompt_mismatch")
+        other.rows[5].values["parents"] = "0"
+        assert not found(other, "group_prompt_mismatch")
+
+    def test_the_same_name_in_another_group_is_another_episode(self, other):
+        for row, episode in ((0, "a"), (5, "a")):
+            other.rows[row].values["episode_ids"] = episode
+        assert found(other, "group_prompt_mismatch")
 
 
 class TestNoiseAmplifiedGroup:
