@@ -59,6 +59,23 @@ class TestMixedVersions:
         assert not found(step, "mixed_versions")
         assert set(found(step, "mixed_versions", without=("turn_ids",))) == {5}
 
+    def test_the_first_version_is_a_version(self, step):
+        row = step.rows[5]
+        start, stop = row.runs()[0]
+        row.tracks["versions"][row.sampled] = 1
+        row.tracks["versions"][start:stop] = 0
+        row.tracks["versions"][start + 2] = 1
+        (flag,) = found(step, "mixed_versions")[5]
+        assert flag.message == (
+            f"The policy version changes from 0 to 1 inside a turn, at token {start + 2} (2 such changes in the row)."
+        )
+
+    def test_tokens_of_unknown_version_are_no_change(self, step):
+        row = step.rows[5]
+        start, _ = row.runs()[0]
+        row.tracks["versions"][start + 2 : start + 4] = -1
+        assert not found(step, "mixed_versions")
+
     def test_changes_are_counted(self, step):
         start, stop = step.rows[5].runs()[0]
         step.rows[5].tracks["versions"][start + 3 : start + 6] = STEP - 1
@@ -74,6 +91,11 @@ class TestLogprobMismatch:
         row.tracks["prox_logprobs"] = row.tracks["logprobs"] + np.float32(0.2) * row.sampled
         (flag,) = found(step, "logprob_mismatch")[5]
         assert f"{np.exp(0.2):.3f} over {row.sampled.sum()} tokens" in flag.message
+
+    def test_without_two_logprobs_there_is_none_to_compare(self, step, decoder, tokenizer):
+        batch = step.batch(without=("prox_logprobs",))
+        seen = find_flags(batch, decoder, tokenizer, only=["logprob_mismatch"], rows=[5])
+        assert not seen.flags[5] and not seen.errors.total
 
     def test_old_tokens_do_not_count(self, step):
         row = step.rows[5]

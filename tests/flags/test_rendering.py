@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.flags import rendering
-from rollout_traces.flags.rendering import _meeting
+from rollout_traces.flags.rendering import _meeting, _Rendering
 from tests.flags.conftest import check_found, decoder_of, faults_of, tiny_steps
 from tests.flags.planted import FAULTS
 from tests.flags.steps import find_flags
@@ -101,13 +101,37 @@ class TestTemplateDrift:
 
     def test_what_differs_in_the_prompt_or_between_others_turns_is_passed_over(self, step, flagged):
         row = step.rows[ROW]
+        row.splice(41, 41, step.encode("\n\n\n"), sampled=False)
         row.splice(20, 20, step.encode("\n\n"), sampled=False)
-        assert [flag.turn for flag in flagged("template_drift")] == [2]
+        assert [flag.message.split()[0] for flag in flagged("template_drift")] == ["Turn"]
 
     def test_two_assistant_turns_in_a_row_are_passed_over(self, step, flagged):
         row = step.rows[ROW]
         row.splice(95, 95, step.encode("<|im_start|>assistant\nAnd so.<|im_end|>\n"), sampled=False)
         assert not flagged("template_drift")
+
+
+class TestARenderingOfSentinels:
+    @pytest.mark.parametrize(
+        ("text", "called", "between"),
+        [
+            ("Zqq0qZ a Zqq1qZ", None, "a"),
+            ("Zqq0qZZqq1qZ", None, None),
+            ("Zqq0qZ a Zqq2qZ b Zqq1qZ", None, None),  # moved
+            ("Zqq1qZ a Zqq0qZ", None, None),
+            ("Zqq0qZ a Zqq1qZ b Zqq1qZ", None, None),  # repeated
+            ("Zqq0qZ a", None, None),  # left out
+            ("Zqq1qZ a", None, None),
+            ("Zqq0qZ a f() Zqq2qZ", "f", "a"),  # left out, and a call in its place
+            ("Zqq0qZ a Zqq2qZ f()", "f", None),
+            ("Zqq0qZ a f()", "f", "a"),
+        ],
+    )
+    def test_has_the_text_between_two_turns_where_they_follow_one_another(self, text, called, between):
+        assert _Rendering(text).between(0, called) == between
+
+    def test_knows_whose_thinking_was_kept(self):
+        assert _Rendering("Xqq3qX Zqq3qZ Zqq4qZ Xqq12qX").thoughts == {3, 12}
 
 
 class TestRetokenized:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
+import dataclasses
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -100,3 +102,68 @@ class TestWaiting:
 
         results = [episode(Fixed(token)) for token in range(4)]
         assert [noted_of(result)[0] is None for result in results] == [True, True, False, False]
+
+
+@dataclasses.dataclass
+class Task:
+    task_id: int
+    workflow: object
+    is_eval: bool = False
+
+
+class GroupOf:
+    """AReaL's group of a workflow."""
+
+    def __init__(self, workflow, group_size):
+        self.workflow, self.group_size = workflow, group_size
+
+
+@pytest.fixture
+def executor(monkeypatch):
+    """The module of AReaL's executor, and the one that rewards come from, as they are named there."""
+    module, api = ModuleType(areal_followed.EXECUTOR), ModuleType("areal.api")
+    setattr(module, areal_followed.TASK, Task)
+    api.AsyncRewardWrapper = type("AsyncRewardWrapper", (), {"__call__": lambda self: None})
+    for name, each in (("areal", ModuleType("areal")), ("areal.api", api), (areal_followed.EXECUTOR, module)):
+        monkeypatch.setitem(sys.modules, name, each)
+    return module
+
+
+class TestInstalling:
+    def test_each_task_of_the_executor_has_its_workflow_followed(self, executor):
+        areal_followed.install()
+        workflow = Workflow()
+        task = getattr(executor, areal_followed.TASK)(7, workflow, is_eval=True)
+        assert isinstance(task, Task) and task.task_id == 7 and task.is_eval
+        assert isinstance(task.workflow, areal_followed._Followed)
+        assert task.workflow._workflow is workflow
+        assert task.workflow._known == {"split": "eval-rollout", "group": "7"}
+        assert getattr(executor, areal_followed.TASK)(8, workflow).workflow._known["split"] == "rollout"
+
+    def test_of_a_group_the_workflow_inside_is_followed_and_the_trainers_stays_as_it_is(self, executor):
+        areal_followed.install()
+        group = GroupOf(Workflow(), 4)
+        task = getattr(executor, areal_followed.TASK)(7, group)
+        assert isinstance(task.workflow, GroupOf) and task.workflow.group_size == 4
+        assert isinstance(task.workflow.workflow, areal_followed._Followed)
+        assert isinstance(group.workflow, Workflow)
+
+    def test_twice_follows_once(self, executor):
+        areal_followed.install()
+        made = getattr(executor, areal_followed.TASK)
+        areal_followed.install()
+        assert getattr(executor, areal_followed.TASK) is made
+
+    def test_without_such_an_executor_changes_nothing(self, executor):
+        delattr(executor, areal_followed.TASK)
+        areal_followed.install()
+        assert not hasattr(executor, areal_followed.TASK)
+
+    def test_a_task_that_cannot_be_followed_is_the_trainers_own(self, executor, monkeypatch):
+        def fails(task):
+            raise OSError("no room")
+
+        monkeypatch.setattr(areal_followed, "_followed_task", fails)
+        areal_followed.install()
+        workflow = Workflow()
+        assert getattr(executor, areal_followed.TASK)(7, workflow) == Task(7, workflow)
