@@ -5,7 +5,17 @@ import pytest
 
 from rollout_traces.flags import text
 from rollout_traces.flags.detect import TracedRow, flag_population, flag_row
-from rollout_traces.flags.text import token_at
+from rollout_traces.flags.text import (
+    FILLED,
+    LONGEST_PERIOD,
+    WINDOW,
+    Loop,
+    _is_repetition,
+    code_points,
+    script_changes,
+    script_codes,
+    token_at,
+)
 from tests.flags.conftest import check_found, decoder_of, faults_of, tiny_steps
 from tests.flags.steps import find_flags, population_of
 
@@ -107,6 +117,22 @@ class TestEmptyCompletion:
     def test_a_short_answer_is_not_empty(self, step, find):
         body(step, "4")
         assert not find("empty_completion")
+
+    def test_a_turn_of_the_end_marker_alone_is_found_without_text(self, step):
+        row = step.rows[5]
+        start, stop = row.runs()[-1]
+        row.splice(start, stop - 1, [], sampled=True)
+        (seen,) = flag_population(population_of(step.batch()), only=["empty_completion"]).items()
+        assert seen[0] == 5
+        (flag,) = seen[1]
+        assert flag.message == f"The sampled turn at token {start} is nothing but the end marker."
+        assert (flag.start, flag.stop) == (start, start + 1)
+
+    def test_one_token_that_is_no_end_marker_is_an_answer(self, step):
+        row = step.rows[5]
+        start, stop = row.runs()[-1]
+        row.splice(start, stop, step.encode("4")[:1], sampled=True)
+        assert not flag_population(population_of(step.batch()), only=["empty_completion"])
 
     def test_white_space_alone_is_empty(self, step, find):
         body(step, " \n\n")
@@ -234,6 +260,41 @@ class TestToolsAndThinking:
         traced = TracedRow(decoder.decode_batch(batch, [5])[0], batch, 5)
         flag = flag_row(traced, only=["tool_error"])[-1]
         assert flag.message.isprintable()
+
+
+class TestScripts:
+    @pytest.mark.parametrize(
+        ("text", "changes"),
+        [
+            ("", []),
+            ("a", [0]),
+            ("ab", [0, 0]),
+            ("aя", [0, 1]),
+            ("яab", [0, 1, 0]),
+            ("a яb", [0, 0, 0, 1]),
+            ("a1я", [0, 0, 0]),
+            ("a日b", [0, 0, 0]),  # names in Latin letters
+            ("я日", [0, 1]),
+            ("한日", [0, 0]),  # Korean with Chinese characters
+            ("한я", [0, 1]),
+            ("日ひ", [0, 0]),
+            ("αa", [0, 0]),  # mathematics
+        ],
+    )
+    def test_letters_that_no_language_writes_side_by_side_are_marked(self, text, changes):
+        assert script_changes(script_codes(code_points(text))).tolist() == [bool(each) for each in changes]
+
+
+def test_a_loop_is_repetition_where_its_short_period_fills_half_of_the_window():
+    half, n = int(FILLED * WINDOW), 1000
+
+    def is_repetition(period: int, start: int, stop: int) -> bool:
+        return _is_repetition(Loop(0, period, start, stop), n)
+
+    assert is_repetition(LONGEST_PERIOD, n - half - 1, n)
+    assert not is_repetition(LONGEST_PERIOD + 1, n - half - 1, n)
+    assert not is_repetition(LONGEST_PERIOD, n - half, n)
+    assert is_repetition(3, 0, n - half + 1) and not is_repetition(3, 0, n - half)
 
 
 class TestTokenAt:
