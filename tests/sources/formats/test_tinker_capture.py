@@ -1,9 +1,12 @@
-"""A store of tinker-cookbook's capture that is still written: nothing is missed, nothing is cut, nothing is there twice."""
+"""A store of tinker-cookbook's capture that is still written: nothing is missed, nothing is cut, nothing is there twice. And calls as lines."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +15,8 @@ import pytest
 
 import rollout_traces as rt
 from rollout_traces.sources.importing import import_rollouts
-from tests.sources.reading import SAMPLES, rows_of
+from rollout_traces.sources.problems import Problems
+from tests.sources.reading import SAMPLES, rows_of, runs_of
 
 STORE = SAMPLES / "tinker-capture/store/capture.sqlite"
 pytestmark = pytest.mark.usefixtures("trackio_dir")
@@ -73,3 +77,97 @@ def test_a_run_that_was_started_again_has_its_steps_in_order(tmp_path, opened):
     done = import_rollouts(tmp_path, "p", worker="thread")
     assert (done.rows, done.problems.counts) == (12, {})
     assert rt.open_store(project="p").count(where="superseded = 0", rows="all") == 6
+
+
+def test_a_store_in_which_no_call_came_for_ten_minutes_has_ended(tmp_path, opened):
+    store, calls = opened
+    add(store, calls)
+    [found] = [file for run in runs_of(tmp_path) for file in run.files]
+    assert not found.format.is_final(found) and len(rows_of(tmp_path)) < 6
+    log = tmp_path / "capture.sqlite-wal"
+    at = time.time() - 601
+    os.utime(log, (at, at))
+    assert found.format.is_final(found) and len(rows_of(tmp_path)) == 6
+
+
+SCOPE = {"run_id": "r1", "split": "train", "iteration": 3, "group_idx": 1, "traj_idx": 2}
+
+
+def call(prompt: object, *sampled: object, scope: dict | None = None, **more: object) -> dict:
+    """A call as a line; what was sampled has a logprob of -1 a token."""
+    samples = [
+        {"tokens": tokens, "logprobs": [-1.0] * len(tokens), "stop_reason": "stop"}
+        if isinstance(tokens, list)
+        else tokens
+        for tokens in sampled
+    ]
+    return {"kind": "sample", "scope": SCOPE if scope is None else scope, "prompt_tokens": prompt} | {
+        "samples": samples,
+        **more,
+    }
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Reads calls as lines."""
+
+    def of(*calls: dict, problems: Problems | None = None):
+        path = tmp_path / "run" / "capture" / "calls.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(each) + "\n" for each in calls))
+        return rows_of(path, problems)
+
+    return of
+
+
+class TestLines:
+    def test_calls_that_go_on_with_one_another_are_one_row(self, read):
+        [row] = read(call([1, 2], [3, 4], model_path="v1"), call([1, 2, 3, 4, 5], [6], model_path="v2"))
+        assert row.input_ids == [1, 2, 3, 4, 5, 6] and list(row.loss_mask) == [0, 0, 1, 1, 0, 1]
+        assert (row.step, row.split, row.run, row.attempt, row.group) == (3, "rollout", "r1", 1, 1)
+        assert (row.sample_id, row.episode, row.parent, row.line) == ("3-1-2", "3-1-2", None, 2)
+        assert row.stop_reason == "stop" and row.extras == {"policy_version": "v2"}
+
+    def test_a_call_that_does_not_is_a_branch_of_it(self, read):
+        first, second = read(call([1, 2], [3]), call([1, 9], [4]))
+        assert (first.sample_id, second.sample_id, second.parent) == ("3-1-2", "3-1-2/1", "3-1-2")
+        assert (second.input_ids, second.extras) == ([1, 9, 4], {})
+
+    def test_calls_of_no_trajectory_are_rows_by_themselves(self, read):
+        scope = {"run_id": "r1", "purpose": "test", "run_attempt": 1}
+        first, second = read(call([1], [2], scope=scope), call([1, 2], [3], scope=scope))
+        assert [row.input_ids for row in (first, second)] == [[1, 2], [1, 2, 3]]
+        assert (first.episode, first.parent, second.parent, first.sample_id) == (None,) * 4
+        assert (first.step, first.split, first.attempt) == (0, "eval-rollout", 2)
+
+    def test_the_split_says_whether_it_is_an_evaluation(self, read):
+        for split, expected in (("test", "eval-rollout"), ("eval", "eval-rollout"), ("train", "rollout")):
+            assert read(call([1], [2], scope=SCOPE | {"split": split}))[0].split == expected
+
+    def test_each_sampled_sequence_of_a_call_has_a_name_of_its_own(self, read):
+        scope = {"run_id": "r1"}
+        rows = read(call([1], [2], [3], scope=scope, sampling_session_id="s", seq_id=4))
+        assert [row.identity for row in rows] == ["s/4/0", "s/4/1"]
+        assert read(call([1], [2], scope=scope, seq_id=4))[0].identity is None
+
+    def test_what_has_no_tokens_is_left_out_and_told_of(self, read):
+        problems = Problems()
+        [row] = read(call(None, [2]), call([1], [2]), call([1, 2], {"tokens": None}), problems=problems)
+        assert row.input_ids == [1, 2] and problems.counts == {"calls_without_tokens": 2}
+
+    def test_what_are_no_calls_is_passed_over(self, read):
+        problems = Problems()
+        rows = read(
+            call([1], [2], "damaged"),
+            {"kind": "train", "scope": SCOPE, "samples": []},
+            call([1], [2], scope={"run_id": [1]}),
+            problems=problems,
+        )
+        assert len(rows) == 1 and problems.counts["rows_refused"] == 1
+
+    def test_the_run_is_named_by_the_first_call_and_lies_above_its_folder(self, read, tmp_path):
+        read(call([1], [2]))
+        [run] = runs_of(tmp_path / "run")
+        assert run.name == "r1" and run.files[0].claim.root.name == "run"
+        read(call([1], [2], scope={"run_id": 7}))
+        assert runs_of(tmp_path / "run")[0].name == "run"
