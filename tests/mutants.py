@@ -108,24 +108,24 @@ def mutant(path: Path, draw: random.Random) -> tuple[str, str] | None:
 
 
 def nearest(path: Path) -> list[str]:
-    """The test files that are named after a module, hold a test named after it or import it; else those of its folder.
+    """The test files that are named after a module, hold a test named after it or import it.
 
-    Files of other folders count where they are named after it and import it.
+    Files of other folders count where they are named after it and import it. Where there are none, those that import
+    it anywhere, and all of its folder.
     """
     inside = path.relative_to(ROOT / "rollout_traces").with_suffix("")
+    name = inside.name.rstrip("_")
     everywhere = sorted((ROOT / "tests").rglob("test_*.py"))
     folder = ROOT / "tests" / inside.parts[0]
     is_loose = len(inside.parts) == 1
     files = [f for f in everywhere if (f.parent == ROOT / "tests" if is_loose else folder in f.parents)]
     package = r"\.".join(("rollout_traces", *inside.parts[:-1]))
     imports = re.compile(rf"{package}\.{inside.name}\b|from {package} import (\([^)]*|.*)\b{inside.name}\b")
-    tells = re.compile(rf"{imports.pattern}|def test_{inside.name}\(")
-    named = f"test_{inside.name}"
-    own = [f for f in files if f.stem == named or tells.search(f.read_text("utf-8"))]
-    own += [
-        f for f in everywhere if f not in files and f.stem == named and imports.search(f.read_text("utf-8"))
-    ]
-    return [str(f.relative_to(ROOT)) for f in own or files]
+    tells = re.compile(rf"{imports.pattern}|def test_{name}\(")
+    elsewhere = [f for f in everywhere if f not in files and imports.search(f.read_text("utf-8"))]
+    own = [f for f in files if f.stem == f"test_{name}" or tells.search(f.read_text("utf-8"))]
+    own += [f for f in elsewhere if f.stem == f"test_{name}"]
+    return [str(f.relative_to(ROOT)) for f in own or [*elsewhere, *files]]
 
 
 def fails(copy: Path, path: Path, *options: str) -> bool:
