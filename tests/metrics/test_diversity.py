@@ -1,4 +1,4 @@
-"""Differences between completions, and repetition within one, on tokens."""
+"""Differences between completions, on tokens."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import zlib
 import numpy as np
 import pytest
 
-from rollout_traces.ledger.tokens import MaskedTokens
-from rollout_traces.metrics.loops import repetitions
 from tests.builders import make_packed_batch
 from tests.metrics.builders import of_batch, sampled_rows
 
@@ -80,60 +78,3 @@ class TestDiversity:
             [1], [2], [3], [4], row_lists={"parsed_answers": ["4", "4", "5", None]}, groups=[0] * 4
         )
         assert of_batch(batch)["diversity/unique_answer_share"] == pytest.approx(2 / 3)
-
-
-def tail_of(row: list[int]) -> int:
-    return covered_by_row(sampled_rows(row)).get(0, 0)
-
-
-def covered_by_row(batch) -> dict[int, int]:
-    return {row: loop.covered for row, loop in repetitions(MaskedTokens.sampled(batch)).items()}
-
-
-class TestRepetition:
-    def test_a_loop_at_the_end_is_measured_with_the_tokens_that_started_it(self):
-        noise = list(range(1000, 1300))
-        assert tail_of(noise + [1, 2, 3] * 50) == 150
-        assert of_batch(sampled_rows(noise + [1, 2, 3] * 50, noise))["repetition_share"] == 0.5
-
-    def test_the_shortest_period_is_the_one_that_is_named(self):
-        noise = list(range(1000, 1300))
-        (loop,) = repetitions(MaskedTokens.sampled(sampled_rows(noise + [1, 2, 3] * 50))).values()
-        assert (loop.period, loop.covered, loop.start, loop.stop) == (3, 150, 300, 450)
-
-    def test_it_is_at_most_the_window(self):
-        assert tail_of([5] * 2000) == 256
-
-    def test_less_than_half_of_the_window_is_not_repetition(self):
-        assert of_batch(sampled_rows(list(range(300)) + [7] * 100))["repetition_share"] == 0.0
-
-    def test_periods_longer_than_64_do_not_count(self):
-        assert tail_of(list(range(65)) * 10) == 0
-        assert tail_of(list(range(64)) * 10) == 256
-
-    def test_text_that_reuses_few_words_without_a_period_is_not_repetition(self):
-        rng = np.random.default_rng(0)
-        assert tail_of(rng.integers(0, 20, 2000).tolist()) == 0
-
-    def test_environment_text_between_turns_does_not_hide_a_loop(self):
-        ids = [4, 4, 99, 4, 4, 98] * 100
-        sampled = [1, 1, 0, 1, 1, 0] * 100
-        batch = make_packed_batch([ids], [sampled])
-        assert covered_by_row(batch) == {0: 256}
-        (loop,) = repetitions(MaskedTokens.sampled(batch)).values()
-        assert (loop.period, loop.stop) == (1, len(ids) - 1)
-        assert np.count_nonzero(sampled[loop.start : loop.stop]) == 256
-
-    def test_many_rows_at_once_give_what_each_gives_alone(self):
-        rng = np.random.default_rng(1)
-        rows = [
-            [
-                *rng.integers(0, 5000, int(rng.integers(0, 400))).tolist(),
-                *([3, 8] * int(rng.integers(0, 130))),
-            ]
-            for _ in range(40)
-        ]
-        rows = [row for row in rows if row]
-        together = covered_by_row(sampled_rows(*rows))
-        assert [together.get(index, 0) for index in range(len(rows))] == [tail_of(row) for row in rows]
-        assert together
