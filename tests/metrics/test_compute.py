@@ -20,7 +20,15 @@ from rollout_traces.metrics import (
     step_histograms,
     tool_use,
 )
-from rollout_traces.metrics.registry import as_globs, family
+from rollout_traces.metrics.registry import (
+    as_globs,
+    describe,
+    family,
+    key_part,
+    key_parts,
+    may_overlap,
+    renamed,
+)
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.settings.run_settings import Range, RunSettings
 from tests.builders import make_packed_batch, make_transcript
@@ -152,6 +160,25 @@ class TestKeys:
 
     def test_declared_patterns_expand(self):
         assert as_globs("a/{b,c}[_x]/<name>") == ("a/b/*", "a/b_x/*", "a/c/*", "a/c_x/*")
+        assert as_globs("{a,b}") == ("a", "b") and as_globs("[x_]<name>s") == ("*s", "x_*s")
+
+    @pytest.mark.parametrize(
+        ("one", "other", "may"),
+        [
+            ("a/b", "a/b", True),
+            ("a/b", "a/c", False),
+            ("a/*", "a/c", True),
+            ("a/*", "b/*", False),
+            ("a/*", "*/c", True),
+            ("*/mean", "a/std", False),
+            ("a*x", "ab*yx", True),
+            ("a*x", "ab*y", False),
+            ("*", "anything", True),
+            ("a[bc]d", "a?d", True),
+        ],
+    )
+    def test_two_patterns_may_overlap_or_cannot(self, one, other, may):
+        assert may_overlap(one, other) == may_overlap(other, one) == may
 
 
 class TestEachFamilySeesItsRows:
@@ -184,6 +211,27 @@ class TestEachFamilySeesItsRows:
     def test_of_nothing_nothing_is_computed(self):
         with pytest.raises(ValueError, match="neither a batch nor a ledger"):
             rollout_metrics(None)
+
+
+class TestWhatFamiliesSay:
+    def test_statistics_are_of_the_finite_values_and_the_others_are_counted(self):
+        values = np.asarray([[*range(101)], [np.nan, np.inf, *[50.0] * 99]])[:, :101]
+        found = describe("x", values[0], ("mean", "min", "max", "p05", "p95"))
+        assert found == {"x/mean": 50.0, "x/min": 0.0, "x/max": 100.0, "x/p05": 5.0, "x/p95": 95.0}
+        assert describe("x", values[1], ("std",)) == {"x_nonfinite": 2.0, "x/std": 0.0}
+        assert (
+            describe("x", np.asarray([np.nan])) == {"x_nonfinite": 1.0} and describe("x", np.zeros(0)) == {}
+        )
+
+    def test_only_the_beginning_of_a_key_is_renamed(self):
+        assert renamed({"a/a/b": 1.0, "c": 2.0}, "a/", "x_") == {"x_a/b": 1.0, "c": 2.0}
+
+    def test_a_name_of_the_data_is_one_part_of_a_key(self):
+        assert key_part(" a b/c<d> ") == "a_b_c_d" and key_part("//") == "unnamed"
+        assert key_part("x" * 100) == "x" * 48
+        parts = key_parts(["y" * 60, "y" * 61, "z"])
+        assert parts["z"] == "z" and len(set(parts.values())) == 3
+        assert all(len(part) == 48 and part[43] == "_" for name, part in parts.items() if name != "z")
 
 
 class TestGroupsOfOne:

@@ -141,6 +141,12 @@ class TestPassAtK:
     def test_small_groups_are_left_out_of_large_k_and_the_largest_size_is_included(self):
         found = of_ledger(make_ledger(success=[1, 1, 1, 0, 0], group=[0, 0, 0, 1, 1]))
         assert found["group/pass@2"] == 0.5 and found["group/pass@3"] == 1.0
+        assert found["group/pass_3_n"] == 1.0 and "group/pass_2_n" not in found
+
+    def test_groups_of_which_nothing_is_known_are_not_missed(self):
+        found = of_ledger(make_ledger(success=[1, 0, None, None], group=PAIRS))
+        assert found["group/pass@1"] == 0.5 and found["group/pass@2"] == 1.0
+        assert not [key for key in found if key.endswith("_n")]
 
 
 class TestGini:
@@ -167,6 +173,11 @@ class TestLengthsInGroups:
         cv = [np.std([1, 2, 6]) / 3, np.std([0, 0, 9]) / 3]
         assert found["group/length_cv_mean"] == pytest.approx(np.mean(cv))
         assert found["group/length_gini_mean"] == pytest.approx((gini(np.asarray([1.0, 2, 6])) + 1) / 2)
+
+    def test_two_known_lengths_are_enough_and_one_is_not(self):
+        found = of_ledger(make_ledger(n_sampled=[1, 3, None, 9, None, None], group=[0] * 3 + [1] * 3))
+        assert found["group/length_max_median_ratio_mean"] == 1.5
+        assert found["group/length_cv_mean"] == 0.5
 
 
 class TestCorrelation:
@@ -208,6 +219,17 @@ class TestCorrelation:
     def test_what_the_rule_for_ties_calls_different_is_correlated(self):
         found = of_ledger(make_ledger(reward=[1.0, 1.0000016, 1.0, 1.0000016], n_sampled=[5, 9, 5, 9]))
         assert found["group/reward_corr_length"] == pytest.approx(1.0)
+
+    def test_an_unknown_length_is_left_out_and_an_unknown_number_of_calls_leaves_all_of_them_out(self):
+        reward = [1.0, 2.0, 3.0, 0.0, 1.0, 2.0]
+        groups = [0, 0, 0, 1, 1, 1]
+        whole = make_ledger(reward=reward, n_sampled=[3, 6, 9, 1, 2, 3], n_tool_calls=range(6), group=groups)
+        unknown = make_ledger(
+            reward=reward, n_sampled=[3, 6, 9, 1, 2, None], n_tool_calls=[0, 1, 2, 3, 4, None], group=groups
+        )
+        assert "group/reward_corr_length" in of_ledger(unknown)
+        assert "group/reward_corr_tool_calls" in of_ledger(whole)
+        assert "group/reward_corr_tool_calls" not in of_ledger(unknown)
 
     def test_equal_lengths_have_no_correlation(self):
         assert "group/reward_corr_length" not in of_ledger(make_ledger(reward=range(6), n_sampled=[5] * 6))

@@ -13,6 +13,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.group import (
     Action,
     Member,
+    _phrases,
     actions,
     group,
     prefix_tree,
@@ -136,6 +137,25 @@ class TestTheAnswer:
         assert best["actions"][0]["text"] == "It is \\boxed{42}, I cannot be wrong."
         unkept = ask(group, step=1, group=0)["members"][1]
         assert unkept["turns"] == unkept["actions"] == []
+
+
+def test_phrases_are_those_of_kept_samples_above_and_below_the_mean_of_all():
+    def member(reward: float | None, said: str) -> Member:
+        turns = [("user", "which?"), ("assistant", said)]
+        return Member({"reward": reward}, "t", make_transcript(turns))
+
+    members = [
+        member(1.0, "the red door"),
+        member(1.0, "a red house"),
+        member(0.0, "the blue door"),
+        member(None, "no colour"),
+        member(0.5, "in between"),
+        Member({"reward": 0.0}),
+    ]
+    found = _phrases(members, [0, 1, 2, 3, 4, 5])
+    assert (found.n_winners, found.n_losers) == (2, 1)
+    assert [phrase.text for phrase in found.winners][0] == "red" and found.winners[0].winners == 1.0
+    assert _phrases(members, [0]).n_losers == 0 and _phrases([], []).n_winners == 0
 
 
 class TestActions:
