@@ -145,3 +145,43 @@ class TestStandardError:
     def test_two_groups_are_enough_and_one_is_not(self):
         assert "reward/standard_error" in of_ledger(make_ledger(reward=[0.0, 1.0], group=[0, 1]))
         assert "reward/standard_error" not in of_ledger(make_ledger(reward=[0.0, 1.0], group=[0, 0]))
+
+    def test_groups_of_which_nothing_is_known_are_no_clusters(self):
+        known = of_ledger(make_ledger(success=[1, 0, 1, 1], group=[0, 0, 1, 1]))["success/standard_error"]
+        more = make_ledger(success=[1, 0, 1, 1, None, None], group=[0, 0, 1, 1, 2, 2])
+        assert of_ledger(more)["success/standard_error"] == pytest.approx(known)
+        lone = make_ledger(success=[1, 0, None], group=[0, 0, 1])
+        assert "success/standard_error" not in of_ledger(lone)
+
+
+class TestSolvedGroups:
+    def test_none_all_and_some_are_shares_of_groups_whose_successes_are_known(self):
+        success = [0, 0, 1, 1, 1, 0, 0, 1, 1, None, 1]
+        group = [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5]
+        found = of_ledger(make_ledger(success=success, group=group))
+        shares = {name: found[f"group/solve_{name}_share"] for name in ("none", "all", "partial")}
+        assert shares == {"none": 0.25, "all": 0.25, "partial": 0.5}
+
+
+class TestMajorityVote:
+    def test_the_commonest_answer_is_right_in_the_share_of_its_rollouts_that_succeeded(self):
+        ledger = make_ledger(
+            answer=["4", "4", "5", "7", "8", None, "9"],
+            success=[1, 0, 1, 1, 0, 1, 1],
+            group=[0, 0, 0, 1, 1, 1, 2],
+        )
+        # group 0: "4" with 1 of 2; group 1: "7" and "8" as likely, 1 and 0; group 2 has one answer
+        assert of_ledger(ledger)["group/maj@all"] == 0.5
+        right = make_ledger(answer=["4", "4", "5"], success=[1, 1, 0])
+        assert of_ledger(right)["group/maj@all"] == 1.0
+
+    def test_answers_of_unknown_success_do_not_vote(self):
+        ledger = make_ledger(answer=["4", "4", "5", "5"], success=[None, None, 1, 0])
+        assert of_ledger(ledger)["group/maj@all"] == 0.5
+
+
+class TestLengthsOfSuccess:
+    def test_solved_and_unsolved_rollouts_have_lengths_of_their_own(self):
+        found = of_ledger(make_ledger(success=[1, 1, 1, 0, None], n_sampled=[1, 2, 6, 8, 100]))
+        assert found["tokens/completion_solved/mean"] == 3.0 and found["tokens/completion_solved/p50"] == 2.0
+        assert found["tokens/completion_unsolved/mean"] == 8.0

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.metrics import ToolUse, tool_use
+from rollout_traces.metrics.shapes import turn_key
 from rollout_traces.settings.run_settings import RunSettings
 from tests.builders import make_packed_batch, make_transcript
 from tests.metrics.builders import make_ledger, of_batch, of_ledger
@@ -58,12 +59,26 @@ class TestCounters:
         assert (found["count/samples"], found["count/tokens"], found["count/prompts"]) == (3.0, 6.0, 2.0)
         assert found["count/expected_samples"] == 4.0
 
+    def test_of_the_ledger_alone_tokens_are_counted_where_all_are_known(self):
+        lengths = {"n_prompt": [1, 2], "n_sampled": [3, 4], "n_environment": [0, 5]}
+        assert of_ledger(make_ledger(**lengths))["count/tokens"] == 15.0
+        found = of_ledger(make_ledger(**{**lengths, "n_sampled": [3, None]}))
+        assert "count/tokens" not in found and found["count/samples"] == 2.0
+        assert "count/expected_samples" not in found and "count/messages" not in found
+
     def test_rollouts_whose_tokens_were_left_behind_are_said(self):
         batch = make_packed_batch(
             [[1], []], [[1], []], has_tokens=np.asarray([True, False]), n_tokens=np.asarray([1, 50])
         )
         found = of_batch(batch)
         assert found["count/without_tokens"] == 1.0 and found["count/tokens"] == 51.0
+
+
+@pytest.mark.parametrize(
+    ("turn", "key"), [(0, "turn/0"), (6, "turn/6"), (7, "turn/7_plus"), (8, "turn/7_plus")]
+)
+def test_late_turns_share_a_key(turn, key):
+    assert turn_key(turn) == key
 
 
 class TestDiscarded:

@@ -154,7 +154,7 @@ def test_phrases_are_those_of_kept_samples_above_and_below_the_mean_of_all():
     ]
     found = _phrases(members, [0, 1, 2, 3, 4, 5])
     assert (found.n_winners, found.n_losers) == (2, 1)
-    assert [phrase.text for phrase in found.winners][0] == "red" and found.winners[0].winners == 1.0
+    assert found.winners[0].text == "red" and found.winners[0].winners == 1.0
     assert _phrases(members, [0]).n_losers == 0 and _phrases([], []).n_winners == 0
 
 
