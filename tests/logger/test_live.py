@@ -90,6 +90,14 @@ class TestARollout:
         rollout.stage("sampling")
         assert written.rollouts()[0].stage == "aborted"
 
+    def test_that_a_closed_writer_is_told_of_is_dropped_and_counted(self, written):
+        rollout = written.writer.begin({})
+        written.writer.close(60)
+        rollout.stage("sampling")
+        rollout.stage("done")
+        assert written.counters["live_dropped"] == 2
+        assert written.rollouts()[0].stage == "queued"
+
     def test_keeps_the_end_of_its_words(self, written):
         written.writer.begin({}).stage("sampling", words="a" * 1000 + "the end")
         assert written.rollouts()[0].words == ("a" * 1000 + "the end")[-MAX_TEXT:]

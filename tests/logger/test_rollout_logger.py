@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 import rollout_traces as rt
+from rollout_traces.logger import rollout_logger
 from rollout_traces.logger.pipeline import LoggerPipeline
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.worker.readback import ledger_uids, ledgers, rows, scalar_steps, trace_uids
@@ -132,6 +134,45 @@ class TestTheEnd:
             os._exit(0 if answers == (False, False, False) and refused else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert logger.finish(60)
+
+
+class TestTheEndOfTheProcess:
+    """A logger that nobody finished, as the interpreter ends."""
+
+    class Open:
+        def __init__(self, dies: bool, on_disk: bool) -> None:
+            self._pipeline = SimpleNamespace(dies_with_process=dies, is_on_disk=on_disk)
+            self.finished: list[float] = []
+
+        def finish(self, timeout: float) -> None:
+            self.finished.append(timeout)
+
+    @pytest.fixture
+    def at_exit(self, monkeypatch):
+        """Makes one, and gives what is called at the end."""
+        known = []
+        monkeypatch.setattr(rollout_logger.atexit, "register", known.append)
+
+        def of(logger):
+            rollout_logger._finish_at_exit(logger)
+            return known[-1]
+
+        return of
+
+    def test_what_only_this_process_can_store_is_stored_in_a_time_that_ends(self, at_exit):
+        on_disk, in_memory = self.Open(True, True), self.Open(True, False)
+        for each in (on_disk, in_memory):
+            at_exit(each)()
+        assert (on_disk.finished, in_memory.finished) == ([10], [60])
+
+    def test_what_another_process_stores_is_left_to_it(self, at_exit):
+        logger = self.Open(False, True)
+        at_exit(logger)()
+        assert logger.finished == []
+
+    def test_a_logger_that_is_gone_is_not_missed(self, at_exit):
+        finish = at_exit(self.Open(True, True))
+        finish()
 
 
 class TestAttempts:

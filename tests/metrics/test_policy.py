@@ -54,6 +54,11 @@ class TestVersions:
             }
         )
 
+    def test_tokens_ahead_of_the_trainer_share_one_key(self):
+        found = of_batch(sampled_rows([1] * 4, tracks={"versions": [10, 12, 9, 8]}, train_version=9))
+        assert found["staleness/ahead_share"] == 0.5 and found["staleness/lag_1_share"] == 0.25
+        assert found["staleness/mean"] == -0.75 and found["staleness/max"] == 1.0
+
     def test_tokens_of_unknown_version_give_no_staleness_and_fail_nothing(self):
         tracks = {name: [math.nan] * 2 for name in ("logprobs", "prox_logprobs", "ref_logprobs", "entropies")}
         found = of_batch(sampled_rows([1, 2], tracks={"versions": [-1, -1], **tracks}, train_version=9))
