@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import rollout_traces as rt
 from rollout_traces.errors import StoreError
-from rollout_traces.model.live_lines import line_of
+from rollout_traces.model.live_lines import InFlight, line_of
 from rollout_traces.store import live
-from rollout_traces.store.live import LiveRuns
+from rollout_traces.store.live import LiveRuns, LiveWriterSeen
 
 HEAD = {"live": 1, "project": "p", "run": "run-a", "run_id": "a1", "node": "node-0", "rank": 0}
 
@@ -72,6 +73,30 @@ class TestFate:
         files.write(said(ago=50), said(ago=20, stage="aborted", detail="timeout"), beat())
         row = files.rows()["a"]
         assert (row.fate, row.rollout.detail, round(row.seconds)) == ("aborted", "timeout", 30)
+
+
+class TestSeconds:
+    """A rollout of which was said when 100 s by its writer's clock, which is 10 s behind."""
+
+    ROLLOUT = InFlight("a", begun=70.0, at=100.0, stage="sampling", since=90.0)
+
+    def seconds(self, now: float, silent: float = 0.0, *, is_gone: bool = False, ended: bool = False):
+        writer = LiveWriterSeen("n", 0, silent, False, is_gone, 10.0, 0, True)
+        rollout = replace(self.ROLLOUT, stage="done") if ended else self.ROLLOUT
+        row = live._row(rollout, writer, now)
+        return row.fate, row.seconds, row.in_stage, row.silent
+
+    def test_are_until_now_while_it_runs(self):
+        assert self.seconds(115.0) == ("running", 35.0, 15.0, 5.0)
+
+    def test_are_until_its_writer_was_last_seen_where_that_is_gone(self):
+        assert self.seconds(200.0, 80.0, is_gone=True) == ("lost", 40.0, 20.0, 10.0)
+
+    def test_are_until_it_ended(self):
+        assert self.seconds(500.0, ended=True) == ("done", 30.0, 10.0, 0.0)
+
+    def test_are_never_below_none(self):
+        assert self.seconds(0.0) == ("running", 0.0, 0.0, 0.0)
 
 
 class TestClocks:
