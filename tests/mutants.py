@@ -108,7 +108,7 @@ def mutant(path: Path, draw: random.Random) -> tuple[str, str] | None:
 
 
 def nearest(path: Path) -> list[str]:
-    """The test files that are named after a module, hold a test named after it or import it.
+    """The test files that are named after a module, first of all, hold a test named after it or import it.
 
     Files of other folders count where they are named after it and import it. Where there are none, those that import
     it anywhere, and all of its folder.
@@ -125,6 +125,7 @@ def nearest(path: Path) -> list[str]:
     elsewhere = [f for f in everywhere if f not in files and imports.search(f.read_text("utf-8"))]
     own = [f for f in files if f.stem == f"test_{name}" or tells.search(f.read_text("utf-8"))]
     own += [f for f in elsewhere if f.stem == f"test_{name}"]
+    own.sort(key=lambda f: f.stem != f"test_{name}")
     return [str(f.relative_to(ROOT)) for f in own or [*elsewhere, *files]]
 
 
