@@ -6,6 +6,7 @@ import re
 import sqlite3
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import pytest
 import rollout_traces as rt
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.model.batch import RolloutBatch
-from rollout_traces.steps.redact import HIDDEN, Redaction
+from rollout_traces.steps.redact import HIDDEN, Redaction, _hide_ids, _Hider, _spans
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
 from tests.builders import make_transcript
 from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
@@ -158,3 +159,50 @@ class TestEndToEnd:
             assert db.execute("select count(*) from traces").fetchone() == (5,)
         [(_, first), *_] = stored(folder, "rollout/trajectories")
         assert isinstance(first, TraceRecord) and "How many now?" in str(first.messages)
+
+
+class TestPlaces:
+    def test_are_all_of_a_piece_written_plainly_or_as_json(self):
+        assert _spans("a-b-a", {"a"}) == [(0, 1), (4, 5)]
+        assert _spans("aaa", {"aa"}) == [(0, 2), (1, 3)]
+        assert _spans('x {"k": "say \\"hi\\""}', {'say "hi"'}) == [(9, 19)]
+        assert sorted(_spans("ab", {"a", "b", "c"})) == [(0, 1), (1, 2)] and _spans("ab", set()) == []
+
+    def test_longer_pieces_are_hidden_before_those_inside_them(self):
+        hide = _Hider({"ab", "abc", 'q"q'})
+        assert hide("abcab") == HIDDEN * 5 and hide("xabx") == f"x{HIDDEN * 2}x"
+        assert hide({"k": ['q\\"q', 1, None]}) == {"k": [HIDDEN * 4, 1, None]}
+
+    @pytest.mark.parametrize(
+        ("hidden", "gone"),
+        [
+            ((0, 1), [0]),
+            ((1, 2), [0, 1]),
+            ((2, 4), [1, 2]),
+            ((3, 5), [2, 3]),
+            ((5, 6), [3, 4]),
+            ((0, 6), [0, 1, 2, 3, 4]),
+        ],
+    )
+    def test_tokens_that_hold_a_part_of_one_or_lie_at_its_edge_lose_their_id(self, hidden, gone):
+        starts, stops = np.asarray([0, 2, 2, 4, 6]), np.asarray([2, 2, 4, 6, 6])
+        tokens = SimpleNamespace(input_ids=np.arange(5) + 7, char_starts=starts, char_stops=stops)
+        found = _hide_ids(SimpleNamespace(tokens=tokens), [hidden])
+        assert np.flatnonzero(found == -1).tolist() == gone
+        assert tokens.input_ids.tolist() == [7, 8, 9, 10, 11]
+
+
+class TestTimings:
+    def test_lose_what_the_hook_names_and_keep_their_seconds(self):
+        asked = []
+
+        def hook(message):
+            asked.append(message["content"])
+            return ["secret"]
+
+        redactor = Redaction(hook, Counter())
+        span = {"kind": "tool", "name": "secret tool", "start": 1.0, "end": 2.0}
+        rows = redactor._hide_timings([[span, span], {"secret/x": 2.0}, None])
+        assert rows[0] == [{**span, "name": f"{HIDDEN * 6} tool"}] * 2
+        assert rows[1:] == [{f"{HIDDEN * 6}/x": 2.0}, None]
+        assert asked.count("secret tool") == 1
