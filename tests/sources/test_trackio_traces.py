@@ -6,7 +6,8 @@ import pytest
 
 import rollout_traces as rt
 from rollout_traces.sources.importing import import_rollouts
-from rollout_traces.sources.trackio_traces import fields_of, rollout_of, writer_of
+from rollout_traces.sources.rows import RolloutRow
+from rollout_traces.sources.trackio_traces import fields_of, rollout_of, text_facts, writer_of
 from tests.sources.trl_run import PROJECT, log_run
 
 CHAT = [{"role": "user", "content": "What is 2 + 3?"}, {"role": "assistant", "content": "It is 5."}]
@@ -100,6 +101,91 @@ def test_flags_from_text_are_found():
     assert (fields["n_turns"], fields["n_tool_errors"]) == (2, 1)
 
 
+class TestFields:
+    def row(self, **more) -> RolloutRow:
+        return RolloutRow(step=1, split="rollout", messages=CHAT, **more)
+
+    def test_of_tokens_are_counted_where_they_are_known(self):
+        row = self.row(input_ids=[1, 2, 3, 4], response_mask=[0, 1, 0, 1])
+        row.tracks["logprobs"] = [-9.0, -1.0, None, None]
+        fields = fields_of(row)
+        assert (fields["n_tokens"], fields["n_prompt"], fields["n_sampled"]) == (4, 1, 2)
+        assert fields["mean_logprob"] == -1.0
+        silent = fields_of(self.row(input_ids=[1, 2], response_mask=[0, 0]))
+        assert (silent["n_prompt"], silent["n_sampled"]) == (2, 0) and "mean_logprob" not in silent
+        assert "n_tokens" not in fields_of(self.row(input_ids=[1, 2]))
+
+    def test_that_are_unknown_are_left_out_and_whole_numbers_are_whole(self):
+        fields = fields_of(self.row(known_columns={"n_prompt": 3.0, "n_sampled": 2.5}, success=True))
+        assert fields["success"] == 1 and type(fields["n_prompt"]) is int and fields["n_sampled"] == 2.5
+        assert not {"reward", "version_max", "sample_id", "group"} & set(fields)
+        assert fields_of(self.row(train_version=0, success=False))["version_max"] == 0
+        assert fields_of(self.row(success=False))["success"] == 0
+
+    def test_a_sample_is_named_where_it_is_of_an_episode(self):
+        assert "sample_id" not in fields_of(self.row(sample_id=3))
+        assert fields_of(self.row(sample_id=3, episode="e"))["sample_id"] == "3"
+
+    def test_of_components_and_metrics_stand_under_their_names(self):
+        fields = fields_of(self.row(components={"a": 0.5}, metrics={"b": 2}))
+        assert (fields["component/a"], fields["sample/b"]) == (0.5, 2)
+
+
+class TestTextFacts:
+    @pytest.mark.parametrize(
+        ("said", "flags"),
+        [
+            ("", ["empty_completion"]),
+            (" \n", ["empty_completion"]),
+            ("x", []),
+            ("<think>and so", ["thinking_unclosed"]),
+            ("<think>a</think>x", []),
+        ],
+    )
+    def test_of_what_was_said_last(self, said, flags):
+        facts = text_facts([CHAT[0], {"role": "assistant", "content": said}])
+        assert (facts["flags"], facts["n_turns"], facts["n_tool_calls"]) == (flags, 1, 0)
+
+    def test_a_call_without_words_is_not_empty(self):
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        facts = text_facts([CHAT[0], {"role": "assistant", "content": "", "tool_calls": [call, call]}])
+        assert (facts["flags"], facts["n_tool_calls"], facts["n_tool_errors"]) == ([], 2, 0)
+
+
+class TestSingleValues:
+    def read(self, **metadata):
+        return rollout_of("rollout/trajectories", 4, CHAT, {"rollout_id": 3, "group_index": 1, **metadata})
+
+    def test_other_numbers_are_metrics_and_names_are_not(self):
+        row = self.read(reward=0.5, status="done", sample_index=5, length=7, ok=True, note="x")
+        assert row.metrics == {"rollout_id": 3, "length": 7}
+        assert (row.step, row.stop_reason, row.sample_id) == (4, "done", 5)
+
+    def test_rewards_of_tokens_are_summed(self):
+        assert self.read(reward=[0.5, None, 1, "x"]).reward == 1.5
+        assert self.read(reward="high").reward is None and self.read().reward is None
+
+    @pytest.mark.parametrize(
+        ("key", "split"),
+        [
+            ("eval/trajectories", "eval-rollout"),
+            ("val/trajectories", "eval-rollout"),
+            ("value/trajectories", "rollout"),
+            ("train/eval/trajectories", "rollout"),
+        ],
+    )
+    def test_the_folder_tells_the_split(self, key, split):
+        assert rollout_of(key, 0, CHAT, {"rollout_id": 3, "group_index": 1}).split == split
+
+    def test_of_tunix_are_grouped_by_their_number(self):
+        def row(**more):
+            return rollout_of("rollout/traces", 0, CHAT, {"num_generations": 4, "mode": "train", **more})
+
+        assert (row(sample_index=7).group, row(sample_index=8).group) == (1, 2)
+        assert row().group is None and row(sample_index=7).split == "rollout"
+        assert row(sample_index=3, num_generations=0).group is None
+
+
 class TestVerlAgentLoop:
     METADATA = {
         "op": "ToolAgentLoop.run",
@@ -128,6 +214,32 @@ class TestVerlAgentLoop:
         fields = fields_of(row)
         assert (fields["n_tokens"], fields["n_prompt"], fields["n_sampled"]) == (7, 3, 3)
         assert fields["mean_logprob"] == pytest.approx((-0.5 - 0.25 - 1.0) / 3)
+
+    def read(self, at: int = 0, output: dict | None = None, **more):
+        given = {**self.METADATA, **more, "output": {**self.METADATA["output"], **(output or {})}}
+        return rollout_of("rollout_trace/ToolAgentLoop.run", at, CHAT, given)
+
+    def test_what_does_not_fit_the_response_is_left_out(self):
+        row = self.read(output={"response_mask": [1, 1], "response_logprobs": [-1.0], "prompt_ids": None})
+        assert row.response_mask == row.loss_mask == [1, 1, 1, 1] and "logprobs" not in row.tracks
+        assert row.input_ids == [4, 5, 6, 7]
+        assert self.read(output={"response_ids": None}) is None
+        assert rollout_of("rollout_trace/x", 0, CHAT, {**self.METADATA, "output": "text"}) is None
+
+    def test_the_prompt_stands_in_its_inputs_and_the_reply_beside_its_tokens(self):
+        row = self.read(output={"response_text": "It is 5."})
+        assert row.messages == CHAT and row.n_prompt_messages == 1
+        plain = self.read(inputs={"raw_prompt": CHAT[:1]}, step=None)
+        assert plain.messages == CHAT[:1] and plain.step == 0
+        assert self.read(7, step=None).step == 7
+        assert self.read(inputs=None).messages is None
+
+    def test_it_says_whether_it_validated_or_failed(self):
+        assert (self.read().split, self.read().reward_status) == ("rollout", None)
+        assert (self.read(validate=True).split, self.read(status="error").reward_status) == (
+            ("eval-rollout", "error")
+        )
+        assert self.read().sample_id == "8-1"
 
     def test_a_single_call_of_an_engine_is_no_rollout(self):
         metadata = {**self.METADATA, "op": "LLMServerClient.generate", "output": {"token_ids": [1]}}
