@@ -13,9 +13,11 @@ import orjson
 import pytest
 
 import rollout_traces as rt
+from rollout_traces.sources.formats.prime_rl import _Annotations, _merged, _nodes_spoken_of
 from rollout_traces.sources.importing import import_rollouts
 from rollout_traces.sources.lines import opened, with_places
 from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow
 from tests.sources.reading import SAMPLES, rows_of, runs_of
 
 STREAM = SAMPLES / "prime-rl-stream"
@@ -225,3 +227,102 @@ def test_what_a_sealed_chunk_was_left_with_is_imported_when_the_run_has_ended(tm
     live.unlink()
     assert import_rollouts(run, "copy", worker="thread").rows == 15
     assert rt.open_store(project="copy").count(rows="all") == 18
+
+
+class TestWhatUpdatesSayOfTokens:
+    NODES = (
+        {"token_ids": [1, 2], "mask": [0, 1]},
+        {"parent": 0, "token_ids": [3], "mask": [1]},
+        {"parent": 0, "token_ids": [4], "mask": [1]},
+    )
+
+    def told(self, *streams: dict) -> list[dict]:
+        """What the messages hold of each stream, of an update for each."""
+        nodes, paths = _nodes_spoken_of({"nodes": self.NODES}, [{"branches": [each]} for each in streams])
+        assert paths == [[0, 1], [0, 2]]
+        return [{key: node[key] for key in node if key not in self.NODES[1]} for node in nodes]
+
+    def test_goes_to_the_sampled_tokens_of_each_message_of_the_branch(self):
+        said = {"index": 1, "advantages": [9, 0.5, 0.25], "entropies": [8, 1, 2]}
+        assert self.told(said) == [
+            {"advantages": [0.5], "entropies": [1]},
+            {},
+            {"advantages": [0.25], "entropies": [2]},
+        ]
+
+    def test_that_end_before_a_message_leaves_what_was_said_of_it(self):
+        first, second = {"index": 0, "advantages": [9, 1, 2]}, {"index": 0, "advantages": [9, 3]}
+        assert self.told(first, second) == [{"advantages": [3]}, {"advantages": [2]}, {}]
+
+    def test_of_a_part_of_a_message_counts_for_masks_alone(self):
+        assert self.told({"index": 0, "advantages": [9, None, 2]}) == [{}, {"advantages": [2]}, {}]
+        assert self.told({"index": 0, "is_masked": [None, True, None]}) == [{"is_masked": [True]}, {}, {}]
+
+    @pytest.mark.parametrize("index", [-1, 2, "0", None])
+    def test_of_a_branch_that_is_not_there_is_passed_over(self, index):
+        assert self.told({"index": index, "advantages": [9, 1, 2]}) == [{}, {}, {}]
+
+    def test_mappings_are_put_into_one_another(self):
+        assert _merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 5}, "d": {"e": 1}}) == {
+            "a": {"b": 5, "c": 2},
+            "d": {"e": 1},
+        }
+
+
+class TestAnnotations:
+    def of(self, folder: Path, *index: dict, chunks: dict[int, list[dict]] | None = None) -> _Annotations:
+        producer = folder / "annotations" / "trainer"
+        producer.mkdir(parents=True)
+        lines = b"".join(orjson.dumps(each) + b"\n" for each in index)
+        producer.with_name("trainer.index.jsonl").write_bytes(lines)
+        for chunk, records in (chunks or {}).items():
+            written = b"".join(orjson.dumps(each) + b"\n" for each in records)
+            (producer / f"{chunk:05d}.jsonl").write_bytes(written)
+        self.problems = Problems()
+        return _Annotations(folder, self.problems)
+
+    def ship(self, time: object, step: object) -> dict:
+        return {"trace_id": "t", "info": {"ship": {"time": time, "step": step}}}
+
+    def test_a_step_that_is_shipped_again_begins_another_start(self, tmp_path):
+        ships = [self.ship(at, step) for at, step in ((10.0, 5), (1.0, 4), (20.0, 3), (30.0, 4))]
+        found = self.of(tmp_path, *ships, self.ship("late", 9), self.ship(99.0, "9"), {"trace_id": "t"})
+        assert found.newest_step == 4
+        attempts = {at: found.attempt_of({}, {"time": at, "step": 5}) for at in (9.0, 10.0, 15.0, 20.0, 40.0)}
+        assert attempts == {9.0: 1, 10.0: 1, 15.0: 2, 20.0: 2, 40.0: 2}
+        assert found.attempt_of({}, {"time": 15.0, "step": 6}) == 1
+        assert found.attempt_of({"time": 15.0, "step": 5}, {}) == 2
+        for odd in (
+            {},
+            {"time": 40.0},
+            {"step": 5},
+            {"time": "late", "step": 5},
+            {"time": 40.0, "step": 5.5},
+        ):
+            assert found.attempt_of({}, odd) == 1
+        found.close()
+
+    def test_without_ships_there_is_one_start_and_no_newest_step(self, tmp_path):
+        found = self.of(tmp_path, {"trace_id": "t"})
+        assert found.newest_step is None and found.attempt_of({}, {"time": 1.0, "step": 1}) == 1
+
+    def test_what_cannot_be_read_of_a_trace_costs_itself_alone(self, tmp_path):
+        places = [
+            {"trace_id": "t", "chunk": 7},
+            {"trace_id": "t"},
+            {"trace_id": "u"},
+            {"trace_id": "t", "offset": 3},
+        ]
+        found = self.of(tmp_path, *places, chunks={0: [{"trace_id": "t", "n": 1}]})
+        assert found.of("t") == [{"trace_id": "t", "n": 1}] and found.of("u") == [] == found.of("v")
+        assert self.problems.counts == {"annotations_not_read": 2}
+        found.close()
+
+    def test_an_episode_is_whole_once_each_producer_spoke_of_it_or_it_is_too_old(self, tmp_path):
+        found = self.of(tmp_path, self.ship(1.0, 5), {"trace_id": "s"})
+        train, old = RolloutRow(step=4, split="rollout"), RolloutRow(step=3, split="rollout")
+        evaluated = RolloutRow(step=5, split="eval-rollout")
+        both, one = {"traces": [{"id": "t"}, {"id": "s"}]}, {"traces": [{"id": "t"}, {"id": "x"}]}
+        assert found.are_whole(both, [train]) and not found.are_whole(one, [train])
+        assert found.are_whole(one, [old, old]) and not found.are_whole(one, [old, train])
+        assert found.are_whole(one, [evaluated]) and not found.are_whole(one, [evaluated, train])
