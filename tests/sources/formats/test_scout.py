@@ -81,7 +81,7 @@ class TestInspects:
         assert row.messages[0]["name"] == "judge" and row.messages[2]["name"] == "add"
         assert row.messages[1]["tool_calls"][0]["function"]["arguments"] == "{a: 1"
 
-    @pytest.mark.parametrize("messages", [None, "[]", "{}"])
+    @pytest.mark.parametrize("messages", [None, "[]", "{}", '{"role": "user"}'])
     def test_of_events_alone_have_their_numbers_and_are_told_of(self, read, messages):
         problems = Problems()
         row = read(problems, messages, score="C")
