@@ -38,6 +38,70 @@ class TestStats:
         found = json.loads(command("stats", "--json", *arguments).stdout)["rows"]
         assert {entry["value"]: entry["count"] for entry in found} == expected
 
+    def counted(self, command: Command, *arguments: str) -> list[tuple]:
+        rows = json.loads(command("stats", "--json", *arguments).stdout)["rows"]
+        return [tuple(row.values()) for row in rows]
+
+    def test_numbers_stand_in_their_order_and_the_unknown_last(self, command: Command) -> None:
+        asked = ("reward", "--all", "--steps", "0", "--split", "rollout")
+        assert self.counted(command, *asked) == [
+            ("0", 1),
+            ("0.25", 4),
+            ("0.5", 1),
+            ("1", 1),
+            ("unknown", 1),
+        ]
+        assert self.counted(command, *asked, "--bins", "4") == self.counted(command, *asked)
+        assert self.counted(command, *asked, "--bins", "3") != self.counted(command, *asked)
+
+    def test_splits_are_counted_apart_where_there_are_several(self, command: Command) -> None:
+        assert {row[0] for row in self.counted(command, "reward", "--all")} == {"rollout", "eval-rollout"}
+        first, *_ = self.counted(command, "reward", "--all", "--where", "step = 1")
+        assert first == ("0", 1)
+        assert self.counted(command, "reward", "--all", "--where", "step = 99") == []
+
+    def test_a_bar_is_as_long_as_its_part_of_the_longest(self, command: Command) -> None:
+        output = command("stats", "reward", "--all", "--steps", "0", "--split", "rollout").output
+        bars = {line.split()[0]: line.count("█") for line in output.splitlines() if "█" in line}
+        assert bars == {"0": 10, "0.25": 40, "0.5": 10, "1": 10, "unknown": 10}
+        assert "all rollouts" in output
+        assert "--all counts every rollout" in command("stats", "reward").output
+
+    def test_the_one_word_is_a_column_where_no_run_has_that_name(self, command: Command) -> None:
+        assert self.counted(command, "reward", "--steps", "0") == self.counted(
+            command, RUN, "reward", "--steps", "0"
+        )
+        assert command("stats", "nothing").exit_code != 0
+        lines = json.loads(command("stats", RUN, "--json").stdout)["rows"]
+        assert len(lines) == 4
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("reward", "--by", "group"), "leave 'reward' out"),
+            (("reward", "--mean", "reward"), "leave 'reward' out"),
+            (("--where", "step = 1"), "name one, such as reward"),
+            (("--text", "boxed"), "name one, such as reward"),
+            (("--all",), "name one, such as reward"),
+        ],
+    )
+    def test_what_does_not_go_together_is_refused(
+        self, command: Command, arguments: tuple[str, ...], said: str
+    ) -> None:
+        done = command("stats", *arguments)
+        assert done.exit_code == 2 and said in " ".join(done.output.split())
+
+    def test_columns_may_be_named_with_commas(self, command: Command) -> None:
+        asked = ("stats", "--split", "rollout", "--min", "reward,n_sampled", "--max", "reward", "--json")
+        [row] = json.loads(command(*asked).stdout)["rows"]
+        assert (row["min(reward)"], row["min(n_sampled)"], row["max(reward)"]) == (0.0, 5, 1.0)
+        assert row["rollouts"] == 24
+
+    def test_of_no_rollouts_there_is_nothing_to_tell(self, command: Command) -> None:
+        asked = ("stats", "--by", "group", "--where", "step = 99")
+        assert "no rollouts yet" in command(*asked).output
+        assert "unobserved" not in command(*asked).output
+
     def test_figures_by_the_values_of_a_column_never_mix_splits(self, command: Command) -> None:
         """Seen once: stats only counted."""
         """Seen once: stats mixed splits, and kept rows with all."""
