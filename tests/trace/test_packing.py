@@ -78,6 +78,15 @@ class TestRoundTrip:
             back = round_trip(make_transcript(CHAT, logprobs=logprobs)).tokens.tracks["logprobs"]
             np.testing.assert_allclose(back, logprobs, rtol=2e-3)
 
+    @pytest.mark.parametrize("fill", [0.5, np.nan, np.inf])
+    def test_a_single_token_outside_the_sampled_ones_keeps_its_value(self, fill):
+        transcript = make_transcript(CHAT, logprobs=lambda n: np.linspace(-2, -1, n).astype(np.float32))
+        transcript.tokens.response_mask[:] = True
+        transcript.tokens.response_mask[0] = False
+        transcript.tokens.tracks["logprobs"][0] = fill
+        back = round_trip(transcript).tokens.tracks["logprobs"]
+        np.testing.assert_allclose(back, transcript.tokens.tracks["logprobs"], rtol=2e-3)
+
     def test_a_call_that_could_not_be_parsed_keeps_its_text(self):
         transcript = make_transcript(CHAT, calls=[("", None)])
         back = round_trip(transcript)
