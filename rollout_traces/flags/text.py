@@ -255,10 +255,11 @@ def _at_characters(name: str, text: str, transcript: Transcript, index: int, whe
         return make_flag(name, text, turn=index)
     at = np.flatnonzero(where)
     start = token_at(transcript, index, int(at[0]))
-    last = int(at[-1]) + 1
-    whole = last == len(transcript.turns[index].raw)
-    stop = transcript.turns[index].stop if whole else token_at(transcript, index, last)
-    return make_flag(name, text, turn=index, start=start, stop=max(stop, start + 1))
+    last = int(at[-1])
+    whole = last + 1 == len(transcript.turns[index].raw)
+    stop = transcript.turns[index].stop if whole else token_at(transcript, index, last + 1)
+    stop = max(stop, token_at(transcript, index, last) + 1)
+    return make_flag(name, text, turn=index, start=start, stop=stop)
 
 
 @population_flag(

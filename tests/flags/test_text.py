@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,8 @@ from rollout_traces.flags.text import (
     script_codes,
     token_at,
 )
+from rollout_traces.model.transcript import TokenTrack
+from tests.builders import make_transcript
 from tests.flags.conftest import check_found, decoder_of, faults_of, tiny_steps
 from tests.flags.steps import find_flags, population_of
 
@@ -295,6 +299,30 @@ def test_a_loop_is_repetition_where_its_short_period_fills_half_of_the_window():
     assert not is_repetition(LONGEST_PERIOD + 1, n - half - 1, n)
     assert not is_repetition(LONGEST_PERIOD, n - half, n)
     assert is_repetition(3, 0, n - half + 1) and not is_repetition(3, 0, n - half)
+
+
+class TestAStretchOfCharacters:
+    @pytest.mark.parametrize(
+        ("first", "last", "tokens"),
+        [(0, 0, (1, 2)), (1, 4, (1, 2)), (4, 5, (1, 3)), (5, 9, (2, 3)), (10, 11, (3, 4)), (3, 12, (1, 5))],
+    )
+    def test_lies_on_the_tokens_that_its_ends_are_in(self, first, last, tokens):
+        transcript = make_transcript([("user", "to be left"), ("assistant", "abcdefghijkl")])
+        turn = transcript.turns[1]
+        body = turn.raw.index("abcdefghijkl")
+        where = np.isin(np.arange(len(turn.raw)), [body + first, body + last])
+        if last == 12:  # up to the end of the turn's end marker
+            where[-1] = True
+        flag = text._at_characters("gibberish", "said", transcript, 1, where)
+        assert (flag.turn, flag.start - turn.start, flag.stop - turn.start) == (1, *tokens)
+        assert (flag.name, flag.message) == ("gibberish", "said")
+
+    def test_of_a_rollout_without_tokens_is_its_turns(self):
+        transcript = make_transcript([("assistant", "abc")])
+        flag = text._at_characters(
+            "gibberish", "said", replace(transcript, tokens=TokenTrack.empty()), 0, np.asarray([True])
+        )
+        assert (flag.turn, flag.start, flag.stop) == (0, None, None)
 
 
 class TestTokenAt:

@@ -127,6 +127,12 @@ class TestFromPromptResponse:
 
 
 class TestFromAny:
+    def test_a_batch_is_itself_and_a_mapping_is_one(self):
+        batch = RolloutBatch(**arrays())
+        assert RolloutBatch.from_any(batch) == [batch]
+        assert [one.n_rows for one in RolloutBatch.from_any(arrays(B=3))] == [3]
+        assert [one.n_rows for one in RolloutBatch.from_any((batch, arrays(B=1)))] == [2, 1]
+
     def test_a_list_of_dicts_gives_a_batch_each_and_passes_over_dropped_trajectories(self):
         assert [b.n_rows for b in RolloutBatch.from_any([arrays(B=3), None, arrays(B=1)])] == [3, 1]
 

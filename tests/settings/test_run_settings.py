@@ -16,10 +16,13 @@ def test_ranges_are_pairs_or_mappings():
     )
     assert settings.reward_range == Range(0.0, 1.0)
     assert settings.metric_ranges == {"len": Range(0.0, 9.0, invert=True)}
+    assert RunSettings.create(reward_range=Range(0, 1, invert=True)).reward_range == Range(0, 1, invert=True)
+    assert RunSettings.create(reward_range=None).reward_range is None
 
 
 @pytest.mark.parametrize(
-    "value", [(1, 0), (0, float("inf")), (0,), "01", {"min": 0}, {"low": 0, "high": 1}, (None, 1), 3]
+    "value",
+    [(1, 0), (0, float("inf")), (0,), (0, 1, 2), "01", {"min": 0}, {"low": 0, "high": 1}, (None, 1), 3],
 )
 def test_a_range_that_cannot_be_understood_is_named(value):
     with pytest.raises(ConfigError, match="range"):

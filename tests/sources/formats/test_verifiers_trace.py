@@ -105,6 +105,19 @@ class TestTokens:
         assert (first.sample_id, second.sample_id, second.parent) == ("t", "t/1", "t")
         assert (first.identity, second.identity) == ("e1/t", "e1/t/1")
 
+    def test_that_an_earlier_branch_has_weigh_nothing_again(self, read):
+        nodes = [
+            node(token_ids=[1, 2]),
+            node(0, said="a", token_ids=[3, 4], mask=[1, 0], loss_weights={"ce": [0.5, 0.25]}),
+            node(1, said="b", token_ids=[5], mask=[1]),
+            node(1, said="c", token_ids=[6], mask=[1]),
+        ]
+        first, second = read(episode({"nodes": nodes}))
+        assert first.tracks["loss_weights"] == [0.0, 0.0, 1.5, 0.25, 1.0]
+        assert first.loss_mask == [False, False, True, True, True]
+        assert second.tracks["loss_weights"] == [0.0, 0.0, 0.0, 0.0, 1.0]
+        assert second.loss_mask == [False] * 4 + [True]
+
     def test_a_mask_of_another_length_refuses_the_trace(self, read):
         problems = Problems()
         assert read(episode({"nodes": [node(token_ids=[1, 2], mask=[1])]}), problems=problems) == []
@@ -219,6 +232,10 @@ class TestClaims:
         assert (claim.root.name, claim.step, claim.split, claim.order) == ("run", 12, "rollout", "all")
         claim = self.claim(tmp_path, "run/step_3/eval/all/traces.jsonl", record)
         assert (claim.root.name, claim.step, claim.split) == ("run", 3, "eval-rollout")
+        claim = self.claim(tmp_path, "run/step_4/a/b/c/traces.jsonl", record)
+        assert (claim.root.name, claim.step, claim.split) == ("run", 4, "rollout")
+        claim = self.claim(tmp_path, "run/step_4/a/b/c/d/traces.jsonl", record)
+        assert (claim.root.name, claim.step) == ("d", None)
         claim = self.claim(tmp_path, "eval-out/traces.jsonl", record)
         assert (claim.root.name, claim.step, claim.split) == ("eval-out", None, "eval-rollout")
 

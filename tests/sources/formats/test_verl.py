@@ -20,6 +20,8 @@ from tests.sources.reading import rows_of, runs_of
         ("ab12_3", "ab12_3", None),
         ("a_b_c", "a_b_c", None),
         ("a_3_c", "a_3_c", None),
+        ("a_c_3", "a_c_3", None),
+        ("3_1", "3_1", None),
     ],
 )
 def test_outputs_of_one_rollout_of_verl_share_its_number(uid, group, episode):
