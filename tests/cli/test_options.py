@@ -12,7 +12,7 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from rollout_traces.cli import build_app
+from rollout_traces.cli import build_app, show
 from rollout_traces.cli.options import MOST, remember, remembered
 from rollout_traces.cli.show import SMALL, _offer, dump_home
 from rollout_traces.errors import ConfigError
@@ -104,6 +104,17 @@ class TestADump:
         (tmp_path / "notes.txt").write_text("notes")
         with pytest.raises(ConfigError, match="no format that is known"), dump_home(tmp_path / "notes.txt"):
             pass
+
+    @pytest.mark.usefixtures("trackio_dir")
+    @pytest.mark.parametrize("more", [0, 1])
+    def test_says_that_it_is_large_from_a_size_on(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: int
+    ) -> None:
+        path = tmp_path / "some.jsonl"
+        path.write_text(json.dumps({"prompt": "q", "response": "a"}) + "\n")
+        monkeypatch.setattr(show, "SMALL", path.stat().st_size - more)
+        with dump_home(path):
+            assert ("are read first" in capsys.readouterr().err) == (more == 1)
 
     @pytest.mark.usefixtures("trackio_dir")
     def test_a_large_one_says_what_it_takes(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -9,9 +10,9 @@ import pytest
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.export import export_partitioned, partitioned
-from rollout_traces.store import Store
+from rollout_traces.store import Store, open_store
 from tests.store.conftest import shared_folder, store
-from tests.store.projects import PROJECT, RUN, RUN_ID
+from tests.store.projects import PROJECT, RUN, RUN_ID, make_ledger, write_step
 
 __all__ = ["shared_folder", "store"]
 
@@ -90,6 +91,19 @@ class TestAbout:
         losses = {step: metrics["train/loss"] for step, metrics in said if "train/loss" in metrics}
         assert losses == {0: 1.0, 1: 0.5, 2: pytest.approx(1 / 3)}
         assert set(table["run_id"].to_pylist()) == {RUN_ID}
+
+    def test_attempts_are_told_of_the_runs_that_are_written(self, trackio_dir: Path, tmp_path: Path) -> None:
+        for run, attempt, step in (("r1", "a", 0), ("r1", "b", 1), ("r2", "c", 0)):
+            column = np.asarray([attempt] * 2, object)
+            ledger = make_ledger([[1.0, 0.0]], step=step, batch=f"{run}{attempt}", attempt=column)
+            write_step(ledger, (), run=(run, run[-1] * 32))
+        store = open_store(PROJECT)
+        export_partitioned(store, tmp_path / "all")
+        first = ["1" * 32, "rollout", "a", 0], ["1" * 32, "rollout", "b", 1]
+        second = ["2" * 32, "rollout", "c", 0]
+        assert self.about(tmp_path / "all")["attempts"] == [*first, second]
+        export_partitioned(store, tmp_path / "one", runs=["r2"])
+        assert self.about(tmp_path / "one")["attempts"] == [second]
 
     def test_of_no_run_there_is_nothing_to_tell(self, store: Store, tmp_path: Path) -> None:
         assert export_partitioned(store, tmp_path / "out", runs=[]) == 0

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from rollout_traces.cli import build_app
 from rollout_traces.cli.options import remember
-from rollout_traces.cli.show import _offer, _open_browser, page_address, server_address
+from rollout_traces.cli.show import OFFERED, _offer, _open_browser, _write_token, page_address, server_address
 from rollout_traces.errors import ConfigError
 from rollout_traces.inspector import server
 from rollout_traces.inspector.guard import ServerOptions
@@ -63,6 +63,20 @@ class TestShow:
         said = capsys.readouterr().out
         assert said.count("show --project") == 3
         assert all(name in said for name in ("project here", f"project {tmp_path}\n", "s3://bucket/export"))
+
+    def test_as_many_are_offered_as_fit_and_of_none_nothing_is_said(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+        monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
+        remember("gone")
+        _offer()
+        assert capsys.readouterr().out == ""
+        for number in range(OFFERED + 1):
+            (tmp_path / str(number)).touch()
+            remember(str(tmp_path / str(number)))
+        _offer()
+        said, *offered = capsys.readouterr().out.splitlines()
+        assert said == "Opened or written before:" and len(offered) == OFFERED
+        assert offered[0].endswith(str(tmp_path / str(OFFERED)))
 
     def test_another_host_is_warned_about(self, home):
         server = Served(home, "--host", "0.0.0.0", "--project", "demo")
@@ -118,6 +132,15 @@ class TestRefusals:
         done = run_show(tmp_path, "--no-token", "--host", "0.0.0.0", "--no-browser")
         assert done.returncode == 1
         assert "others can reach that address" in done.stderr
+
+    def test_what_is_logged_with_nothing_that_takes_it(self, monkeypatch):
+        monkeypatch.setenv("TRACKIO_WRITE_TOKEN", "x" * 64)
+        assert _write_token(no_trackio=False) == "x" * 64
+        with pytest.raises(ConfigError, match="--receive-logs with --no-trackio"):
+            _write_token(no_trackio=True)
+        monkeypatch.setenv("TRACKIO_WRITE_TOKEN", "short")
+        with pytest.raises(ConfigError, match="--receive-logs: TRACKIO_WRITE_TOKEN: seen 5 characters"):
+            _write_token(no_trackio=False)
 
     def test_taking_logs_without_a_write_token(self, tmp_path):
         done = run_show(tmp_path, "--receive-logs", "--no-browser")
