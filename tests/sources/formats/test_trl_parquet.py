@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_traces.sources.formats.trl_parquet import LoggedTable, TableReader, n_repeated, row_metadata
+from rollout_traces.sources.formats.trl_parquet import (
+    LoggedTable,
+    TableReader,
+    TrlParquet,
+    _step,
+    n_repeated,
+    row_metadata,
+    row_of,
+)
+from rollout_traces.sources.problems import Problems
+from rollout_traces.sources.rows import RolloutRow
+from tests.sources.reading import rows_of, runs_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
@@ -199,3 +214,137 @@ def test_a_row_tells_its_numbers_under_their_own_names_and_ours():
     assert (told["right"], told["mine"], told["rewards/right"], told["advantage"]) == (1.0, 2, 1.0, 0.25)
     assert (told["split"], told["group_id"], told["table_row"]) == ("rollout", 0, 1)
     assert "prompt" not in told and "unreadable" not in told and "note" not in told
+
+
+class Run:
+    """The folder of a run of TRL's trainer."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def write(self, step: int, *records: dict) -> Path:
+        path = self.root / "completions" / f"completions_{step:05}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(list(records)), path)
+        return path
+
+    def checkpoint(self, at: int, *evaluated: int, age: int = 0, **more: object) -> None:
+        logs = [{"step": at, "loss": 1.0}, *({"step": step, "eval_loss": 1.0} for step in evaluated)]
+        path = self.root / f"checkpoint-{at}" / "trainer_state.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"global_step": at, "log_history": logs, **more}))
+        os.utime(path, ns=(10**18 - age, 10**18 - age))
+
+    def rows(self, problems: Problems | None = None) -> list[RolloutRow]:
+        return rows_of(self.root, problems)
+
+
+@pytest.fixture
+def run(tmp_path) -> Run:
+    return Run(tmp_path / "my-run")
+
+
+def record(completion: object = "c", **more: object) -> dict:
+    return {"prompt": "q", "completion": completion, **more}
+
+
+class TestFiles:
+    def test_a_row_is_a_rollout_whose_numbers_are_rewards(self, run):
+        run.write(3, record(advantage=0.5, right=1.0, short=float("nan"), level=2, task="sums", done=True))
+        [row] = run.rows()
+        assert (row.step, row.split, row.line, row.reward, row.advantage) == (3, "rollout", 1, 3.0, 0.5)
+        assert row.components["right"] == 1.0 and row.components["level"] == 2.0
+        assert set(row.components) == {"right", "short", "level"} and row.metrics == {}
+        assert row.extras == {"task": "sums", "done": True} and row.n_prompt_messages == 1
+        assert row.messages == [{"role": "user", "content": "q"}, {"role": "assistant", "content": "c"}]
+
+    def test_a_reply_of_messages_is_read_as_such(self, run):
+        call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        said = {"role": "assistant", "content": "a", "tool_calls": [call]}
+        prompt = [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}]
+        run.write(1, {"prompt": prompt, "completion": [said, {"role": "tool", "content": "4"}]})
+        [row] = run.rows()
+        assert [message["role"] for message in row.messages] == ["system", "user", "assistant", "tool"]
+        assert row.n_prompt_messages == 2 and "tool_calls" not in row.messages[3]
+        assert row.messages[2]["tool_calls"][0]["function"]["name"] == "f"
+        assert (row.reward, row.components) == (None, {})
+
+    def test_a_rows_own_step_goes_before_the_files(self, run):
+        run.write(4, record("a", step="2"), record("b", step="x"), record("c", step=None))
+        assert [row.step for row in run.rows()] == [2, 4, 4]
+        assert _step(2**53, 4) == 4 and _step(2**53 - 1, 4) == 2**53 - 1 and _step(float("inf"), 4) == 4
+
+    def test_without_weights_rewards_are_summed_and_with_them_weighed(self):
+        value = record(a=1.0, b=0.5, c=float("nan"), d=None, n=3)
+        assert row_of(value, ["a", "b", "c", "d"], 1, 1).reward == 1.5
+        weighed = row_of(value, ["a", "b"], 1, 1, [2.0, -1.0])
+        assert weighed.reward == 1.5 and weighed.components == {"a": 1.0, "b": 0.5}
+        assert weighed.metrics["n"] == 3 and row_of(value, [], 1, 1).reward is None
+
+    def test_rows_that_the_file_before_ends_with_are_passed_over_and_that_is_said(self, run):
+        run.write(1, *(record(text) for text in "xy"))
+        run.write(2, *(record(text) for text in "abc"))
+        run.write(10, *(record(text) for text in "bcd"))
+        problems = Problems()
+        found = [(row.step, row.line, row.messages[-1]["content"]) for row in run.rows(problems)]
+        assert sorted(found) == [
+            *((1, n, text) for n, text in enumerate("xy", 1)),
+            *((2, n, text) for n, text in enumerate("abc", 1)),
+            (10, 3, "d"),
+        ]
+        assert problems.counts["repeated_rows"] == 1
+        assert any("its first 2 rows are the last of the file before" in str(each) for each in problems.kept)
+
+    def test_a_damaged_file_is_told_of_and_the_next_read_whole(self, run):
+        run.write(1, record("a"))
+        run.write(2, record("a")).write_bytes(b"PAR1 and no more")
+        run.write(3, record("a"))
+        problems = Problems()
+        assert [row.step for row in run.rows(problems)] == [1, 3]
+        assert problems.counts["unreadable_files"] == 1 and "repeated_rows" not in problems.counts
+
+    def test_another_name_is_no_file_of_trls(self, run):
+        path = run.write(1, record())
+        path.rename(path.with_name("completions_1.old.parquet"))
+        assert not any(isinstance(file.format, TrlParquet) for one in runs_of(run.root) for file in one.files)
+
+
+class TestCheckpoints:
+    def test_tell_which_steps_were_evaluated(self, run):
+        for step in (1, 2, 3):
+            run.write(step, record(str(step)))
+        run.checkpoint(3, 2)
+        problems = Problems()
+        splits = {row.step: row.split for row in run.rows(problems)}
+        assert splits == {1: "rollout", 2: "eval-rollout", 3: "rollout"}
+        assert "splits_not_told" not in problems.counts
+
+    @pytest.mark.parametrize("until", [None, 2, 3])
+    def test_that_are_older_than_a_file_do_not_tell_of_it(self, run, until):
+        run.write(3, record())
+        if until is not None:
+            run.checkpoint(until)
+        problems = Problems()
+        assert [row.split for row in run.rows(problems)] == ["rollout"]
+        [found] = runs_of(run.root)
+        lacks = found.files[0].claim.lacks
+        is_told = until == 3
+        assert problems.counts["splits_not_told"] == (not is_told)
+        assert any("whether it was training" in each for each in lacks) == (not is_told)
+        assert "groups (equal prompts are one)" in lacks and found.files[0].claim.root == run.root
+
+    def test_are_read_by_the_newest_file(self, run):
+        run.write(2, record())
+        run.checkpoint(3, age=5)
+        run.checkpoint(2, 2)
+        assert [row.split for row in run.rows()] == ["eval-rollout"]
+
+    @pytest.mark.parametrize(
+        "more", [{"log_history": 3}, {"global_step": None}, {"log_history": [{"eval_": 1}]}]
+    )
+    def test_that_are_none_tell_nothing(self, run, more):
+        run.write(1, record())
+        run.checkpoint(1, 1, **more)
+        problems = Problems()
+        assert [row.split for row in run.rows(problems)] == ["rollout"]
+        assert problems.counts["splits_not_told"] == 1
