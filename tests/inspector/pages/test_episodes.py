@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from rollout_traces.decode.decoder import TranscriptDecoder
-from rollout_traces.inspector.pages.episodes import _seconds, depths, leaving, parent_rows
+from rollout_traces.inspector.pages.episodes import (
+    MOST_DIFFERING,
+    _differing,
+    _seconds,
+    depths,
+    leaving,
+    parent_rows,
+)
 from rollout_traces.store.rows import TraceRow
 from tests.generator import Conversation, encode, tiny_tokenizer
 from tests.inspector.agents import ROWS, episode_conversations
@@ -83,3 +90,18 @@ class TestHowItLeft:
 )
 def test_the_seconds_of_a_row_are_its_timings_without_when_it_began(values, seconds):
     assert _seconds(TraceRow("a", "1", "r1", "rollout", 1, values)) == seconds
+
+
+def test_rows_differ_by_what_the_trainer_says_of_them():
+    def row(**values):
+        named = {name.replace("_", "/", 1): value for name, value in values.items()}
+        return TraceRow("a", "1", "r1", "rollout", 1, {"source": "web", "reward": 1.0, **named})
+
+    assert _differing([]) == [] == _differing([row(extra_role="a")])
+    rows = [row(extra_role="a", extra_same=1, engine="x"), row(extra_role="b", extra_same=1, engine="x")]
+    assert _differing(rows) == ["extra/role"]
+    rows[0].values["reward"] = 0.0
+    rows[1].values["engine"] = "y"
+    assert _differing(rows) == ["engine", "extra/role"]
+    many = [row(**{f"extra_{n}": at for n in range(MOST_DIFFERING + 2)}) for at in range(2)]
+    assert _differing(many) == sorted(f"extra/{n}" for n in range(MOST_DIFFERING + 2))[:MOST_DIFFERING]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rollout_traces.errors import StoreError
-from rollout_traces.inspector.pages.health import examples, health
+from rollout_traces.inspector.pages.health import examples, health, tie_reasons
+from rollout_traces.settings.run_settings import RunSettings
+from tests.store.projects import make_ledger
 
 
 class TestARun:
@@ -49,3 +51,19 @@ class TestAPoint:
     def test_of_a_measure_that_there_is_not_is_refused(self, ask):
         with pytest.raises(StoreError, match=r"measure: no 'nope'\. Measures: "):
             ask(examples, step=1, name="nope")
+
+
+class TestTies:
+    @pytest.mark.parametrize(
+        ("groups", "reasons"),
+        [
+            ([[1.0, 1.0]], {"all at 1": (1.0, 1)}),
+            ([[1.0, 1.0], [0.5]], {"all best": (1.0, 1)}),
+            ([[1.0, 1.0], [0.0, 1.0]], {"all best": (0.5, 1)}),
+        ],
+    )
+    def test_are_a_share_of_the_groups_of_two_or_more(self, groups, reasons):
+        assert tie_reasons(make_ledger(groups, step=1), RunSettings()) == reasons
+
+    def test_of_groups_of_one_there_are_none(self):
+        assert tie_reasons(make_ledger([[1.0], [0.5]], step=1), RunSettings()) == {}

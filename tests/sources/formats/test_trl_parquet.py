@@ -269,6 +269,10 @@ class TestFiles:
         assert row.messages[2]["tool_calls"][0]["function"]["name"] == "f"
         assert (row.reward, row.components) == (None, {})
 
+    def test_the_first_file_is_of_step_zero(self, run):
+        run.write(0, record())
+        assert [row.step for row in run.rows()] == [0]
+
     def test_a_rows_own_step_goes_before_the_files(self, run):
         run.write(4, record("a", step="2"), record("b", step="x"), record("c", step=None))
         assert [row.step for row in run.rows()] == [2, 4, 4]
