@@ -14,11 +14,17 @@ from typer.testing import CliRunner
 
 import rollout_traces as rt
 from rollout_traces.cli import build_app
-from rollout_traces.errors import StoreError
+from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.inspector.pages.around import raw_record as page_record
 from rollout_traces.inspector.workspace import ProjectView, Workspace
 from rollout_traces.sources.importing import import_rollouts
-from rollout_traces.sources.state import raw_record
+from rollout_traces.sources.state import (
+    FileState,
+    ImportState,
+    imported_files,
+    only_import_of,
+    raw_record,
+)
 from tests.sources.reading import SAMPLES
 
 pytestmark = pytest.mark.usefixtures("trackio_dir")
@@ -175,3 +181,90 @@ def test_command_and_page_show_it(tmp_path):
     assert shown.exit_code == 0 and json.loads(shown.output)["prompt"] == "q0"
     answer = page_record(ProjectView(Workspace(), "raw"), row.id)
     assert len(answer.text) == 200_000 and answer.n_left_out == len(path.read_text()) - 200_000
+
+
+class TestAnImport:
+    """What is remembered of an import, by the next one."""
+
+    @pytest.fixture
+    def begun(self, tmp_path):
+        """Begins an import into the same run; the one before has ended."""
+        states: list[ImportState] = []
+
+        def begin() -> ImportState:
+            if states:
+                states[-1].close()
+            states.append(ImportState(tmp_path, "p", "r1"))
+            return states[-1]
+
+        yield begin
+        states[-1].close()
+
+    def test_of_the_same_rollout_takes_it_once(self, begun):
+        for is_new in (True, False):
+            state = begun()
+            assert state.is_new("r", b"a", 1, repeats=False) == is_new
+            assert not state.is_new("r", b"a", 1, repeats=False)
+        assert state.is_new("other", b"a", 1, repeats=False)
+
+    def test_of_equal_rollouts_takes_as_many_as_are_more_than_before(self, begun):
+        state = begun()
+        assert [state.is_new("r", b"a", 1, repeats=True) for _ in range(2)] == [True, True]
+        state = begun()
+        assert [state.is_new("r", b"a", 1, repeats=True) for _ in range(3)] == [False, False, True]
+        state = begun()
+        assert state.add_repeats("r", b"a", 1) and state.add_repeats("r", b"b", 1)
+        state = begun()
+        assert [state.is_new("r", b"a", 1, repeats=True) for _ in range(5)] == [False] * 4 + [True]
+        assert [state.is_new("r", b"b", 1, repeats=True) for _ in range(2)] == [False, True]
+
+    def test_that_ended_leaves_its_attempt_to_the_next(self, begun):
+        assert begun().begin("a") == "a"
+        assert begun().begin("b") == "a"
+
+    def test_that_was_killed_is_done_again_from_its_first_open_step_on(self, begun, tmp_path):
+        state = begun()
+        state.begin("a")
+        for step in (1, 2, 3):
+            state.is_new("r", b"%d" % step, step, repeats=False)
+            path = tmp_path / f"{step}.jsonl"
+            state.keep({path: FileState(10, 20, 5, 1, b"tail", step)}, "r", [(2, "rollout"), (3, "rollout")])
+        state = begun()
+        assert state.file(tmp_path / "3.jsonl") == FileState(10, 20, 5, 1, b"tail", 3)
+        assert state.begin("b") == "b"
+        found = [state.file(tmp_path / f"{step}.jsonl") is not None for step in (1, 2, 3)]
+        assert found == [True, False, False]
+        assert [state.is_new("r", b"%d" % step, step, repeats=False) for step in (1, 2, 3)] == [
+            False,
+            True,
+            True,
+        ]
+        assert begun().begin("c") == "b"
+
+    def test_knows_a_step_as_open_until_its_file_was_kept(self, begun, tmp_path):
+        state = begun()
+        state.begin("a")
+        state.open_step("r", 4, "rollout")
+        state.open_step("r", 4, "rollout")
+        state.open_step("other", 5, "rollout")
+        state.keep({}, "r", [])
+        state = begun()
+        assert state.begin("b") == "b"
+        state.open_step("r", 4, "rollout")
+        state.keep({}, "r", [])
+        assert begun().begin("c") == "b"
+
+    def test_alone_writes_to_a_run(self, tmp_path):
+        lock = only_import_of(tmp_path, "p", "r")
+        with pytest.raises(ConfigError, match="run 'r' of 'p': another import writes to it now"):
+            only_import_of(tmp_path, "p", "r")
+        only_import_of(tmp_path, "p", "s").release()
+        lock.release()
+        only_import_of(tmp_path, "p", "r").release()
+
+    def test_is_of_its_project_alone(self, begun, tmp_path):
+        state = begun()
+        state.keep({tmp_path / "a.jsonl": FileState(1, 2)}, "r", [])
+        begun()
+        assert imported_files(tmp_path, "p") == {str((tmp_path / "a.jsonl").resolve())}
+        assert imported_files(tmp_path, "q") == frozenset()

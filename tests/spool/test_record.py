@@ -7,7 +7,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rollout_traces.spool.record import Record, RecordBuffer, RecordError, decode, encode
+from rollout_traces.spool.record import (
+    Record,
+    RecordBuffer,
+    RecordError,
+    decode,
+    encode,
+    float16_overflows,
+    narrowest_int,
+)
 
 RESERVED = (6, 7)
 """Bytes of the prefix that mean nothing."""
@@ -88,3 +96,38 @@ class TestDamage:
         data[4] = 9
         with pytest.raises(RecordError, match=r"schema 9.*Upgrade"):
             decode(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([], np.int8),
+        ([-128, 127], np.int8),
+        ([-129], np.int16),
+        ([128], np.int16),
+        ([-(2**15), 2**15 - 1], np.int16),
+        ([2**15], np.int32),
+        ([-(2**31), 2**31 - 1], np.int32),
+    ],
+)
+def test_integers_are_kept_in_the_narrowest_kind_that_holds_them(values, kind):
+    assert narrowest_int(np.asarray(values, np.int64)) == kind
+
+
+@pytest.mark.parametrize(
+    ("values", "overflows"),
+    [
+        ([], False),
+        ([1.0, -1.0, 65504.0, -65504.0], False),
+        ([np.inf, -np.inf, 1.0], False),
+        ([np.nan, 1.0], False),
+        ([np.nan, -np.inf], False),
+        ([1.0, 1e6], True),
+        ([-1e6, 1.0], True),
+        ([np.nan, np.inf, 1e6], True),
+    ],
+)
+def test_a_finite_value_that_float16_cannot_hold_is_noticed(values, overflows):
+    wide = np.asarray(values, np.float32)
+    with np.errstate(over="ignore"):
+        assert float16_overflows(wide.astype(np.float16), wide) is overflows
