@@ -106,6 +106,21 @@ class TestBelieving:
         reason = why_not_believed(tmp_path / "a" / "b", tmp_path / "a", [file])
         assert reason is not None and reason.startswith(f"{tmp_path / which} {said}")
 
+    @pytest.mark.parametrize("which", ["a", "a/b", "a/b/file"])
+    @pytest.mark.parametrize("bits", [0o020, 0o002])
+    def test_names_what_others_may_write(self, tmp_path, which, bits):
+        make_folder(tmp_path / "a" / "b")
+        file = tmp_path / "a" / "b" / "file"
+        write_file(file, b"")
+        (tmp_path / which).chmod(0o755)
+        assert why_not_believed(tmp_path / "a" / "b", tmp_path / "a", [file]) is None
+        (tmp_path / which).chmod(0o700 | bits)
+        reason = why_not_believed(tmp_path / "a" / "b", tmp_path / "a", [file])
+        said = (
+            f"{tmp_path / which} may be written by others (mode 0{0o700 | bits:o}): nothing in it is believed"
+        )
+        assert reason is not None and reason.startswith(said)
+
     def test_does_not_follow_links(self, tmp_path):
         make_folder(tmp_path / "real" / "b")
         (tmp_path / "a").symlink_to(tmp_path / "real")
