@@ -45,7 +45,7 @@ def segment(row: Row, markers: Markers) -> list[Segment]:
         markers: the dialect made ready for the tokenizer.
 
     Returns:
-        Segments that partition the row's bytes; empty when no opener was found.
+        Segments one behind the other up to the row's end; empty when no opener was found.
     """
     openers = _openers(row, markers)
     stops = [*(found.start for found in openers), len(row.data)]
@@ -56,8 +56,7 @@ def segment(row: Row, markers: Markers) -> list[Segment]:
             continue
         if segments and row.data.endswith(found.before, segments[-1].body_start, segments[-1].body_stop):
             segments[-1].body_stop -= len(found.before)
-        start = found.start if segments or found is not openers[0] else 0
-        one = Segment(found.role, start, found.stop, stop, stop, found.name, found.call_id)
+        one = Segment(found.role, found.start, found.stop, stop, stop, found.name, found.call_id)
         segments.extend(_split(row, markers, one))
     ends = [at for at, token in row.specials.items() if token in markers.end_ids]
     for one in segments:

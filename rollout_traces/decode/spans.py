@@ -46,7 +46,7 @@ def on_token_edges(segments: Sequence[Segment], starts: np.ndarray) -> list[Span
     """Puts segments on token edges; a token that two turns share belongs to the one it begins in.
 
     Args:
-        segments: partition the row's bytes.
+        segments: one behind the other up to the row's end; what stands before the first is the first's.
         starts: int64 [n + 1] byte positions of the row's tokens.
 
     Returns:
