@@ -638,6 +638,16 @@ class TestNames:
         [entry] = diagnose(table(rows), "run").diagnoses
         assert entry.sentence.startswith("the reward rises: reward rose")
 
+    def test_rewards_that_are_won_and_lost_again_do_not_simply_rise(self):
+        """Seen once: an error, "the reward rises", of what was learned and then lost at once."""
+
+        def reward(s: int, g: int, i: int) -> float:
+            learned = 0.5 if s < 6 or s >= 33 else 0.62 if s < 14 else 0.85
+            return float(happens(learned, s, g, i + 200))
+
+        entry = told(table(steps(50, groups=12, size=8, reward=reward)))[0]
+        assert (entry.step, entry.last, entry.name) == (14, 32, "the reward rises for a while")
+
     def test_rollouts_that_are_discarded_from_a_step_on_are_said(self):
         """Seen once: a filter that threw a third of all rollouts away was in no answer, as all others have no reason."""
 
