@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.ledger.columns import COLUMNS, NULL_INT, Ledger, any_known, kind_of, number_text
-from rollout_traces.ledger.text_facts import thinking_tokens, tool_failed
+from rollout_traces.ledger.text_facts import characters_of, thinking_tokens, tool_failed
 from rollout_traces.ledger.tokens import MaskedTokens, Segments, clipped, k3, ratio, update_shares
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.plain_values import INFINITE, INT64_MAX
@@ -89,6 +89,7 @@ def build_ledger(batch: PackedBatch, settings: RunSettings | None = None) -> Led
     columns["clip_share"] = _clip_share(in_loss, settings)
     columns["update_share"] = update_shares(in_loss, discard_reason)
     columns = _with_known(columns, batch)
+    columns |= _characters(batch, columns)
     return Ledger(
         {name: column for name, column in columns.items() if column is not None and any_known(name, column)}
     )
@@ -245,10 +246,24 @@ def _lengths(batch: PackedBatch, sampled: MaskedTokens) -> dict[str, np.ndarray]
         return lengths
     known = {name: np.where(batch.has_tokens, column, NULL_INT) for name, column in lengths.items()}
     for row in np.flatnonzero(~batch.has_tokens).tolist():
-        messages = [m for m in batch.conversation(row) or () if isinstance(m, Mapping)]
-        if messages:
+        if messages := _messages(batch, row):
             known["n_turns"][row] = sum(message.get("role") == "assistant" for message in messages)
     return known
+
+
+def _messages(batch: PackedBatch, row: int) -> list[Mapping[str, Any]]:
+    return [message for message in batch.conversation(row) or () if isinstance(message, Mapping)]
+
+
+def _characters(batch: PackedBatch, columns: Mapping[str, np.ndarray | None]) -> dict[str, np.ndarray]:
+    """How long the texts of rows are of which nothing says how many tokens were sampled."""
+    n_sampled = columns.get("n_sampled")
+    prompt, written = (np.full(batch.n_rows, NULL_INT) for _ in range(2))
+    unknown = ~batch.has_tokens if n_sampled is None else n_sampled == NULL_INT
+    for row in np.flatnonzero(unknown).tolist():
+        if batch.row_value("ledger_rows", row) is None and (messages := _messages(batch, row)):
+            prompt[row], written[row] = characters_of(messages)
+    return {"prompt_characters": prompt, "written_characters": written}
 
 
 def _versions(batch: PackedBatch, sampled: MaskedTokens) -> dict[str, np.ndarray]:

@@ -82,6 +82,12 @@ COLUMNS = (
     Column("n_prompt", "int", "tokens before the first sampled one"),
     Column("n_sampled", "int", "tokens the policy sampled, over all turns"),
     Column("n_environment", "int", "unsampled tokens after the first sampled one"),
+    Column("prompt_characters", "int", "characters of the prompt's messages, of a row without tokens"),
+    Column(
+        "written_characters",
+        "int",
+        "characters of content and thinking that the policy wrote, over all turns, of a row without tokens",
+    ),
     Column("n_thinking", "int", "sampled tokens inside thinking; known for traced rows"),
     Column("n_turns", "int", "assistant turns: sampled runs of tokens, decoded turns for traced rows"),
     Column("n_tool_calls", "int", "tool calls; known for traced rows"),

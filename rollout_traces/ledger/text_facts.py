@@ -1,4 +1,4 @@
-"""Facts that a decoded rollout's text adds to its ledger row: failed tool calls, thinking tokens.
+"""Facts that a rollout's text adds to its ledger row: its length, failed tool calls, thinking tokens.
 
 Of failures, precision before recall: a result that merely speaks of errors (a log search, a list of error rates, a
 document) is not a failure. What counts is how the result opens, or what its own fields say.
@@ -7,14 +7,16 @@ document) is not a failure. What counts is how the result opens, or what its own
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from itertools import compress
 from typing import Any
 
 import numpy as np
 
 from rollout_traces.model.plain_values import from_json
-from rollout_traces.model.transcript import Transcript, Turn
+from rollout_traces.model.text import text_of
+from rollout_traces.model.transcript import Transcript, Turn, thinking_beside
 
 _OPENS_AS_FAILURE = re.compile(
     r"""\s*(?:
@@ -48,6 +50,13 @@ SCANNED = 4000
 """Characters looked at from each end of a result that is not JSON."""
 JSON_LIMIT = 200_000
 """Longer results are not parsed as JSON."""
+
+
+def characters_of(messages: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Counts the characters of a conversation before the policy's first turn, and those of content and thinking that it wrote."""
+    is_written = [message.get("role") == "assistant" for message in messages]
+    n = [len(text_of(message.get("content"))) + len(thinking_beside(message)) for message in messages]
+    return sum(n[: [*is_written, True].index(True)]), sum(compress(n, is_written))
 
 
 def tool_failed(turn: Turn) -> bool:

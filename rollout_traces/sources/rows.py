@@ -26,6 +26,9 @@ NO_TOKENS = ("token ids", "loss mask", "logprobs")
 RE_ENCODED = "re-encoded"
 """The value of `extras["ids_from"]` of ids that were made from text and may differ from those trained on."""
 
+NAMED_BY_EXTRAS = {"source": ("source", "data_source", "dataset"), "engine": ("engine", "engine_id")}
+"""Fields of a rollout -> names under which dumps have them beside it."""
+
 
 @dataclass(eq=False)
 class RolloutRow:
@@ -113,6 +116,15 @@ class RolloutRow:
     origin: str | None = None
     train_version: int | None = None
     attempt: int = 1
+
+    def __post_init__(self) -> None:
+        """Takes the source and the engine from extras that name them, which say the same again where they are given too."""
+        for column, names in NAMED_BY_EXTRAS.items():
+            for name in names:
+                said, given = self.extras.get(name), getattr(self, column)
+                if isinstance(said, str) and given in (None, said):
+                    setattr(self, column, said)
+                    self.extras = {key: value for key, value in self.extras.items() if key != name}
 
     def conversation(self) -> list[dict[str, Any]] | None:
         """Its messages; where it has text alone those that its special tokens mark, else `user` and `assistant`."""

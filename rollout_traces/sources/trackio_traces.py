@@ -15,7 +15,7 @@ from typing import Any
 
 from rollout_traces.decode.messages import transcript_of_messages
 from rollout_traces.errors import ConfigError
-from rollout_traces.ledger.text_facts import tool_failed
+from rollout_traces.ledger.text_facts import characters_of, tool_failed
 from rollout_traces.model.names import file_stem
 from rollout_traces.model.text import words
 from rollout_traces.model.transcript import THINKING_UNCLOSED
@@ -106,6 +106,8 @@ def fields_of(row: RolloutRow) -> dict[str, Any]:
             "n_prompt": sampled[0] if sampled else len(row.response_mask),
             "mean_logprob": _mean_sampled(row),
         }
+    if "n_sampled" in known:  # the length is told in tokens
+        del known["prompt_characters"], known["written_characters"]
     if row.train_version is not None:
         known["version_max"] = row.train_version
     whole = {
@@ -133,7 +135,10 @@ def text_facts(messages: Sequence[Record]) -> dict[str, Any]:
         "thinking_unclosed": unclosed,
         "empty_completion": not unclosed and any(not t.content.strip() and not t.tool_calls for t in written),
     }
+    prompt, characters = characters_of(messages)
     return {
+        "prompt_characters": prompt,
+        "written_characters": characters,
         "n_turns": len(written),
         "n_tool_calls": len(calls),
         "n_tool_errors": n_errors,

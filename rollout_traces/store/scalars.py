@@ -23,6 +23,8 @@ Attempts = Sequence[tuple[str, int]]
 """Attempts of a run, oldest first, each with the first step that it trained."""
 UNKNOWN = ""
 """The attempt of what carries none: the trainer logged it to Trackio itself."""
+GLOBAL_STEP = "train/global_step"
+"""The trainer's step of a row, as transformers' `Trainer` says it: it logs without a step, and Trackio then counts the calls."""
 PLOTTED = "reward/mean"
 """The number that is drawn where nothing is named, of every split."""
 
@@ -161,6 +163,8 @@ def _add(values: dict[str, dict[str, dict[int, float]]], step: int, text: str | 
     logged = from_json(text)
     if type(step) is not int or not isinstance(logged, dict):
         return False
+    said = logged.get(GLOBAL_STEP)
+    step = int(said) if isinstance(said, int | float) and said == said // 1 else step
     attempt = logged.get(ATTEMPT_KEY)
     series = values.setdefault(attempt if isinstance(attempt, str) else UNKNOWN, {})
     for key, value in logged.items():

@@ -165,6 +165,18 @@ class TestLengths:
             assert ledger.get(name)[1] == NULL_INT, name
         assert ledger.get("prompt_key")[1] is None
 
+    def test_rows_without_tokens_have_the_characters_of_their_texts(self):
+        asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "6 x 7?"}]
+        answered = {"role": "assistant", "content": "42", "reasoning_content": "easy"}
+        chats = [
+            [*asked, answered, {"role": "user", "content": "sure?"}, {**answered, "content": "Yes."}],
+            asked,
+        ]
+        ledger = build_ledger(capture([RolloutBatch.from_messages(chats)], step=1, split="rollout"))
+        assert ledger.get("prompt_characters").tolist() == [15, 15]
+        assert ledger.get("written_characters").tolist() == [14, 0]
+        assert not {"prompt_characters", "written_characters"} & set(build_ledger(two_rows()).columns)
+
 
 class TestOutcome:
     def test_rewards_components_and_sample_metrics_pass_through(self):

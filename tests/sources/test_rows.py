@@ -57,6 +57,16 @@ class TestThePromptsKey:
         assert key(messages=[ASKED], n_prompt_messages=0) is None
 
 
+class TestWhatExtrasName:
+    def test_a_source_and_an_engine_are_taken_from_the_names_that_dumps_have_for_them(self) -> None:
+        row = RolloutRow(0, extras={"data_source": "gsm8k", "engine": "vllm-1", "level": 3})
+        assert (row.source, row.engine, row.extras) == ("gsm8k", "vllm-1", {"level": 3})
+
+    def test_one_that_was_given_stays_and_what_says_the_same_goes(self) -> None:
+        row = RolloutRow(0, source="math", extras={"data_source": "math", "dataset": "math-2", "engine": 4})
+        assert (row.source, row.engine, row.extras) == ("math", None, {"dataset": "math-2", "engine": 4})
+
+
 class TestTheConversation:
     def test_text_alone_is_a_question_and_an_answer(self) -> None:
         assert RolloutRow(0, prompt_text="6 x 7?", reply_text="42").conversation() == [ASKED, ANSWERED]

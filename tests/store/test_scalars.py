@@ -41,6 +41,16 @@ def test_a_row_is_read_once_and_later_ones_are_added():
     assert rows.asked == [0, 1, 1, 2]
 
 
+def test_a_row_that_says_the_trainers_step_stands_at_it():
+    """Seen once: a loss that was NaN since step 17 of 37, "since step 32": transformers' trainers log without a step, and Trackio counted their calls."""
+    rows = Rows(
+        (40, {"train/loss": 0.5, "train/global_step": 17}), (41, {"train/kl": 0.1, "train/global_step": 18.0})
+    )
+    read = Scalars(rows).of("run")
+    assert (read["train/loss"], read["train/kl"]) == (([17], [0.5]), ([18], [0.1]))
+    assert Scalars(Rows((40, {"loss": 1.0, "train/global_step": "NaN"}))).of("run")["loss"] == ([40], [1.0])
+
+
 @pytest.mark.parametrize("text", [b"{", b"[1]"])
 def test_a_damaged_row_is_left_out(text):
     assert Scalars(Rows((1, text), (2, {"a": 1, "b": True, "c": "NaN", "d": "text"}))).of("run").keys() == {

@@ -123,7 +123,7 @@ class ReportAnswer(FromRuns):
     """The faults of a run, since when they are there, and what cannot be known.
 
     Attributes:
-        settings: what was set otherwise than in the run before, a sentence each.
+        settings: what was set otherwise than in the run before, in a sentence.
         problems: what raised and was left out.
     """
 

@@ -32,7 +32,7 @@ from rollout_traces.trace.conversion import TraceRecord, read_transcript
 REWARDS = ("reward", "raw_reward", "advantage")
 COMPARED = words(
     """
-    success n_tokens n_sampled n_environment n_thinking n_turns n_tool_calls n_tool_errors version_min version_max
+    success n_tokens n_sampled n_environment written_characters n_thinking n_turns n_tool_calls n_tool_errors version_min version_max
     staleness_max mean_logprob mismatch_k3 update_share
     """
 )
