@@ -13,7 +13,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warn", "info")
 Shape = Literal["spike", "window", "level", "ramp", "came", "went", "standing", "recurring"]
 TIERS = ("data and masks", "environment and reward", "sampler and weights", "update", "outcome", "other")
 """Tiers; one can cause those after it, and it decides which series gives an entry its sentence."""
-DATA, ENVIRONMENT, SAMPLER, UPDATE, OUTCOME, OTHER = range(len(TIERS))
+DATA, ENVIRONMENT, *_, OTHER = range(len(TIERS))
 
 
 @dataclass(frozen=True)

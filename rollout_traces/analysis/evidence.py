@@ -12,6 +12,7 @@ from rollout_traces.analysis.finding import Detail, Finding, PartOfRows, Picture
 from rollout_traces.analysis.in_words import TAGS, literal, value_filter
 from rollout_traces.analysis.parts import BOUND, REMAINS
 from rollout_traces.analysis.relations import (
+    KEPT_AT_RANDOM,
     RolloutColumns,
     known_number,
     known_reward,
@@ -241,7 +242,7 @@ def level_query(columns: RolloutColumns, a: Selection, b: Selection, finding: Fi
             chance = columns.expression("selected_probability")
             weight, condition = (
                 f"coalesce(1 / nullif({chance}, 0), 1)",
-                f"{condition} and traced and selected_by = 'random'",
+                f"{condition} and {KEPT_AT_RANDOM}",
             )
     part = finding.detail.part if finding.detail is not None else None
     place = "null"
@@ -296,7 +297,7 @@ def _query(scope: RunScope, name: SeriesName, part: Part) -> str:
         for c in dict.fromkeys(c for c, _ in part)
     ]
     if column in OF_TRACES or (column == "flags" and needs_text(name.value or "")):
-        conditions.append("traced and selected_by = 'random'")
+        conditions.append(KEPT_AT_RANDOM)
     return of.by_step(
         f"avg({_figure(scope, name, column)}) as level, count(*) as rollouts",
         " and ".join(conditions) or "true",

@@ -27,6 +27,7 @@ from rollout_traces.analysis.in_words import (
     steps_filter,
     value_filter,
 )
+from rollout_traces.analysis.parts import REMAINS
 from rollout_traces.analysis.relations import current, known_reward
 from rollout_traces.analysis.run_rows import BY_OUTCOME, UNKNOWN, RunRows
 from rollout_traces.analysis.schedules import has_no_noise
@@ -231,7 +232,10 @@ def no_signal_entries(scope: RunScope, rows: RunRows, found: Sequence[Diagnosis]
     for column in [each for each in rows.parts if each not in BY_OUTCOME]:
         codes, texts = rows.parts[column]
         alike = {name: _of_one_value(codes, of, len(texts)) for name, of in values.items()}
+        n_rows = np.bincount(codes[codes >= 0], minlength=len(texts))
         for code, text in enumerate(texts):
+            if column in rows.cutting and n_rows[code] < REMAINS * n_rows.mean():  # what became of a few
+                continue
             part = ((column, text),)
             names = [name for name in alike if alike[name][code] and (part, name) not in told]
             if names and (part, "reward") not in told:

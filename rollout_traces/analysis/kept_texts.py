@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollout_traces.analysis.relations import (
+    KEPT_AT_RANDOM,
     Relations,
     RolloutColumns,
     as_arrays,
@@ -78,7 +79,7 @@ def read_texts(
     columns: RolloutColumns,
     which: Selection,
     *,
-    condition: str = "selected_by = 'random'",
+    condition: str = KEPT_AT_RANDOM,
     most: int = MOST_TEXTS,
     parts: Sequence[str] = (),
 ) -> KeptTexts | None:

@@ -46,7 +46,7 @@ group/prompts several | up | | | data | groups hold several prompts | Look at ho
 group/prompts again | up | | | data | the same prompts are asked again and again | Look at the data loader: is the data short, or drawn with replacement?
 source * | | | | data | the mix of sources changed | Compare the data loader's settings before and after.
 ground_truth *, prompt *, system *, tools * | | | | data | the data changed | Compare the data files of before and after.
-n_prompt | | | | data | prompts have another length | Compare prompts, system prompts and tool schemas of before and after.
+n_prompt, prompt_characters | | | | data | prompts have another length | Compare prompts, system prompts and tool schemas of before and after.
 group/size_mean | | | | data | groups have another size | Compare how many samples a prompt gets, and what is filtered.
 reward_status * | up | | | environment | the reward function fails | Look at its logs and its timeouts.
 error_signatures * | up | | | environment | tools fail | Read the tool results of these rollouts.
@@ -90,8 +90,8 @@ update/top3_share | up | | | update | few rollouts carry the update | Look at th
 update_share, advantage, clip_share, flags dominates_update | | | | update | the update is distributed otherwise | Look at the rollouts with the largest share of the update.
 eval*/reward, eval*/success, eval*/component/* | down | | | outcome | the evaluation falls | Open Flips between the two evaluations.
 eval*/reward, eval*/success, eval*/component/* | up | | | outcome | the evaluation rises | Open Flips between the two evaluations.
-n_sampled | up | | | outcome | answers are longer | Compare answers of before and after, and the limit.
-n_sampled | down | | | outcome | answers are shorter | Compare answers of before and after.
+n_sampled, written_characters | up | | | outcome | answers are longer | Compare answers of before and after, and the limit.
+n_sampled, written_characters | down | | | outcome | answers are shorter | Compare answers of before and after.
 stop_reason length, flags truncated | down | | | outcome | fewer answers are cut off | Compare the limit, and answers of before and after.
 timing/* | up | | | environment | it takes longer | Look at the load of the environment and the engines.
 answered | down | | | outcome | answers are not found | Read how these rollouts end, and compare the parser of answers.

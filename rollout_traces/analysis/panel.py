@@ -11,6 +11,7 @@ import numpy as np
 
 from rollout_traces.analysis.carriers import carried_by
 from rollout_traces.analysis.curves import Part, Series, SeriesName, less_what_comes_again
+from rollout_traces.analysis.group_shapes import OF_WHOLE_GROUPS
 from rollout_traces.analysis.noise import OUTERMOST
 from rollout_traces.analysis.run_rows import BY_OUTCOME, ROUNDING, RowMeasure, RunRows
 from rollout_traces.analysis.step_cells import FEWEST_TOGETHER, StepCells, binomial, crowded
@@ -209,7 +210,8 @@ class Parting:
         weight = rows.weight if measure.drawn else None
         known = _known(plain, np.isfinite(plain))
         between = float(np.var(known)) if len(known) else 0.0
-        is_centred, values = (False, plain) if measure.drawn else self._centred(plain, between)
+        may_be_centred = not measure.drawn and measure.name.column not in OF_WHOLE_GROUPS
+        is_centred, values = self._centred(plain, between) if may_be_centred else (False, plain)
         handful = carried_by(rows, measure, values)
         without = handful.rows
         carried = {}

@@ -119,6 +119,10 @@ class Relations(Protocol):
         ...
 
 
+KEPT_AT_RANDOM = "traced and coalesce(selected_by, 'all') in ('all', 'random')"
+"""The rollouts whose text was kept by no other reason than chance, or as all others were, so that they speak for all."""
+
+
 @dataclass(frozen=True)
 class RolloutColumns:
     """The columns of `rollouts` by what can be asked of them.

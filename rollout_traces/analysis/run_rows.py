@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollout_traces.analysis.curves import BEYOND, SeriesName
-from rollout_traces.analysis.relations import known_number, known_reward, known_text, quoted, unit_over_steps
+from rollout_traces.analysis.relations import (
+    KEPT_AT_RANDOM,
+    known_number,
+    known_reward,
+    known_text,
+    quoted,
+    unit_over_steps,
+)
 from rollout_traces.analysis.selections import OUTCOMES, RunScope
 from rollout_traces.errors import StoreError
 from rollout_traces.flags import REGISTRY, needs_text
+from rollout_traces.ledger.columns import is_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -161,7 +169,7 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
     c = run.columns
     numbers = _numbers(run)
     texts = _texts(run)
-    drawn = "traced and selected_by = 'random'" if c.has("traced", "selected_by") else "true"
+    drawn = KEPT_AT_RANDOM if c.has("traced", "selected_by") else "true"
     weight = "1.0 / selected_probability" if c.has("selected_probability") else "1.0"
     what = ["step", f"{unit_over_steps(c, one_run=True)} as unit"]
     what += [f"case when {drawn} then coalesce({weight}, 1.0) else 0.0 end as weight"]
@@ -183,8 +191,11 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
     kept = found.column("kept").to_numpy(zero_copy_only=False).astype(bool)
     # steps that come while this reads are left out
     read = replace(run, within=run.within or (int(steps[0]), int(steps[-1]))) if len(steps) else run
+    told: set[bytes] = set()
     for name, kept_values in _columns_of(read, numbers, len(at)):
         floats = kept_values()
+        if _is_told(name, floats, told):
+            continue
         known = np.isfinite(floats)
         seen = floats if known.all() else floats[known]
         of_traces = not kept.all() and not known[~kept].any()
@@ -228,6 +239,8 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
                 rows.parts[name] = held, [f"{each:g}" for each in lags.tolist()]
     for i, name in enumerate(texts):
         codes, values = _coded(found.column(f"t{i}"))
+        if _is_told(name, codes, told, values):
+            continue
         if (name not in OUTCOMES or name in CUT_BY_OUTCOME) and 2 <= len(values) <= MOST_PARTS:
             rows.parts[name] = codes, values
         if 1 <= len(values) <= MOST_PARTS:
@@ -237,11 +250,29 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
     return rows
 
 
+def _is_further(name: str) -> bool:
+    """Tells whether a column is one that a dump or a trainer has beside those of the ledger, under a name of its own."""
+    return name.startswith(FURTHER) or not is_column(name)
+
+
+def _is_told(name: str, values: np.ndarray, told: set[bytes], texts: Sequence[str] = ()) -> bool:
+    """Tells whether a further column has the values of one before it, or codes of the same texts, as a source that is there twice; and notes those of this one."""
+    own = values[:: len(values) // ENOUGH_ROWS + 1].tobytes() + repr(texts).encode()
+    if _is_further(name) and own in told:
+        return True
+    told.add(own)
+    return False
+
+
+FURTHER = ("extra/", "sample/")
+
+
 def _numbers(run: RunScope) -> list[str]:
     """The numeric columns that some rollout knows."""
     names = [name for name in run.columns.numbers if name not in NO_MEASURES]
     if not names:
         return []
+    names.sort(key=_is_further)
     counts = ", ".join(f"count({quoted(name)}) as c{i}" for i, name in enumerate(names))
     row = run.relations.sql(f"select {counts} from rollouts where {run.scope}", run.params).to_pylist()[0]
     return [name for i, name in enumerate(names) if row[f"c{i}"]]
@@ -277,7 +308,7 @@ def _kept(values: np.ndarray) -> Callable[[], np.ndarray]:
 
 def _texts(run: RunScope) -> list[str]:
     """The text columns of few values: those that can part rollouts or whose shares can move."""
-    names = list(run.columns.texts)
+    names = sorted(run.columns.texts, key=_is_further)
     if not names:
         return []
     counts = ", ".join(f"approx_count_distinct({quoted(name)}) as d{i}" for i, name in enumerate(names))

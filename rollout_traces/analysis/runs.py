@@ -47,8 +47,12 @@ def config_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Confi
     return [
         ConfigDifference(key, flat_a.get(key), flat_b.get(key))
         for key in sorted({*flat_a, *flat_b})
-        if flat_a.get(key) != flat_b.get(key) and not key.startswith(("_", "imported"))
+        if flat_a.get(key) != flat_b.get(key) and not key.startswith(NOT_CHOSEN)
     ]
+
+
+NOT_CHOSEN = ("_", "imported")
+"""How the names begin of what Trackio and an import write of themselves."""
 
 
 def configs_of(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -214,17 +218,25 @@ def settings_changed(store: Any, name: str) -> tuple[str, list[ConfigDifference]
     if here == 0:
         return "", []
     before = runs[here - 1]
-    newest = configs_of(store.config(runs[here].id))[0]
-    return before.name, config_differences(store.config(before.id), newest)
+    first, last = _chosen(store.config(runs[here].id))[0], _chosen(store.config(before.id))[-1]
+    return before.name, config_differences(last, first)
+
+
+def _chosen(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The configs of a run that hold what someone chose, oldest first; its own where none does: an import adds one of its own."""
+    configs = configs_of(config)
+    return [
+        each for each in configs if any(not key.startswith(NOT_CHOSEN) for key, _ in _flat(each))
+    ] or configs
 
 
 def settings_sentences(store: Any, name: str) -> list[str]:
-    """Says what was set otherwise than in the run before, a sentence each."""
+    """Says what was set otherwise than in the run before, in one sentence; none where nothing was."""
     before, changed = settings_changed(store, name)
-    return [
-        f"{quoted(each.key)} is {setting_text(each.b)}; {setting_text(each.a)} in {quoted(before)}, the run before."
-        for each in changed
-    ]
+    listed = (f"{quoted(each.key)} {setting_text(each.b)} ({setting_text(each.a)} there)" for each in changed)
+    return (
+        [f"Set otherwise than in {quoted(before)}, the run before: {', '.join(listed)}."] if changed else []
+    )
 
 
 def setting_text(value: Any) -> str:

@@ -212,7 +212,8 @@ def leaps(found: Moved) -> bool:
 def _starves(found: Moved) -> bool:
     """Tells whether steps have at most half of the rollouts that they had, which nobody set at once, as where ever more groups are dropped or some lack for a while, or an evaluation has, however it lost them."""
     before, after, _ = levels_of(found)
-    name, is_dropped = found.panel.names[0], found.template.kind != "level" or not found.is_set
+    name, since = found.panel.names[0], found.panel.levels[0, found.template.start :]
+    is_dropped = found.template.kind != "level" or not found.is_set or np.nanmin(since) < np.nanmax(since)
     is_off = is_size(name) and (is_dropped or name != STEP_SIZE) and not is_spike(found)
     return is_off and (after or 0.0) <= RESIDUE * (before or 0.0)
 
@@ -260,7 +261,7 @@ def _steps_of(found: Moved) -> tuple[np.ndarray, np.ndarray]:
     template, n = found.template, len(found.panel.steps)
     inside, t = template.inside(n), np.arange(n)
     length = max(template.stop - template.start, NEAR) if template.kind == "window" else NEAR
-    if is_setting(found):
+    if is_setting(found) and not is_size(found.panel.names[0]):
         inside, length = t == template.start, 1
     outside = (t < template.start) & (t >= template.start - length)
     if template.kind == "window" or not outside.any():

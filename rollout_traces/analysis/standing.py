@@ -150,6 +150,7 @@ def _apart(panel: Panel, n_series: int) -> Iterator[_Apart]:
         names_it = any(panel.parts[i][0][1] in str(panel.names[0].value) for i in left)
         if names_it or may_be_learned(panel, panel.parts[left[0]]):
             continue
+        left = [i for i, is_one in zip(left, _are_workers(rows[left]), strict=True) if is_one]
         while len(left) > 1:
             seen = [_beside(panel, i, [j for j in left if j != i], rows, total, spread) for i in left]
             best = max((each for each in seen if each), key=lambda each: abs(each.z), default=None)
@@ -158,6 +159,12 @@ def _apart(panel: Panel, n_series: int) -> Iterator[_Apart]:
             if not _is_of_prompts(panel, best):
                 yield best
             left = [i for i in left if panel.parts[i] != best.part]
+
+
+def _are_workers(rows_V_T: np.ndarray) -> np.ndarray:
+    """bool [V]: whether the values of a column have at least half of an equal share in every stretch of the run, as what samples or scores rollouts has; what became of a few of them has not."""
+    stretches = np.stack([each.sum(axis=1) for each in np.array_split(rows_V_T, ENDS, axis=1)])
+    return (stretches >= REMAINS * stretches.mean(axis=1, keepdims=True)).all(axis=0)
 
 
 def _beside(

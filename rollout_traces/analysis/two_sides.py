@@ -120,9 +120,11 @@ class SideRows:
     @cached_property
     def at_random(self) -> tuple[np.ndarray, np.ndarray]:
         """bool [N] traced at random, and float [N] what each of them weighs: 1 / its probability."""
+        import pyarrow as pa
         import pyarrow.compute as pc
 
-        by_random = pc.fill_null(pc.equal(_whole(self.table.column("selected_by")), "random"), False)
+        selected_by = pc.fill_null(_whole(self.table.column("selected_by")), "all")
+        by_random = pc.is_in(selected_by, pa.array(["all", "random"]))
         weight = np.ones(len(self.side))
         if self.columns.has("selected_probability"):
             chance = self._column("selected_probability")

@@ -447,3 +447,31 @@ def test_the_level_of_a_curriculum_that_all_rollouts_of_a_step_have_is_no_moveme
         80, groups=8, reward=lambda s, g, i: drawn(s, g, i), **{"extra/level": lambda s, g, i: s // 16}
     )
     assert not told(table(rows))
+
+
+def test_groups_that_merge_while_a_step_has_as_many_rollouts_are_said():
+    """Seen once: one prompt asked in place of four, groups of 32 in place of 8, and not a word: their sizes add up to the same."""
+    rows = [row | {"group": 0} if 20 <= row["step"] < 30 else row for row in steps(60, groups=4, size=8)]
+    [entry] = told(table(rows))
+    assert "group/size_mean rose from 8 to 32, from step 20 to 29" in entry.sentence
+    assert entry.severity == "warn"
+
+
+def test_steps_that_get_fewer_rollouts_each_another_number_have_the_mean_of_them_and_are_a_warning():
+    """Seen once: an info, "fell from 128 to 32", of steps of 32 to 80."""
+    rows = [row for row in steps(50, groups=8) if row["step"] < 30 or row["group"] < 2 + row["step"] % 3]
+    [entry] = [each for each in told(table(rows)) if "rollouts of a step" in each.sentence]
+    assert entry.severity == "warn" and "fell from 32 to 11.8," in entry.sentence
+
+
+def test_characters_tell_of_prompts_that_are_cut_where_there_are_no_tokens():
+    def characters(s: int, g: int, i: int) -> int:
+        return 90 if g % 2 and 14 <= s < 21 else 200 + 10 * g
+
+    rows = steps(40, groups=8, prompt_characters=characters, source=lambda s, g, i: ("math", "code")[g % 2])
+    [entry] = told(table(rows))
+    assert entry.name == "prompts have another length" and (entry.part, entry.step, entry.last) == (
+        (("source", "code"),),
+        14,
+        20,
+    )

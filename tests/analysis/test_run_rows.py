@@ -75,6 +75,15 @@ class TestPlaces:
         )
         assert read(given).weight.tolist() == [4.0, 1.0, 0.0, 0.0]
 
+    def test_rows_that_were_all_kept_speak_for_all(self):
+        """Seen once: nothing of what was written in runs that were read with every rollout, or that another tool kept."""
+        given = four(
+            traced=[True] * 4,
+            selected_by=["all", None, "random", "group:best"],
+            selected_probability=[1.0] * 4,
+        )
+        assert read(given).weight.tolist() == [1.0, 1.0, 1.0, 0.0]
+
     def test_those_that_come_while_it_reads_are_left_out(self):
         relations = table(four(reward=[0.0, 1.0, 2.0, 3.0]))
         sql = relations.sql
@@ -118,6 +127,14 @@ class TestNumbers:
             ("n_sampled", False),
         }
         assert ("n_turns", "unknown") not in measured(rows)
+
+    def test_one_that_a_dump_has_again_under_a_name_of_its_own_is_told_once(self):
+        """Seen once: `component/format`, `rewards/format` and `format` in one entry."""
+        once, again = [0.5, 1.0, 0.25, 0.0], {"sample/format": [0.5, 1.0, 0.25, 0.0]}
+        found = measured(
+            read(four(**{"component/format": once, **again, "sample/other": [1.0, 2.0, 3.0, 5.0]}))
+        )
+        assert [name for name, value in found if value is None] == ["component/format", "sample/other"]
 
     def test_what_a_step_without_advantages_does_not_have_is_no_loss(self):
         found = measured(read(four(advantage=[None, None, 1.0, -1.0])))

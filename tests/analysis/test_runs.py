@@ -112,12 +112,22 @@ class TestTheRunBefore:
         def config(self, run_id: str) -> dict:
             return {"lr": int(run_id) // 2, "_Created": run_id}
 
+    def test_an_import_that_adds_a_config_of_its_own_changes_no_setting(self):
+        """Seen once: "lr is 5e-07; not set in the run before", of two runs that were imported."""
+        store = self.Runs()
+        own, earlier = self.Runs.config, {"imported_from": "dump", "_Created": "9"}
+        store.config = lambda run_id: {**earlier, EARLIER_KEY: json.dumps([own(store, run_id)])}
+        assert settings_changed(store, "run 2") == ("run 1", [ConfigDifference("lr", 0, 1)])
+
     def test_is_the_one_that_was_started_last_before(self):
         store = self.Runs()
         assert settings_changed(store, "run 1") == ("", [])
         assert settings_changed(store, "run 2") == ("run 1", [ConfigDifference("lr", 0, 1)])
         assert settings_changed(store, "run 3") == ("run 2", [])
-        assert settings_sentences(store, "run 2") == ["“lr” is “1”; “0” in “run 1”, the run before."]
+        assert settings_sentences(store, "run 1") == settings_sentences(store, "run 3") == []
+        assert settings_sentences(store, "run 2") == [
+            "Set otherwise than in “run 1”, the run before: “lr” “1” (“0” there)."
+        ]
 
 
 def test_progress_adds_up_rollouts_and_tokens():

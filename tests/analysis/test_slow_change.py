@@ -217,12 +217,13 @@ def test_a_host_does_not_move_where_all_learn_late_whose_curve_alone_would_hold_
     assert np.ptp(left.values[1]) < 0.01 < 0.1 < np.ptp(panel.values[1])
 
 
-def test_a_phrase_that_is_there_for_a_while_alone_is_no_slow_change():
+@pytest.mark.parametrize("selected_by", ["random", "all"])
+def test_a_phrase_that_is_there_for_a_while_alone_is_no_slow_change(selected_by):
     """Seen once: an info, below what was learned, of a phrase in half of the answers from step 30 to 43 and in none else."""
     rng = np.random.default_rng(2)
     words = ["then", "add", "both", "sides", "and", "carry", "one", "over", "to", "the", "left"]
     rows = [
-        {**row, "uid": f"u{at}", "traced": True, "selected_by": "random", "selected_probability": 1.0}
+        {**row, "uid": f"u{at}", "traced": True, "selected_by": selected_by, "selected_probability": 1.0}
         for at, row in enumerate(steps(70, groups=6, size=4))
     ]
     texts = [

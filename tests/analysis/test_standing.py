@@ -139,3 +139,16 @@ class TestRewardsBeyondAllOthers:
 
     def test_that_are_but_the_furthest_of_a_range_are_none(self):
         assert not self.said(31, most=3.0)
+
+
+def test_what_became_of_a_few_rollouts_is_no_worker_that_is_off():
+    """Seen once: warnings that rollouts whose verifier timed out are never solved, in three runs."""
+
+    def status(s: int, g: int, i: int) -> str:
+        return "timeout" if happens(0.03, s, g, i) else "ok"
+
+    def solved(s: int, g: int, i: int) -> int:
+        return int(status(s, g, i) == "ok" and happens(0.6, s, g, i + 100))
+
+    rows = steps(60, groups=8, success=solved, reward=solved, **{"extra/verifier_status": status})
+    assert not told(table(rows))
