@@ -261,7 +261,7 @@ def step_p(values: np.ndarray, *, within: float = 0.0, within_freedom: float = n
 def young_change(values: np.ndarray, groups: np.ndarray, within: float) -> tuple[float, int] | None:
     """A change among the last ten steps but one, the one in question, or among the last two where there are few steps before: its p, for all places together, and how many steps it has.
 
-    What a series usually drifts by in so many steps is no change.
+    What a series usually drifts by in so many steps is no change, and where it changed most before these steps, all of them are as it is since.
 
     Args:
         values: float [T], a value for each step, the one in question last.
@@ -283,7 +283,7 @@ def young_change(values: np.ndarray, groups: np.ndarray, within: float) -> tuple
     own = float((found - np.median(found)) @ (found - np.median(found)) / len(found)) / (1 + 1 / NEIGHBOURS)
     drift = float(np.median(found)) * 2 / (1 + NEIGHBOURS)
     best, most = (1.0, 0), 0.0
-    for k in range(1, newest):
+    for k in range(1, min(2 * newest, len(earlier) - NEIGHBOURS + 1)):
         of_last, of_rest = groups[:-1][-k:], groups[:-1][-k - NEIGHBOURS : -k]
         difference = earlier[-k:].mean() - earlier[-k - NEIGHBOURS : -k].mean() - drift * (k + NEIGHBOURS) / 2
         variance = max(own * (1 / k + 1 / NEIGHBOURS), within * (1 / of_last.sum() + 1 / of_rest.sum()), TINY)
@@ -291,7 +291,7 @@ def young_change(values: np.ndarray, groups: np.ndarray, within: float) -> tuple
         if moved > most:
             p = float(2 * student.sf(abs(difference) / np.sqrt(variance), len(found) - 1))
             best, most = (p * (NEIGHBOURS - 1), k), moved
-    return best
+    return best if best[1] < newest else (1.0, 0)
 
 
 def odd_p(values: np.ndarray) -> float | None:

@@ -148,6 +148,12 @@ class TestAStepAgainstThoseBefore:
         assert k == 5 and p < 1e-4
         assert young_change(rng.normal(0, 1, 60), np.ones(60), 0.0)[0] > 0.001
 
+    def test_after_an_outage_that_was_over_before_all_of_them_nothing_changed_among_them(self):
+        """Seen once: "changed at step 30" of what had recovered at 26, so that step 39 was compared with the outage."""
+        x = np.random.default_rng(2).normal(0, 1, 60)
+        x[38:46] += 8
+        assert young_change(x, np.ones(60), 0.0) == (1.0, 0)
+
     @pytest.mark.parametrize("n_steps", [16, 18, 21])
     def test_of_few_steps_the_last_two_before_the_one_in_question_are_looked_through(self, n_steps):
         """Seen once: a hang since the step before, which filled a tenth of what the step was compared with, in a run of twenty."""
