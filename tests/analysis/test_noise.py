@@ -1,11 +1,11 @@
-"""How heavy the tails of a number's noise are: a run's logged numbers tell of each other."""
+"""Noise: what lasts of it beside dense covariances, and how heavy its tails are: a run's logged numbers tell of each other."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from rollout_traces.analysis.noise import tails_of
+from rollout_traces.analysis.noise import _innovations, tails_of
 
 N = 40
 
@@ -40,3 +40,23 @@ def test_a_spike_is_not_a_tail():
     values = np.random.default_rng(7).normal(size=(6, N))
     values[2, 11] = 40.0
     assert tails(values)[2] > 6
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_innovations_are_what_the_dense_covariance_says(seed):
+    """Each step less what those before it tell, over its error: their products are those under the inverse of the covariance."""
+    rng = np.random.default_rng(seed)
+    n, k = 14, 2
+    values, there = rng.normal(0, 1, (1, k, n)), (rng.random((1, n)) > 0.2)
+    values = values * there[:, None]
+    error, alone = rng.uniform(0.1, 1, (1, n)), np.asarray([[0.0], [0.5]])
+    between, memory = np.asarray([[0.7], [1.3]]), np.asarray([[0.0], [0.8]])
+    products, logs = _innovations(values, there, error, alone, between, memory)
+    apart = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
+    known = np.flatnonzero(there[0])
+    for g in range(2):
+        whole = between[g, 0] * memory[g, 0] ** apart + np.diag(error[0] + alone[g, 0])
+        whole = whole[np.ix_(known, known)]
+        y = values[0][:, known]
+        assert products[g, 0] == pytest.approx(y @ np.linalg.inv(whole) @ y.T)
+        assert logs[g, 0] == pytest.approx(-np.linalg.slogdet(whole)[1] / 2)
