@@ -111,3 +111,42 @@ class TestAShareThatComes:
 
     def test_differs_as_it_did_where_it_is_the_same_all_along(self):
         assert crowded(np.full((1, 60), 0.25), np.full((1, 60), 40.0)) == pytest.approx(1.0, abs=0.02)
+
+
+class TestSums:
+    @pytest.mark.parametrize("weighted", [False, True])
+    @pytest.mark.parametrize("seed", range(3))
+    def test_are_those_of_the_rows_one_by_one(self, seed, weighted):
+        rng = np.random.default_rng(seed)
+        at, unit = np.repeat(np.arange(5), 12), np.repeat(np.arange(20), 3)
+        codes = rng.integers(-1, 2, 60)
+        values = np.where(rng.random(60) < 0.2, np.nan, rng.normal(0, 1, 60))
+        weight = rng.integers(0, 3, 60).astype(float) if weighted else None
+        rows = RunRows(np.arange(5), at, unit, {"engine": (codes, ["a", "b"])})
+        cells = StepCells(rows, "engine")
+        found, means = cells.sums(values, weight), cells.means(values, weight)
+        counts = np.ones(60) if weight is None else weight
+        for code in range(2):
+            for step in range(5):
+                held = (codes == code) & (at == step) & np.isfinite(values) & (counts > 0)
+                assert found.n[code, step] == held.sum()
+                assert found.weighted[code, step] == counts[held].sum()
+                groups = [held & (unit == one) for one in np.unique(unit[held])]
+                assert found.n_groups.reshape(2, 5)[code, step] == len(groups)
+                mass = sum(counts[one].sum() ** 2 for one in groups)
+                assert found.mass.reshape(2, 5)[code, step] == pytest.approx(mass)
+                if held.any():
+                    mean = np.average(values[held], weights=counts[held])
+                    assert found.mean[code, step] == means[code, step] == pytest.approx(mean)
+                else:
+                    assert np.isnan(found.mean[code, step])
+
+    def test_variances_are_those_that_means_of_groups_have(self):
+        """Over runs drawn anew, the means of a step scatter as much as is said of them."""
+        said, seen = [], []
+        for seed in range(60):
+            rows, values = rows_of(np.random.default_rng(seed), 0.0)
+            sums = StepCells(rows).sums(values, None)
+            said.append(sums.variance[0].mean())
+            seen.append(sums.mean[0].var(ddof=1))
+        assert np.mean(said) == pytest.approx(np.mean(seen), rel=0.06)
