@@ -358,7 +358,8 @@ def _came_or_went(panel: Panel, held_T: np.ndarray, rows_T: np.ndarray, template
     if template.kind == "ramp":
         return bool(start >= SLOW * n and before < SCARCE * after)
     few, many, near = (before, after, near_after) if before < after else (after, before, near_before)
-    if panel.names[0].statistic == "text" and after < before:  # phrases are given up while others are learned
+    is_text = panel.names[0].statistic == "text" or panel.names[0].column.startswith("written/")
+    if is_text and after < before:  # phrases and forms are given up while others are learned
         return False
     return bool(few < SCARCE * many and near >= RESIDUE * many)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from rollout_traces.analysis import diagnose
 from rollout_traces.analysis.selections import RunScope
 from rollout_traces.analysis.text_measures import answer_of, language_of, script_of, text_rows
 from tests.analysis.builders import steps, table
+from tests.analysis.test_movements import happens, told
 from tests.stories.relations import TableRelations
 
 N_STEPS, AT = 40, 20
@@ -161,3 +164,21 @@ def test_a_system_prompt_that_is_gone_is_none():
     ]
     [entry] = [each for each in diagnose(table(rows, texts), "run").diagnoses if each.severity == "error"]
     assert entry.step == 10 and "system “none” rose from 0% to 100%" in entry.sentence
+
+
+def test_answers_that_are_soon_all_found_are_what_a_policy_learns():
+    """Seen once, in two healthy runs: a warning that answers without a form fell from 24% to 1.7%."""
+    rows = [
+        {**row, "uid": f"u{at}", "traced": True, "selected_by": "all", "selected_probability": 1.0}
+        for at, row in enumerate(steps(60, groups=8, size=8))
+    ]
+
+    def answer(at: int, row: dict[str, Any]) -> str:
+        missing = happens(0.12 if row["step"] < 7 else 0.004, row["step"], row["group"], at + 100)
+        return "and then" if missing else "the answer is \\boxed{4}"
+
+    texts = [
+        {"uid": row["uid"], "written": f"so we add both of these and carry on {answer(at, row)}"}
+        for at, row in enumerate(rows)
+    ]
+    assert not told(table(rows, texts))
