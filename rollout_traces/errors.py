@@ -66,6 +66,10 @@ class FileRefused(StoreError):
     """A file from outside is damaged, or takes more memory than its size accounts for. The text names it."""
 
 
+class NotWritten(RolloutTracesError, OSError):
+    """What was asked for cannot be written. The text names the place and why."""
+
+
 class MissingExtra(ImportError, ConfigError):
     """A package is not installed. The text names it, what needs it, and the extra that brings it."""
 

@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from rollout_traces.errors import ConfigError, RolloutTracesError
 from rollout_traces.model.text import one_line
 from rollout_traces.model.units import MINUTE
+from rollout_traces.model.whole_files import unfinished
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi, Volume
@@ -331,13 +332,13 @@ def write_app(folder: Path, files_by_path: Mapping[str, bytes]) -> None:
 
     Raises:
         ConfigError: there is something in the folder already.
+        NotWritten: it cannot be written.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder}: is not empty. Name a new folder.")
-    for path, content in files_by_path.items():
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
+    with unfinished(folder, folder=True) as made:
+        for path, content in files_by_path.items():
+            target = made / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
 
 
 def _package_files() -> dict[str, bytes]:

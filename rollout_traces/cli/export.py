@@ -12,6 +12,7 @@ from rich.filesize import decimal
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import print_json
+from rollout_traces.model.whole_files import writing_to
 
 if TYPE_CHECKING:
     from rollout_traces.export.training import TrainingManifest
@@ -124,7 +125,7 @@ def _write_site(store: Store, source: options.From, which: options.Which, out: P
     project = store.project
     splits = None if which.split is None else [which.split]
     reading = Workspace(server_url=source.server_url, space=source.space, projects=(project,))
-    with closing(reading) as workspace, options.progress_bar("exporting") as report:
+    with closing(reading) as workspace, options.progress_bar("exporting") as report, writing_to(out):
         rows, size = write_site(workspace, project, run, out, splits, report)
     if as_json:
         print_json({"rows": rows, "bytes": size, "folder": str(out)})

@@ -13,6 +13,7 @@ import typer
 from rollout_traces.cli import options
 from rollout_traces.cli.options import progress_bar, remember
 from rollout_traces.cli.printing import print_json, sentence
+from rollout_traces.model.whole_files import writing_to
 
 if TYPE_CHECKING:
     from rollout_traces.sources.importing import ImportReport
@@ -52,9 +53,14 @@ def import_(
     """
     from rollout_traces.decode.vocabulary import load_tokenizer
     from rollout_traces.sources.importing import import_rollouts
+    from rollout_traces.store.places import trackio_dir
 
     # what Trackio prints of its runs is no part of this command's answer
-    with redirect_stdout(sys.stderr), progress_bar("importing") as report:
+    with (
+        writing_to(f"Trackio's folder {trackio_dir()}"),
+        redirect_stdout(sys.stderr),
+        progress_bar("importing") as report,
+    ):
         done = import_rollouts(
             paths,
             project,

@@ -10,6 +10,7 @@ import typer
 from rich.filesize import decimal
 
 from rollout_traces.cli import options
+from rollout_traces.model.whole_files import unfinished
 
 
 def share(
@@ -65,5 +66,7 @@ def share(
         reading = Workspace(server_url=source.server_url, space=source.space, projects=(store.project,))
         with closing(reading) as workspace:
             page = shared_page(shared_contents(workspace, wanted))
-    out.write_text(page, "utf-8")
-    typer.echo(f"{decimal(out.stat().st_size)}: {out}")
+    before = ", in place of what was there" if out.exists() else ""
+    with unfinished(out) as made:
+        made.write_text(page, "utf-8")
+    typer.echo(f"{decimal(out.stat().st_size)}: {out}{before}")

@@ -21,6 +21,7 @@ from rollout_traces.export.rows import (
     write_parquet,
 )
 from rollout_traces.export.scout import export_scout
+from rollout_traces.model.whole_files import unfinished
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -53,7 +54,7 @@ def export(
 ) -> ExportManifest:
     """Writes the rollouts of a query to a file, and its manifest to `<file>.manifest.json`.
 
-    The file appears under its name only when it is complete.
+    The file appears under its name only when it is complete; of a link, what it leads to is written.
 
     Args:
         store: where from.
@@ -66,7 +67,8 @@ def export(
         The manifest.
 
     Raises:
-        ConfigError: an unknown format, or a package that it needs is missing.
+        ConfigError: an unknown format, a pipe or a device, or a package that it needs is missing.
+        NotWritten: the file cannot be written.
         QueryError: the query cannot be understood.
     """
     path = Path(path)
@@ -77,15 +79,10 @@ def export(
     n_matched = matched(store, query)
     n_rows = n_matched if query.limit is None else min(n_matched, query.limit)
     found = _reported(records(store, query, tokens=tokens), n_rows, progress)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        n = FORMATS[name](unfinished, found)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    manifest = describe(store, query, path, file_format=name, rows=n, matched=n_matched)
-    write_manifest(manifest, path)
+    with unfinished(path) as made:
+        n = FORMATS[name](made, found)
+        manifest = describe(store, query, made, file_format=name, rows=n, matched=n_matched)
+        write_manifest(manifest, path.resolve())
     return manifest
 
 

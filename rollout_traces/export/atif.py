@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from rollout_traces.export.rows import ExportQuery, empty_folder, records
+from rollout_traces.export.rows import ExportQuery, records
 from rollout_traces.model.plain_values import parsed_call, plain
 from rollout_traces.model.text import short_hash
+from rollout_traces.model.whole_files import unfinished
 from rollout_traces.trace.conversion import with_thinking_apart
 
 if TYPE_CHECKING:
@@ -44,19 +45,16 @@ def export_atif(
 
     Raises:
         ConfigError: the folder is not empty.
+        NotWritten: it cannot be written.
         QueryError: the query cannot be understood.
     """
-    folder = empty_folder(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     n = 0
-    for record in records(store, query, tokens=True, conversation=with_thinking_apart):
-        if record.get("messages") is None:
-            continue
-        name = f"{n:07d}-{short_hash(str(record['id'])).hex()}"
-        unfinished = folder / f".{name}.unfinished"
-        unfinished.write_bytes(orjson.dumps(trajectory(record)))
-        unfinished.replace(folder / f"{name}.json")
-        n += 1
+    with unfinished(folder, folder=True) as made:
+        for record in records(store, query, tokens=True, conversation=with_thinking_apart):
+            if record.get("messages") is not None:
+                name = f"{n:07d}-{short_hash(str(record['id'])).hex()}.json"
+                (made / name).write_bytes(orjson.dumps(trajectory(record)))
+                n += 1
     return n
 
 

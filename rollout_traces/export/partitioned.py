@@ -13,8 +13,9 @@ import orjson
 import pyarrow as pa
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.export.rows import decoded, empty_folder
+from rollout_traces.export.rows import decoded
 from rollout_traces.model.names import VERSION
+from rollout_traces.model.whole_files import empty_folder, unfinished
 from rollout_traces.store.export_source import ABOUT, HISTOGRAMS, METRICS, SCHEMA_VERSION, TEXTS
 from rollout_traces.store.step_metrics import loss_histogram_in
 
@@ -68,6 +69,7 @@ def export_partitioned(
 
     Raises:
         ConfigError: the folder is not empty, or a column to partition by is a list of names.
+        NotWritten: it cannot be written.
         QueryError: the filter or a column cannot be understood.
     """
     import pyarrow.dataset as ds
@@ -84,19 +86,20 @@ def export_partitioned(
         metadata={"written_by": "rollout-traces", "project": store.project},
     )
     batches = _with_texts(store, table, texts) if with_texts else iter(table.to_batches())
-    ds.write_dataset(
-        (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches),
-        folder,
-        schema=schema,
-        format="parquet",
-        partitioning=ds.partitioning(pa.schema([schema.field(n) for n in partition_by]), flavor="hive"),
-        basename_template="part-{i}.parquet",
-        max_partitions=MOST_PARTITIONS,
-        max_open_files=256,
-        max_rows_per_group=TEXT_ROW_GROUP if with_texts else ROW_GROUP,
-        file_options=ds.ParquetFileFormat().make_write_options(compression="zstd"),
-    )
-    _write_about(store, folder, runs)
+    with unfinished(folder, folder=True) as made:
+        ds.write_dataset(
+            (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches),
+            made,
+            schema=schema,
+            format="parquet",
+            partitioning=ds.partitioning(pa.schema([schema.field(n) for n in partition_by]), flavor="hive"),
+            basename_template="part-{i}.parquet",
+            max_partitions=MOST_PARTITIONS,
+            max_open_files=256,
+            max_rows_per_group=TEXT_ROW_GROUP if with_texts else ROW_GROUP,
+            file_options=ds.ParquetFileFormat().make_write_options(compression="zstd"),
+        )
+        _write_about(store, made, runs)
     return int(table.num_rows)
 
 

@@ -19,7 +19,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rollout_traces.errors import ConfigError, StoreError
+from rollout_traces.errors import StoreError
 from rollout_traces.ledger import columns as ledger
 from rollout_traces.ledger.columns import is_column
 from rollout_traces.model import transcript
@@ -27,6 +27,7 @@ from rollout_traces.model.names import VERSION
 from rollout_traces.model.plain_values import INFINITE, INT64_MAX, INT64_MIN, finite_or_text
 from rollout_traces.model.transcript import Transcript, columns_of
 from rollout_traces.model.units import MB
+from rollout_traces.model.whole_files import unfinished
 from rollout_traces.store.rows import every_row
 from rollout_traces.trace import conversion as trace
 from rollout_traces.trace.conversion import TraceRecord
@@ -65,18 +66,6 @@ class ExportQuery:
     order_by: str | None = None
     rows: Any = "traces"
     limit: int | None = None
-
-
-def empty_folder(folder: Path | str) -> Path:
-    """A folder to write to, which need not be there yet.
-
-    Raises:
-        ConfigError: it is a file, or something is in it.
-    """
-    folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} is not empty; expected a new folder.")
-    return folder
 
 
 def matched(store: Store, query: ExportQuery) -> int:
@@ -266,7 +255,8 @@ def write_manifest(manifest: ExportManifest, path: Path) -> None:
         path: the exported file.
     """
     beside = path.with_name(path.name + ".manifest.json")
-    beside.write_bytes(orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2))
+    with unfinished(beside) as made:
+        made.write_bytes(orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2))
 
 
 def _about(store: Store, run: RunInfo) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rollout_traces.export.rows import ExportQuery, empty_folder, records, write_parquet
+from rollout_traces.export.rows import ExportQuery, records, write_parquet
 from rollout_traces.model.text import words
+from rollout_traces.model.whole_files import unfinished
 from rollout_traces.trace.conversion import with_thinking_apart
 
 if TYPE_CHECKING:
@@ -50,18 +51,14 @@ def export_scout(
 
     Raises:
         ConfigError: the folder is not empty.
+        NotWritten: it cannot be written.
         MissingExtra: pyarrow is not installed.
         QueryError: the query cannot be understood.
     """
-    folder = empty_folder(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f".{FILE}.unfinished"
     found = records(store, query, tokens=False, conversation=with_thinking_apart)
-    n = write_parquet(
-        unfinished, (transcript(r, store.project) for r in found if r.get("messages") is not None)
-    )
-    unfinished.replace(folder / FILE)
-    return n
+    rows = (transcript(r, store.project) for r in found if r.get("messages") is not None)
+    with unfinished(folder, folder=True) as made:
+        return write_parquet(made / FILE, rows)
 
 
 def transcript(record: Mapping[str, Any], project: str) -> dict[str, Any]:

@@ -5,8 +5,6 @@ or sessions that the Hugging Face Hub's trace viewer shows, a file each: Pi's, a
 from __future__ import annotations
 
 import hashlib
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rollout_traces.errors import ConfigError
-from rollout_traces.export.rows import ExportManifest, ExportQuery, describe, empty_folder, matched
+from rollout_traces.export.rows import ExportManifest, ExportQuery, describe, matched
 from rollout_traces.export.training_samples import (
     TrainingOptions,
     TrainingSample,
@@ -25,6 +23,7 @@ from rollout_traces.export.training_samples import (
     without_duplicates,
 )
 from rollout_traces.model.text import IDENTITY_BYTES, hash_share, short_hash
+from rollout_traces.model.whole_files import unfinished
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -74,29 +73,22 @@ def export_training(
 
     Raises:
         ConfigError: the folder is not empty, nothing is left to write, or evaluation is asked for unasked.
+        NotWritten: it cannot be written.
         QueryError: the query cannot be understood.
     """
-    folder, query = empty_folder(folder), replace(query, rows="traces")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    query = replace(query, rows="traces")
     left_out: Counter[str] = Counter()
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        made = options if options.format not in SESSIONS else replace(options, thinking="reasoning_content")
-        every = replace(query, limit=None)
-        kept = without_duplicates(samples(store, every, made, left_out), made, left_out)
-        splits = _write(unfinished, kept, made, left_out, query.limit)
+    how = options if options.format not in SESSIONS else replace(options, thinking="reasoning_content")
+    every = replace(query, limit=None)
+    kept = without_duplicates(samples(store, every, how, left_out), how, left_out)
+    with unfinished(folder, folder=True) as made:
+        splits = _write(made, kept, how, left_out, query.limit)
         if not sum(splits.values()):
             raise ConfigError(
                 f"no rollout is left to write. Left out: {_said(left_out) or 'none; none matches'}."
             )
-        manifest = _manifest(store, query, unfinished, made, splits, left_out)
-        (unfinished / MANIFEST).write_bytes(orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2))
-        if folder.exists():
-            folder.rmdir()
-        unfinished.chmod(0o755)
-        unfinished.replace(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        manifest = _manifest(store, query, made, how, splits, left_out)
+        (made / MANIFEST).write_bytes(orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2))
     return manifest
 
 

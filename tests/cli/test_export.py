@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rollout_traces.errors import ConfigError, NotWritten
 from tests.cli.conftest import Command
 
 
@@ -22,6 +23,30 @@ class TestExport:
         done = command("export", str(tmp_path / "file"), "--format", "jsonl", "--json")
         assert json.loads(done.stdout)["rows"] == 10
 
+    @pytest.mark.parametrize(
+        "options",
+        [
+            "-f jsonl",
+            "-f parquet",
+            "-f atif",
+            "-f scout",
+            "-f sft",
+            "-f site -p FOLDER",
+            "--partition-by run",
+        ],
+    )
+    def test_what_cannot_be_written_is_one_sentence_with_the_name_that_was_given(
+        self, command: Command, tmp_path: Path, options: str
+    ) -> None:
+        if "FOLDER" in options:
+            assert command("export", str(tmp_path / "exported"), "--partition-by", "run").exit_code == 0
+        (tmp_path / "file").touch()
+        out = str(tmp_path / "file" / "out")
+        given = [str(tmp_path / "exported") if word == "FOLDER" else word for word in options.split()]
+        done = command("export", "run-001", out, *given)
+        assert isinstance(done.exception, NotWritten), done.output
+        assert str(done.exception).startswith(f"{out}: cannot be written: ")
+
     def test_one_is_shared_as_a_file(
         self, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -31,4 +56,10 @@ class TestExport:
         assert command("export", folder, "--partition-by", "run", "--tokens").exit_code == 0
         done = command("share", "b1-0", "-p", folder, "-o", str(tmp_path / "page.html"))
         assert done.exit_code == 0, done.output
-        assert "boxed" in (tmp_path / "page.html").read_text()
+        assert "boxed" in (tmp_path / "page.html").read_text() and "in place of" not in done.output
+        again = command("share", "b1-0", "-p", folder, "-o", str(tmp_path / "page.html"))
+        assert again.stdout.endswith("page.html, in place of what was there\n")
+        device = tmp_path / "device"
+        device.symlink_to("/dev/null")
+        refused = command("share", "b1-0", "-p", folder, "-o", str(device)).exception
+        assert isinstance(refused, ConfigError) and "a pipe or a device" in str(refused)
