@@ -66,7 +66,6 @@ def main() -> None:
     shots = {
         "rollouts": {**place},
         "tokens": {**place, "overlay": "logprob"},
-        "loss-mask": {**place, "overlay": "loss_mask"},
         "compare": {**place, "tab": "compare"},
         "explore": {"project": options.project, "tab": "explore", "hist": "n_sampled"},
         "health": {"project": options.project, "tab": "health"},
