@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from rollout_traces.errors import ConfigError
 from rollout_traces.model.text import harmless
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def check(
 
     level = next((known for known in LEVELS if known == fail_on), None)
     if level is None:
-        raise typer.BadParameter(f"--fail-on: seen {fail_on!r}. Expected one of {', '.join(LEVELS)}.")
+        raise ConfigError(f"--fail-on: seen {fail_on!r}. Expected one of {', '.join(LEVELS)}.")
     report = examine(load_batch(batch), None if tokenizer is None else load_tokenizer(tokenizer))
     print_report(report, show=show)
     if report.failed(level):

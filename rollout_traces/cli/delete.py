@@ -12,7 +12,8 @@ from rich.filesize import decimal
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import print_json, print_table
-from rollout_traces.errors import StoreError
+from rollout_traces.errors import ConfigError, StoreError
+from rollout_traces.model.text import counted
 from rollout_traces.model.units import GIGABYTE, MEGABYTE
 
 if TYPE_CHECKING:
@@ -64,9 +65,10 @@ def delete(
     selected = run is not None or split is not None or steps is not None or where or prompt or rollout
     retained = older_than is not None or keep_gb is not None
     if bool(selected) == retained:
-        raise typer.BadParameter(
-            "name what goes: a run, --split, --steps, --where, --prompt or --rollout; or else --older-than or"
-            " --keep-gb."
+        both = "seen both; --older-than and --keep-gb take whole steps of all runs. " if retained else ""
+        raise ConfigError(
+            f"{both}Name what goes: a run, --split, --steps, --where, --prompt or --rollout; or else --older-than"
+            " or --keep-gb."
         )
     from rollout_traces.store.removal import plan_removal
     from rollout_traces.worker.recovery import find_left
@@ -105,10 +107,10 @@ def _retention(store: Store, older_than: str | None, keep_gb: float | None) -> R
     if older_than is not None:
         found = _AGE.match(older_than)
         if found is None:
-            raise typer.BadParameter(f"--older-than {older_than!r}: expected such as 12h, 30d or 8w.")
+            raise ConfigError(f"--older-than {older_than!r}: expected such as 12h, 30d or 8w.")
         age = timedelta(**{_UNITS[found[2]]: int(found[1])})
     if keep_gb is not None and not keep_gb >= 0:
-        raise typer.BadParameter(f"--keep-gb {keep_gb}: expected 0 or more.")
+        raise ConfigError(f"--keep-gb {keep_gb}: expected 0 or more.")
     return plan_retention(store, age, None if keep_gb is None else int(keep_gb * GIGABYTE))
 
 
@@ -144,7 +146,9 @@ def _say(plan: RemovalPlan, spooled: list[Left], yes: bool, as_json: bool) -> No
     for name in sorted(plan.runs.values()):
         typer.echo(f"Run {name} goes as a whole, with its scalars, configuration and alerts.")
     if plan.labels:
-        typer.echo(f"{sum(plan.labels.values())} labels and notes on {len(plan.labels)} rollouts go.")
+        typer.echo(
+            f"{sum(plan.labels.values())} labels and notes on {counted(len(plan.labels), 'rollout')} go."
+        )
     if plan.media:
         typer.echo(f"{len(plan.media)} media files go.")
     if waiting:

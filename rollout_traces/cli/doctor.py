@@ -14,6 +14,8 @@ from rich.filesize import decimal
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import print_json, print_turns, turns_of
+from rollout_traces.errors import ConfigError
+from rollout_traces.model.text import counted
 
 if TYPE_CHECKING:
     from rollout_traces.doctor import CheckFinding
@@ -56,7 +58,7 @@ def doctor(
     try:
         kwargs = dict(orjson.loads(chat_template_kwargs or "{}"))
     except (TypeError, ValueError) as error:
-        raise typer.BadParameter(
+        raise ConfigError(
             f"--chat-template-kwargs: seen {chat_template_kwargs!r}. Expected a JSON object."
         ) from error
     asked = Examination(
@@ -135,10 +137,10 @@ def _run(run: FoundRun, problems: Problems) -> Iterator[CheckFinding]:
     from rollout_traces.doctor import note, ok
 
     steps = "steps are in the records" if run.steps is None else f"steps {run.steps[0]} to {run.steps[1]}"
-    yield ok("where", f"{run.root}: {len(run.files)} files, {decimal(run.size)}, {steps}")
+    yield ok("where", f"{run.root}: {counted(len(run.files), 'file')}, {decimal(run.size)}, {steps}")
     for title, count in run.formats.items():
         first = next(found for found in run.files if found.format.title == title)
-        yield ok(title, f"{count} files; {_sample(first, problems)}")
+        yield ok(title, f"{counted(count, 'file')}; {_sample(first, problems)}")
     if run.lacks:
         made = "--tokenizer makes ids of text; they may differ from those trained on."
         advice = made if "token ids" in run.lacks else ""
@@ -156,7 +158,7 @@ def _sample(found: Found, problems: Problems) -> str:
     reward = f"rewards {min(rewards):.4g} to {max(rewards):.4g}" if rewards else "no rewards"
     tracks = sorted({name for row in rows for name in row.tracks})
     parts = [
-        f"of the first {len(rows)} rollouts of {found.path.name} {n_ids} have token ids",
+        f"of the first {counted(len(rows), 'rollout')} of {found.path.name} {n_ids} have token ids",
         f"tracks {', '.join(tracks)}" if tracks else "",
         reward,
         f"splits {', '.join(sorted({row.split for row in rows}))}",

@@ -10,7 +10,8 @@ import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import SEVERITIES, print_json, print_table, sentence
-from rollout_traces.model.text import quoted
+from rollout_traces.errors import ConfigError
+from rollout_traces.model.text import counted, quoted
 
 if TYPE_CHECKING:
     from rollout_traces.analysis import Diagnosis, Explanation, Finding, RunReport, Selection
@@ -73,9 +74,7 @@ def explain(
         a, rest = narrowed(a, where, condition)
         b = rest if alone else narrowed(b, where, condition)[0] if b is not None else None
     if b is None and between[0] is None:
-        raise typer.BadParameter(
-            "--steps without a first step has nothing before it; name one, or give --against."
-        )
+        raise ConfigError("--steps without a first step has nothing before it; name one, or give --against.")
     in_force = diagnose(table, name, split).in_force(*between) if b is None else []
     found = explain_selections(table, a, b)
     if as_json:
@@ -91,11 +90,11 @@ def _check_step(store: Store, run: str, split: str, step: int | None) -> None:
     """Says so where no rollout was logged at the step.
 
     Raises:
-        typer.BadParameter: it is none of the run's steps.
+        ConfigError: it is none of the run's steps.
     """
     steps = [info.step for info in store.steps(run, split)] if step is not None else []
     if steps and step not in steps:
-        raise typer.BadParameter(
+        raise ConfigError(
             f"--step {step}: {run} has no rollouts there; steps of {split}: {steps[0]} to {steps[-1]}."
         )
 
@@ -109,7 +108,7 @@ def other_side(store: Store, a: Selection, text: str) -> Selection:
         return replace(a, split=text)
     if set(text) <= set("0123456789:") and text.strip(":"):
         return replace(a, steps=options.parse_steps(text))
-    raise typer.BadParameter(
+    raise ConfigError(
         f"--against {text!r}: no such run or split, and no range of steps. Runs: {', '.join(sorted(n.name for n in store.runs()))}."
     )
 
@@ -117,7 +116,8 @@ def other_side(store: Store, a: Selection, text: str) -> Selection:
 def print_report(report: RunReport, settings: Sequence[str] = ()) -> None:
     """Prints the settings that are new, the diagnoses of a run, and what is unobserved."""
     typer.secho(
-        f"{report.run}, {report.split}: {report.n_rows:,} rollouts in {report.n_steps} steps", bold=True
+        f"{report.run}, {report.split}: {counted(report.n_rows, 'rollout')} in {counted(report.n_steps, 'step')}",
+        bold=True,
     )
     for remark in report.remarks:
         typer.echo(remark)
@@ -174,7 +174,7 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis], links: Mapp
     """
     typer.secho(f"{sentence(found.a)} against {sentence(found.b)}", bold=True)
     typer.echo(
-        f"{found.rows[0]:,} rollouts in {found.groups[0]:,} groups against {found.rows[1]:,} in {found.groups[1]:,}; "
+        f"{counted(found.rows[0], 'rollout')} in {counted(found.groups[0], 'group')} against {found.rows[1]:,} in {found.groups[1]:,}; "
         f"{found.n_tested} columns and values compared, false discovery held at 1%"
     )
     for remark in (*found.remarks, *found.problems):

@@ -12,6 +12,8 @@ from rich.filesize import decimal
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import print_json
+from rollout_traces.errors import ConfigError
+from rollout_traces.model.text import counted
 from rollout_traces.model.whole_files import writing_to
 
 if TYPE_CHECKING:
@@ -68,12 +70,14 @@ def export(
     from rollout_traces.export.training_samples import FORMATS as TRAINING_FORMATS
     from rollout_traces.export.training_samples import TrainingOptions
 
+    store = source.open()
     if out is None:
         which, name = options.word_alone(which, None)
         if name is None:
-            raise typer.BadParameter("name the file or folder to write.")
+            raise ConfigError("name the file or folder to write.")
+        if name in {info.name for info in store.runs()}:
+            raise ConfigError(f"{name} is a run. Name the file or folder to write after it.")
         out = Path(name)
-    store = source.open()
     if partition_by is not None:
         rows = export_partitioned(
             store,
@@ -88,11 +92,11 @@ def export(
             tokens=tokens,
         )
         options.remember(str(out.resolve()))
-        typer.echo(f"{rows} rollouts: {out}")
+        typer.echo(f"{counted(rows, 'rollout')}: {out}")
         return
     if file_format == "site":
         if which.where or which.text or which.steps or which.all_rows or sort or limit or tokens:
-            raise typer.BadParameter("a site holds a run, or one --split of it: no other choice is taken.")
+            raise ConfigError("a site holds a run, or one --split of it: no other choice is taken.")
         _write_site(store, source, which, out, as_json)
         return
     query = ExportQuery(**which.asked(), order_by=sort, limit=limit)
@@ -100,7 +104,7 @@ def export(
         typer.echo(f"{export_atif(store, out, query)} trajectories: {out}")
         return
     if file_format == "scout":
-        typer.echo(f"{export_scout(store, out, query)} transcripts: {out}")
+        typer.echo(f"{counted(export_scout(store, out, query), 'transcript')}: {out}")
         return
     if file_format in TRAINING_FORMATS:
         made = TrainingOptions(
@@ -113,7 +117,9 @@ def export(
     if as_json:
         print_json(asdict(manifest))
     else:
-        typer.echo(f"{manifest.rows} of {manifest.matched} rollouts, {decimal(manifest.bytes)}: {out}")
+        typer.echo(
+            f"{manifest.rows:,} of {counted(manifest.matched, 'rollout')}, {decimal(manifest.bytes)}: {out}"
+        )
 
 
 def _write_site(store: Store, source: options.From, which: options.Which, out: Path, as_json: bool) -> None:
@@ -130,7 +136,7 @@ def _write_site(store: Store, source: options.From, which: options.Which, out: P
     if as_json:
         print_json({"rows": rows, "bytes": size, "folder": str(out)})
     else:
-        typer.echo(f"{rows} rollouts, {decimal(size)}: {out}/index.html, for any web server.")
+        typer.echo(f"{counted(rows, 'rollout')}, {decimal(size)}: {out}/index.html, for any web server.")
 
 
 def _print_training(manifest: TrainingManifest, out: Path, as_json: bool) -> None:
@@ -138,6 +144,6 @@ def _print_training(manifest: TrainingManifest, out: Path, as_json: bool) -> Non
         print_json(asdict(manifest))
         return
     said = ", ".join(f"{n:,} {name}" for name, n in manifest.splits.items())
-    typer.echo(f"{said} of {manifest.made_from.matched:,} rollouts: {out}")
+    typer.echo(f"{said} of {counted(manifest.made_from.matched, 'rollout')}: {out}")
     for reason, n in manifest.left_out.items():
         typer.echo(f"  left out: {n:,}, {reason}")

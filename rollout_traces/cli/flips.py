@@ -9,9 +9,14 @@ import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import cell, print_json, print_table
+from rollout_traces.errors import ConfigError
 
 if TYPE_CHECKING:
     from rollout_traces.analysis import Flip, Flips
+
+
+SAID = {"unsure": "not sure", "kept": "solved in both", "never": "solved in neither"}
+"""What outcomes are called here, as on the page Flips."""
 
 
 def flips(
@@ -25,7 +30,7 @@ def flips(
     limit: options.Limit = options.SHOWN,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare two evaluations prompt by prompt: lost, won, kept, never.
+    """Compare two evaluations prompt by prompt: lost, won, not sure, solved in both or in neither.
 
     Example: rollout-traces flips my-run --steps 40:80
 
@@ -46,7 +51,7 @@ def flips(
     asked = options.parse_steps(steps)
     first, second, here, there = matched_steps(store, name, other, split, *asked)
     if steps is None and set(here).isdisjoint(there):
-        raise typer.BadParameter(f"{name} and {other} share no step of {split}.")
+        raise ConfigError(f"{name} and {other} share no step of {split}.")
     a, b = Selection(name, split, (first, first)), Selection(other, split, (second, second))
     found = match(store.table(), a, b, threshold=threshold)
     if as_json:
@@ -63,7 +68,7 @@ def print_flips(found: Flips, limit: int) -> None:
         f"{found.difference:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
         + (f", McNemar p {found.p:.2g}" if found.p is not None else "")
     )
-    typer.echo(", ".join(f"{n} {name}" for name, n in found.counts.items() if n))
+    typer.echo(", ".join(f"{n:,} {SAID.get(name, name)}" for name, n in found.counts.items() if n))
     for remark in found.remarks:
         typer.echo(remark)
     rows = [_row(each) for each in found.prompts if each.outcome in ("lost", "won")][:limit]

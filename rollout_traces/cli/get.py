@@ -9,7 +9,7 @@ from rollout_traces.cli.printing import SEVERITIES, cell, folded, print_json, pr
 from rollout_traces.errors import StoreError
 from rollout_traces.model.text import harmless
 
-HIDDEN = ("schema", "kind", "status", "flags")
+HIDDEN = ("uid", "schema", "kind", "status", "flags")
 
 
 def get(

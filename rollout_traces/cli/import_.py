@@ -13,6 +13,7 @@ import typer
 from rollout_traces.cli import options
 from rollout_traces.cli.options import progress_bar, remember
 from rollout_traces.cli.printing import print_json, sentence
+from rollout_traces.model.text import counted
 from rollout_traces.model.whole_files import writing_to
 
 if TYPE_CHECKING:
@@ -89,11 +90,13 @@ def _print(done: ImportReport) -> None:
     for run in done.runs:
         formats = ", ".join(f"{count} of {title}" for title, count in run.formats.items())
         of_formats = f" ({formats})" if formats else ""
-        typer.echo(f"{sentence(run.name)}: {run.rows:,} rollouts in {run.steps} steps{of_formats}")
+        typer.echo(
+            f"{sentence(run.name)}: {counted(run.rows, 'rollout')} in {counted(run.steps, 'step')}{of_formats}"
+        )
         if run.files_known:
-            typer.echo(f"  {run.files_known} files were imported before and are unchanged.")
+            typer.echo(f"  imported before and unchanged: {counted(run.files_known, 'file')}.")
         if run.rows_known:
-            typer.echo(f"  {run.rows_known:,} rollouts were imported before.")
+            typer.echo(f"  imported before: {counted(run.rows_known, 'rollout')}.")
         if run.rows_without_tokens:
             left = run.rows_without_tokens
             typer.echo(f"  {left:,} came without token ids: token views and masks are unobserved for them.")

@@ -10,7 +10,7 @@ import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import print_rows, print_table, sentence
-from rollout_traces.errors import extra
+from rollout_traces.errors import ConfigError, extra
 from rollout_traces.model.text import WHOLE_SECONDS
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def label(
         sync: Exchange labels with the inspector at this address; its token in ROLLOUT_TRACES_TOKEN.
     """
     if (names or note or remove) and not rollouts:
-        raise typer.BadParameter("which rollouts? Name them by uid or trace id.")
+        raise ConfigError("which rollouts? Name them by uid or trace id.")
     store = source.open()
     between = None if tokens is None else options.parse_pair(tokens, "--tokens", "FIRST:END, such as 12:30")
     who = author or options.login()

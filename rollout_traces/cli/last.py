@@ -46,7 +46,7 @@ def last(
     if rows:
         print_table(tuple(rows[0]), [tuple(row.values()) for row in rows])
     elif not hurt:
-        typer.echo("Everything handed over on this node is stored.")
+        typer.echo(options.nothing_waits(project))
     for sentence in hurt:
         typer.echo(harmless(sentence))
 

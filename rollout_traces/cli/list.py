@@ -10,6 +10,7 @@ import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import print_rows, print_table
+from rollout_traces.errors import ConfigError
 from rollout_traces.model.text import listed, words
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def list_(
         which, what = options.word_alone(which, what)
     what = what or "rollouts"
     if what not in WHAT:
-        raise typer.BadParameter(f"{what!r}; expected {', '.join(WHAT)}.")
+        raise ConfigError(f"{what!r}; expected {', '.join(WHAT)}.")
     if what in TAKEN:
         _check_taken(what, which, {"--sort": sort, "--columns": columns, "--after": after})
     if what == "projects":
@@ -94,7 +95,7 @@ def _check_taken(what: str, which: options.Which, further: dict[str, str | None]
     taken = TAKEN[what]
     if refused := [name for name, value in given.items() if value and name not in taken]:
         takes = ", ".join((*taken, "--limit"))
-        raise typer.BadParameter(f"{', '.join(refused)}: of rollouts alone; `list {what}` takes {takes}.")
+        raise ConfigError(f"{', '.join(refused)}: of rollouts alone; `list {what}` takes {takes}.")
 
 
 def _projects(limit: int | None, as_json: bool) -> None:
@@ -140,7 +141,7 @@ def _named(store: Store, which: options.Which, columns: str | None) -> list[str]
     known = {info.name for info in store.columns(which.rows)} if names else set()
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise typer.BadParameter(
+        raise ConfigError(
             f"no column {', '.join(map(repr, unknown))}; `rollout-traces list columns` shows what there is."
         )
     return names

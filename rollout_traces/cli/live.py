@@ -29,6 +29,8 @@ def live(
     store = source.open()
     look = store.live.look(run)
     found = said_of(look, {} if look is None else landed_of(store, look), limit)
+    if look is None and run is not None:
+        store.run(run)
     if as_json:
         print_json(as_plain(found))
         return

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 import orjson
 import typer
 
-from rollout_traces.errors import StoreError
+from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.model.private_files import make_folder, replace_file
 from rollout_traces.model.text import step_range
 
@@ -137,11 +137,11 @@ def check_split(store: Store, which: Which) -> None:
     """Says so where no run has the split that was asked for.
 
     Raises:
-        typer.BadParameter: it does not exist.
+        ConfigError: it does not exist.
     """
     splits = sorted({split for info in store.runs() for split in info.splits})
     if which.split is not None and which.split not in splits:
-        raise typer.BadParameter(f"no split {which.split!r}; there is {', '.join(splits) or 'none yet'}.")
+        raise ConfigError(f"no split {which.split!r}; there is {', '.join(splits) or 'none yet'}.")
 
 
 def expanded(command: Callable[..., None]) -> Callable[..., None]:
@@ -166,7 +166,8 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
             given[name] = kind(**{f.name: given.pop(f.name) for f in fields(kind)})
         command(**given)
 
-    run.__doc__ = cleandoc(command.__doc__ or "").partition(ARGS)[0]
+    # each paragraph and example in one line, which the terminal breaks
+    run.__doc__ = re.sub(r"(?<!\n)\n(?!\n|Example:)", " ", cleandoc(command.__doc__ or "").partition(ARGS)[0])
     run.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
@@ -192,6 +193,16 @@ def _described(function: Callable[..., Any]) -> Iterator[Parameter]:
         yield parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=kind)
 
 
+def nothing_waits(project: str | None) -> str:
+    """The sentence that all is stored, of a project where one is named, which may be misspelt."""
+    from rollout_traces.store.places import local_projects, trackio_dir
+
+    if project is None:
+        return "Nothing waits on this node: everything handed over is stored."
+    unknown = "" if project in local_projects() else f", and no project of that name is in {trackio_dir()}"
+    return f"Nothing of project {project!r} waits on this node{unknown}."
+
+
 def login() -> str:
     """The name that this user has on this machine; `unknown` where it has none."""
     try:
@@ -205,13 +216,13 @@ def run_name(store: Store, run: str | None) -> str:
 
     Raises:
         StoreError: no such run.
-        typer.BadParameter: none was named where there are several.
+        ConfigError: none was named where there are several.
     """
     if run is not None:
         return store.run(run).name
     names = [info.name for info in store.runs()]
     if len(names) != 1:
-        raise typer.BadParameter(f"which run? {', '.join(names) or 'There is none yet'}.")
+        raise ConfigError(f"which run? {', '.join(names) or 'There is none yet'}.")
     return names[0]
 
 
@@ -219,13 +230,13 @@ def parse_pair(text: str, option: str, expected: str) -> tuple[int, int]:
     """`12:30` as two numbers.
 
     Raises:
-        typer.BadParameter: it is something else.
+        ConfigError: it is something else.
     """
     first, _, second = text.partition(":")
     try:
         return int(first), int(second)
     except ValueError:
-        raise typer.BadParameter(f"{option} {text!r}: expected {expected}.") from None
+        raise ConfigError(f"{option} {text!r}: expected {expected}.") from None
 
 
 def parse_steps(text: str | None) -> tuple[int | None, int | None]:
@@ -235,12 +246,9 @@ def parse_steps(text: str | None) -> tuple[int | None, int | None]:
         text: the option's value.
 
     Raises:
-        typer.BadParameter: it is none of these.
+        StoreError: it is none of these.
     """
-    try:
-        return step_range(text or ":")
-    except StoreError as error:
-        raise typer.BadParameter(str(error)) from None
+    return step_range(text or ":")
 
 
 MOST = 50

@@ -9,6 +9,7 @@ import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import print_fields, print_rows
+from rollout_traces.model.text import counted
 
 OF_PROMPTS = {
     "prompt key": "prompt_key",
@@ -59,7 +60,7 @@ def prompts(
         if as_json:
             print_rows([asdict(visit) for visit in visits])
             return
-        shown = [replace(visit, ids=visit.ids[:SHOWN_IDS]) for visit in visits]
+        shown = [replace(visit, ids=tuple(map(store.uid, visit.ids[:SHOWN_IDS]))) for visit in visits]
         print_fields(shown, OF_VISITS, title=key)
         return
     which = Selection(name, split, options.parse_steps(steps))
@@ -69,4 +70,4 @@ def prompts(
         return
     print_fields(found.prompts, OF_PROMPTS, title=f"{len(found.prompts)} of {found.total} prompts")
     if found.keyless:
-        typer.echo(f"{found.keyless:,} rollouts have no prompt key")
+        typer.echo(f"without a prompt key: {counted(found.keyless, 'rollout')}")

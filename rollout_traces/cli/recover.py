@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rollout_traces.cli.options import nothing_waits
 from rollout_traces.cli.printing import print_table
 from rollout_traces.model.text import harmless
 
@@ -40,7 +41,7 @@ def recover(
     found = [left for left in find_left(project) if left.n_records]
     if not found:
         hurt = not_all_stored(project)
-        for sentence in hurt or ["Nothing waits on this node."]:
+        for sentence in hurt or [nothing_waits(project)]:
             typer.echo(harmless(sentence))
         return
     print_table(

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from rollout_traces.errors import ConfigError
+
 CONTEXT_SETTINGS = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
@@ -49,7 +51,7 @@ def run(
 
     script = ["-m", module] if module else []
     if not script and not context.args:
-        raise typer.BadParameter("expected a script, or -m and a module: rollout-traces run train.py")
+        raise ConfigError("expected a script, or -m and a module: rollout-traces run train.py")
     given = {
         "max_rollout_traces_per_step": max_traces,
         "project": project,

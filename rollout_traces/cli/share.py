@@ -10,6 +10,7 @@ import typer
 from rich.filesize import decimal
 
 from rollout_traces.cli import options
+from rollout_traces.errors import ConfigError
 from rollout_traces.model.whole_files import unfinished
 
 
@@ -44,13 +45,11 @@ def share(
 
     of_run = group is not None or explain
     if of_run and len(rollouts or ()) > 1:
-        raise typer.BadParameter(f"expected one run; seen {', '.join(rollouts or ())}.")
+        raise ConfigError(f"expected one run; seen {', '.join(rollouts or ())}.")
     run, rollouts = (next(iter(rollouts or ()), None), None) if of_run else (None, rollouts)
     chosen = [bool(rollouts), compare is not None, group is not None, explain]
     if sum(chosen) != 1:
-        raise typer.BadParameter(
-            "expected rollouts, --compare A B, --group STEP:GROUP or --explain: one of them."
-        )
+        raise ConfigError("expected rollouts, --compare A B, --group STEP:GROUP or --explain: one of them.")
     with closing(source.open()) as store:
         wanted = Shared(
             store.project,

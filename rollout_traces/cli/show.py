@@ -139,8 +139,10 @@ def show(
         address = page_address(options, project, **state)
         if workspace.is_local:
             _recover(project)
-        if project is not None:
-            _index(workspace, project)
+        if project is None:
+            workspace.projects()  # a server that does not answer says so here
+        else:
+            _index(workspace, project, run)
             if not server_url and not space:
                 remember(str(Path(project).resolve()) if Path(project).is_dir() else project)
         if not is_loopback(host):
@@ -240,11 +242,11 @@ def _warn(text: str) -> None:
     typer.secho(text, err=True, fg="yellow")
 
 
-def _index(workspace: Workspace, project: str) -> None:
+def _index(workspace: Workspace, project: str, run: str | None) -> None:
     """Brings the index up to date before the page opens, with a bar when that takes a while.
 
     Raises:
-        StoreError: there is no such project. One that is damaged is named, and its page says so too.
+        StoreError: there is no such project or run. One that is damaged is named, and its page says so too.
     """
     store = workspace.opened(project)
     try:
@@ -252,6 +254,9 @@ def _index(workspace: Workspace, project: str) -> None:
             store.refresh(report)
     except StoreError as error:
         _warn(str(error))
+    else:
+        if run is not None:
+            store.run(run)
 
 
 def _recover(project: str | None) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import cell, print_rows, print_table
+from rollout_traces.errors import ConfigError, StoreError
 from rollout_traces.model.text import listed
 
 if TYPE_CHECKING:
@@ -63,10 +64,10 @@ def stats(
     store = source.open()
     if column is None and which.run is not None and _is_column(store, which):
         which, column = options.word_alone(which, column)
+    elif column is None and which.run is not None:
+        _check_run(store, which.run)
     if column is not None and (measures or by):
-        raise typer.BadParameter(
-            f"--by, --mean and the like take columns by themselves; leave {column!r} out."
-        )
+        raise ConfigError(f"--by, --mean and the like take columns by themselves; leave {column!r} out.")
     options.check_split(store, which)
     if measures or by:
         found = store.aggregate(_listed(by), measures, **(which.asked() | {"rows": "all"}))
@@ -78,7 +79,7 @@ def stats(
     elif column is not None:
         _count(store, column, which, bins, as_json)
     elif which.where or which.text or which.all_rows:
-        raise typer.BadParameter(
+        raise ConfigError(
             "--where, --text and --all count the values of a column: name one, such as reward, or --by and --mean."
         )
     else:
@@ -91,6 +92,19 @@ def _is_column(store: Store, which: options.Which) -> bool:
     """Tells whether the one word given names a column, and no run."""
     runs = {name for info in store.runs() for name in (info.name, info.id)}
     return which.run not in runs and which.run in {info.name for info in store.columns(which.rows)}
+
+
+def _check_run(store: Store, word: str) -> None:
+    """Says so where the one word given names neither a run nor a column.
+
+    Raises:
+        StoreError: it names neither.
+    """
+    try:
+        store.run(word)
+    except StoreError as error:
+        said = f"{error} Nor is it a column; `rollout-traces list columns` shows what there is."
+        raise StoreError(said) from None
 
 
 def _count(store: Store, column: str, which: options.Which, bins: int, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -301,7 +302,8 @@ def load_tokenizer(path: str) -> Any:
     try:
         return AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
-        reason = str(error).split("\n")[0]
+        is_path = path.startswith(("/", ".", "~")) and not Path(path).exists()
+        reason = "there is no such folder." if is_path else str(error).split("\n")[0]
         raise ConfigError(f"tokenizer: {path}: {reason} Expected a folder with a tokenizer.json.") from error
 
 

@@ -283,9 +283,8 @@ def loop(
             population.batch.offsets[row]
         )
         what = "token" if seen.period == 1 else f"{seen.period} tokens"
-        text = (
-            f"The same {what} {seen.covered / seen.period:.1f} times in a row, {seen.covered} tokens in all."
-        )
+        times = f"{seen.covered / seen.period:,.1f}".removesuffix(".0")
+        text = f"The same {what} {times} times in a row, {seen.covered:,} tokens in all."
         yield row, make_flag("loop", text, start=positions[0], stop=positions[-1] + 1)
 
 

@@ -76,6 +76,11 @@ def fresh_name() -> str:
     return secrets.token_hex(_NAME_BYTES)
 
 
+def counted(n: int, what: str) -> str:
+    """`1 rollout`, `2 rollouts`, `1,234 rollouts`."""
+    return f"{n:,} {what}{'s' * (n != 1)}"
+
+
 def words(text: str) -> tuple[str, ...]:
     """Splits a long list of names, written as one text, at its blanks."""
     return tuple(text.split())

@@ -273,7 +273,7 @@ def aggregate(asking: Asking, scope: Scope, by: Sequence[str], measures: Sequenc
 
     Raises:
         QueryError: no such column.
-        StoreError: no such statistic.
+        StoreError: no such statistic, or one of a column of text.
     """
     asked = asking.asked(scope)
     if "superseded" not in asked.columns:
@@ -291,6 +291,10 @@ def aggregate(asking: Asking, scope: Scope, by: Sequence[str], measures: Sequenc
         if measure.statistic not in _SQL:
             raise StoreError(f"no statistic {measure.statistic!r}; there is {', '.join(STATISTICS)}.")
         column = asking.column(measure.column)
+        if column.kind == "text":
+            raise StoreError(
+                f"{measure.name}: {measure.column} is text; expected a column of numbers. --by tells its values apart."
+            )
         measured.append(column)
         listed.append(f"CASE WHEN isfinite({column.number}) THEN {column.number} END AS m{at}")
         figures.append(f"{_SQL[measure.statistic].format(f'm{at}')} AS {quoted(measure.name)}")

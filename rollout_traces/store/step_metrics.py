@@ -206,7 +206,7 @@ def matched_steps(
     Where none is named these are the first and the last of one run, and the last that two runs share.
 
     Raises:
-        StoreError: there is no evaluation, or the same on both sides.
+        StoreError: there is no evaluation, none at a step that is named, or the same on both sides.
     """
     here, there = steps_of(store, run, split), steps_of(store, other, split)
     both = sorted(set(here) & set(there))
@@ -214,6 +214,11 @@ def matched_steps(
         first = here[0] if other == run else (both or here)[-1]
     if second is None:
         second = (both or there)[-1]
+    for name, step, steps in ((run, first, here), (other, second, there)):
+        if step not in steps:
+            raise StoreError(
+                f"{name} has no {split} at step {step}; it has steps {', '.join(map(str, steps))}."
+            )
     if other == run and first == second:
         raise StoreError(
             f"{split} has one evaluation chosen on both sides, step {first}. Choose two, or another run."

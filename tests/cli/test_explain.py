@@ -98,12 +98,12 @@ class TestExplain:
         assert "No warning; " in output and "Unobserved" in output
 
     def test_what_is_not_there_is_said(self, command):
-        assert "no such run or split" in command("explain", "off", "--against", "nothing").output
-        assert "which run?" in command("explain").output
+        assert "no such run or split" in str(command("explain", "off", "--against", "nothing").exception)
+        assert "which run?" in str(command("explain").exception)
 
     def test_a_step_that_the_run_has_not_is_refused_with_those_it_has(self, command):
         done = command("explain", "off", "--step", "999")
-        assert done.exit_code and "off has no rollouts there; steps of rollout: 0 to " in done.output
+        assert "off has no rollouts there; steps of rollout: 0 to " in str(done.exception)
 
     def test_a_filter_that_nothing_satisfies_leaves_nothing_to_compare(self, command):
         output = command("explain", "off", "--step", "5", "--where", "reward > 1e9").output
@@ -134,7 +134,12 @@ class TestOthers:
     def test_flips(self, command):
         found = json.loads(command("flips", "off", "--json").stdout)
         assert sum(found["counts"].values()) == 40
-        assert "no eval" not in command("flips", "off", "--steps", "0:20").output
+        said = command("flips", "off", "--steps", "0:20").output
+        assert "no eval" not in said and ("solved in both" in said or "not sure" in said)
+        assert "kept" not in said and "unsure" not in said
+        assert str(command("flips", "off", "--steps", "1:20").exception).startswith(
+            "off has no eval-rollout at step 1; it has steps 0, "
+        )
 
     def test_flips_without_an_evaluation(self, command):
         said = str(command("flips", "off", "--split", "nothing").exception)

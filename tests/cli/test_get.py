@@ -23,6 +23,7 @@ class TestGet:
     def test_a_conversation_with_its_header_and_flags(self, command: Command) -> None:
         output = command("get", "b0-1").output
         assert "⚑ truncated: truncated was seen." in output
+        assert output.startswith("b0-1\n") and "uid" not in output
         assert "user ·" in output and "assistant ·" in output and "version 7" in output
         assert "I am sorry, I cannot help with that." in output
         assert "<|assistant|>" not in output

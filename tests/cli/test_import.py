@@ -30,7 +30,7 @@ def dump(tmp_path: Path) -> Path:
 def test_what_is_broken_is_said_with_file_and_line_and_counted_and_the_rest_is_imported(dump: Path) -> None:
     done = command(dump)
     assert done.exit_code == 0
-    assert "run: 2 rollouts in 1 steps" in done.stdout
+    assert "run: 2 rollouts in 1 step " in done.stdout
     assert "2 came without token ids: token views and masks are unobserved" in done.stdout
     assert f"{dump}/rollout_data/1.jsonl:2: " in done.stderr
     assert "--trust-pickle" in done.stderr
@@ -41,7 +41,7 @@ def test_what_is_broken_is_said_with_file_and_line_and_counted_and_the_rest_is_i
 def test_a_second_import_passes_over_what_is_known(dump: Path) -> None:
     command(dump)
     again = command(dump)
-    assert again.exit_code == 0 and "were imported before and are unchanged" in again.stdout
+    assert again.exit_code == 0 and "imported before and unchanged: 1 file." in again.stdout
 
 
 def test_a_folder_without_rollouts_is_named_and_fails(tmp_path: Path) -> None:

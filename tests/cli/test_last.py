@@ -66,7 +66,7 @@ class TestWhatWaits:
     def test_a_person_sees_a_table(self, lengths: list[tuple[int, str]]) -> None:
         shown = last().output
         assert "project" in shown and "stop_reason" in shown and "first" in shown and "second" in shown
-        assert "Everything handed over" not in shown
+        assert "everything handed over" not in shown
 
     def test_another_project_has_none(self, lengths: list[tuple[int, str]]) -> None:
         assert json.loads(last("--json", "-p", "other").output)["rows"] == []
@@ -82,7 +82,11 @@ class TestWhatWaits:
 
 
 def test_nothing_that_waits_is_said_in_one_sentence(trackio_dir: Path) -> None:
-    assert last().output == "Everything handed over on this node is stored.\n"
+    assert last().output == "Nothing waits on this node: everything handed over is stored.\n"
+    said = last("-p", "nosuch").output
+    assert said.startswith(
+        "Nothing of project 'nosuch' waits on this node, and no project of that name is in "
+    )
 
 
 def test_a_folder_that_is_damaged_is_named_instead(trackio_dir: Path) -> None:
@@ -91,4 +95,4 @@ def test_a_folder_that_is_damaged_is_named_instead(trackio_dir: Path) -> None:
     (folder / "manifest.json").write_text("{")
     shown = last().output
     assert str(folder) in shown and "1 records wait there" in shown
-    assert "Everything handed over" not in shown
+    assert "everything handed over" not in shown

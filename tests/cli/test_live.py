@@ -66,3 +66,7 @@ def test_of_a_run_that_says_nothing_says_how_it_would(project: Path) -> None:
 
 def test_a_limit_that_is_none_is_refused(project: Path) -> None:
     assert asked("-n", "0").exit_code == 1
+
+
+def test_a_run_that_is_not_there_is_said(project: Path) -> None:
+    assert "no run 'nobody'" in str(asked("nobody").exception)

@@ -33,6 +33,11 @@ class TestCommands:
         done = CliRunner().invoke(build_app([name]), [name, "--help"])
         assert done.exit_code == 0 and f"Example: rollout-traces {name}" in done.output
 
+    def test_a_paragraph_of_the_help_is_broken_by_the_terminal_alone(self) -> None:
+        """Seen once: half a line in the middle of a sentence."""
+        told = parsed("stats").help
+        assert "a column is counted over the kept ones" in told and "\nExample: " in told
+
     def test_every_command_module_is_found(self) -> None:
         assert set(OWN) <= set(commands())
 
@@ -67,10 +72,14 @@ class TestCommands:
 
 def parameters_of(name: str) -> dict[str, Any]:
     """The arguments and options of a command, by their names in Python."""
+    return {parameter.name: parameter for parameter in parsed(name).params if parameter.name != "help"}
+
+
+def parsed(name: str) -> Any:
+    """A command as typer reads it."""
     import typer.main
 
-    found = typer.main.get_command(build_app([name])).commands[name]  # type: ignore[attr-defined]
-    return {parameter.name: parameter for parameter in found.params if parameter.name != "help"}
+    return typer.main.get_command(build_app([name])).commands[name]  # type: ignore[attr-defined]
 
 
 class TestOutput:
@@ -89,6 +98,11 @@ class TestErrors:
             "  rewrd < 1",
             "  ^^^^^",
         ]
+
+    def test_a_value_that_is_none_is_one_message_too(self, shared_folder: Path) -> None:
+        done = run(shared_folder, "list", "--steps", "5-9")
+        assert done.returncode == 1
+        assert done.stderr == "steps: '5-9' is no step or range; expected 12, 10:20, 10: or :20.\n"
 
     def test_an_empty_folder_says_what_to_do(self, tmp_path: Path) -> None:
         done = run(tmp_path, "list")

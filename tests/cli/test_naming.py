@@ -69,7 +69,8 @@ class TestRuns:
         assert command("export", RUN, str(files[0])).exit_code == 0
         assert command("export", str(files[1])).exit_code == 0
         assert files[0].read_text() == files[1].read_text()
-        assert command("export").exit_code == 2
+        assert "name the file or folder" in str(command("export").exception)
+        assert f"{RUN} is a run. Name the file" in str(command("export", RUN).exception)
 
 
 class TestRollouts:

@@ -117,6 +117,15 @@ class TestStats:
         output = command("stats", "--by", "split", "--mean", "mismatch_k3").output
         assert "unobserved in these rollouts: mean(mismatch_k3)" in output
 
+    def test_a_figure_of_a_text_is_refused(self, command: Command) -> None:
+        """Seen once: it was said to be unobserved."""
+        said = str(command("stats", "--mean", "stop_reason").exception)
+        assert said.startswith("mean(stop_reason): stop_reason is text; expected a column of numbers.")
+
+    def test_a_word_that_is_neither_run_nor_column_is_said_to_be_neither(self, command: Command) -> None:
+        said = str(command("stats", "nosuch").exception)
+        assert "no run 'nosuch'" in said and "Nor is it a column" in said
+
 
 class TestSummary:
     def test_figures_are_those_of_all_rollouts(self, store: Store) -> None:

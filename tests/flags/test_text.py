@@ -340,3 +340,14 @@ class TestTokenAt:
                 until += 1
             assert turn.raw[character] in texts[until]
         assert np.all(np.diff([token_at(transcript, index, c) for c in range(len(turn.raw))]) >= 0)
+
+
+class TestLoop:
+    def test_the_times_are_whole_where_they_are(self, step, find):
+        """Seen once: the same token 5000.0 times."""
+        row = step.rows[5]
+        write(step, " ".join(map(str, np.random.default_rng(4).permutation(900)[:90] + 100)))
+        at = row.runs()[0][0] + 1
+        row.splice(at, at, step.encode("9")[:1] * 1500, sampled=True)
+        (flag,) = find("loop")
+        assert flag.message == "The same token 1,500 times in a row, 1,500 tokens in all."

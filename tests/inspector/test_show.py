@@ -52,6 +52,18 @@ class TestShow:
         )  # seen once: forty more, of what DuckDB's binding had not freed
         assert first == "Starting…" and "no project 'nowhere'" in second
 
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            (("--project", "demo", "--run", "nosuch"), "no run 'nosuch'"),
+            (("--server-url", "http://127.0.0.1:1"), "no Trackio server answers"),
+        ],
+    )
+    def test_what_cannot_be_opened_is_said_before_a_page_is_served(self, home, options, said):
+        done = run_show(home, *options, "--no-browser", "--no-trackio")
+        assert done.returncode == 1 and "Inspector:" not in done.stdout
+        assert said in done.stderr.splitlines()[1]
+
     def test_what_was_opened_before_is_offered_where_it_can_be_opened(self, tmp_path, monkeypatch, capsys):
         """Seen once: a project of another Trackio folder."""
         monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))

@@ -185,4 +185,4 @@ class TestTheCommand:
         from rollout_traces.cli import build_app
 
         done = CliRunner().invoke(build_app(["share"]), ["share", "-p", "share", *arguments])
-        assert done.exit_code == 2, done.output
+        assert isinstance(done.exception, ConfigError), done.output
