@@ -184,6 +184,26 @@ class TestFlips:
         cells = told(grid, workspace, {**asked, "other": "healthy"})
         assert len(cells["evaluations"]) == 6 and len(cells["rows"]) == 40
 
+    def test_every_prompt_has_its_text_and_what_was_kept_of_either_outcome(self, workspace):
+        """Seen once: a won prompt opened two losing rollouts; one that did not flip had neither a text nor a link."""
+        asked = {**PLACE, "split": "eval-rollout"}
+        found = told(flip_list, workspace, asked)
+        store = workspace.store("answers")
+        for flip, cells in zip(found["prompts"], found["cells"], strict=True):
+            for step, cell in zip((0, 20), cells, strict=True):
+                at = {"run": "off", "split": "eval-rollout", "steps": (step, step)}
+                rows = store.query(where=f"prompt_key = '{flip['prompt_key']}'", **at).rows
+                kept = {bool(row["success"]) for row in rows}
+                assert (cell["solved_id"] is not None, cell["failed_id"] is not None) == (
+                    True in kept,
+                    False in kept,
+                )
+                assert flip["prompt"] or not rows
+
+    def test_a_step_without_an_evaluation_is_named_with_those_that_there_are(self, workspace):
+        with pytest.raises(StoreError, match=r"off has no eval-rollout at step 3; there are 0, "):
+            told(flip_list, workspace, {**PLACE, "split": "eval-rollout", "first": 3, "second": 20})
+
     def test_without_an_evaluation_it_says_what_to_log(self, workspace):
         with pytest.raises(StoreError, match="eval-rollout"):
             told(flip_list, workspace, {**PLACE, "split": ""})
@@ -307,6 +327,13 @@ class TestPages:
         cell.click()
         expect(shown.get("first-divergence").first).to_be_in_viewport()
         assert shown.state["tab"] == "compare" and shown.state["a"] != shown.state["b"]
+
+    def test_evaluations_can_be_chosen_where_those_named_are_not_there(self, shown: Visit):
+        """Seen once: the selects were gone."""
+        shown.open(**PLACE, tab="flips", evals="3:20")
+        expect(shown.page.locator(".rt-flips .rt-notice")).to_contain_text("at step 3")
+        shown.get("flips-first").select_option("0")
+        expect(shown.get("flip-summary")).to_contain_text("points")
 
     def test_a_grid_cell_is_marked_by_the_evaluation_before_also_where_none_was_kept(self, shown: Visit):
         """Seen once: a row of three flips had no mark, for its rollouts had not been kept."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rollout_traces.analysis import Flips, Selection, flips
-from rollout_traces.analysis.flip_grid import FlipGrid, flip_grid
+from rollout_traces.analysis.evaluations import Flip, solved_sql
+from rollout_traces.analysis.flip_grid import Cell, FlipGrid, flip_grid
+from rollout_traces.analysis.relations import describe
 from rollout_traces.inspector.pages.figures import QueriesAnswer, answered_all
 from rollout_traces.inspector.workspace import EvaluationView, FromRuns, InParts
 from rollout_traces.store.step_metrics import matched_steps, steps_of
@@ -47,9 +50,11 @@ class FlipListAnswer(Flips, TwoEvaluations, FromRuns, InParts):
 
     Attributes:
         n_prompts: how many there are.
+        cells: of each of them A's and B's, with kept rollouts.
     """
 
     n_prompts: int
+    cells: list[tuple[Cell, Cell]]
 
 
 @dataclass(frozen=True)
@@ -67,10 +72,12 @@ def flip_list(view: EvaluationView, asked: AskedEvaluations, after: int = 0) -> 
     after = max(after, 0)
     shown = found.prompts[after : after + MOST_PROMPTS]
     behind = after + len(shown)
+    shown, cells = _with_kept(view, place, shown)
     return FlipListAnswer(
         **vars(place),
         **vars(replace(found, prompts=shown)),
         n_prompts=len(found.prompts),
+        cells=cells,
         next=behind if shown and behind < len(found.prompts) else None,
     )
 
@@ -98,7 +105,45 @@ def _matched(view: EvaluationView, asked: AskedEvaluations) -> tuple[Flips, TwoE
     run = view.info.name
     other = view.store.run(asked.other).name if asked.other else run
     first, second, *steps = matched_steps(view.store, run, other, view.split, asked.first, asked.second)
-    a, b = (Selection(name, view.split, (at, at)) for name, at in ((run, first), (other, second)))
+    place = TwoEvaluations(run, other, first, second, *steps)
     key = ("flips", run, other, view.split, first, second)
-    found = view.remembered(key, lambda: flips(view.store.table(), a, b))
-    return found, TwoEvaluations(run, other, first, second, *steps)
+    found = view.remembered(key, lambda: flips(view.store.table(), *_sides(view, place)))
+    return found, place
+
+
+def _sides(view: EvaluationView, place: TwoEvaluations) -> tuple[Selection, Selection]:
+    places = ((place.run, place.first), (place.other, place.second))
+    a, b = (Selection(run, view.split, (step, step)) for run, step in places)
+    return a, b
+
+
+def _with_kept(
+    view: EvaluationView, place: TwoEvaluations, shown: tuple[Flip, ...]
+) -> tuple[tuple[Flip, ...], list[tuple[Cell, Cell]]]:
+    """The prompts with their texts, also those that did not flip, and of each a kept rollout of both outcomes."""
+    table = view.store.table()
+    known = describe(table)
+    sides = _sides(view, place)
+    solved, _ = solved_sql(table, known, *sides, None)
+    keys = [each.prompt_key for each in shown]
+    rows: list[dict[str, dict[str, Any]]] = []
+    for side in sides:
+        scope, params = side.condition(known)
+        found = table.sql(
+            "select key, any_value(prompt) as prompt, min(case when s = 1 then id end) as solved, "
+            f"min(case when s = 0 then id end) as failed from (select prompt_key as key, {solved} as s, "
+            f"cast({known.expression('id')} as varchar) as id, {known.expression('prompt')} as prompt "
+            f"from rollouts where {scope} and list_contains(?, prompt_key)) group by key",
+            [*params, keys],
+        )
+        rows.append({row["key"]: row for row in found.to_pylist()})
+    a, b = ([side[key] for key in keys] for side in rows)
+    texts = [one["prompt"] or other["prompt"] for one, other in zip(a, b, strict=True)]
+    cells = [
+        (
+            Cell(each.solved_a, each.trials_a, one["solved"], one["failed"]),
+            Cell(each.solved_b, each.trials_b, other["solved"], other["failed"]),
+        )
+        for each, one, other in zip(shown, a, b, strict=True)
+    ]
+    return tuple(replace(each, prompt=text) for each, text in zip(shown, texts, strict=True)), cells

@@ -76,22 +76,32 @@ function load(now) {
 }
 
 function pickers(answer, now) {
-  const named = steps => steps.map(step => [step, `step ${number(step)}`]);
+  const stepsOf = run => runOf({ run })?.splits.find(split => split.name === evaluation(now))?.steps || [];
+  const named = (run, step) =>
+    [...new Set([step, ...stepsOf(run)])].sort((a, b) => a - b).map(each => [each, `step ${number(each)}`]);
+  const [first, second] = answer ? [answer.first, answer.second] : (now.evals || "").split(":").map(Number);
+  const other = now.other || now.run;
+  const isKnown = answer || now.evals;
   const set = (first, second) => state.set({ evals: `${first}:${second}` });
   return h(
     "div.rt-flip-pickers",
-    h("b", "A"),
-    h("span.rt-soft", inert(now.run)),
-    answer && choice("evaluation", answer.first, named(answer.steps), step => set(step, answer.second), "flips-first"),
-    h("b", "B"),
-    select(
-      catalog.runs.map(run => [run.name, run.name === now.run ? "the same run" : run.label]),
-      now.other || now.run,
-      run => state.set({ other: run === now.run ? null : run, evals: null }),
-      { "aria-label": "Run of B", testid: "flips-other" },
+    h(
+      "span",
+      h("b", "A"),
+      h("span.rt-soft", inert(now.run)),
+      isKnown && choice("evaluation", first, named(now.run, first), step => set(step, second), "flips-first"),
     ),
-    answer &&
-      choice("evaluation", answer.second, named(answer.steps_other), step => set(answer.first, step), "flips-second"),
+    h(
+      "span",
+      h("b", "B"),
+      select(
+        catalog.runs.map(run => [run.name, run.name === now.run ? "the same run" : run.label]),
+        other,
+        run => state.set({ other: run === now.run ? null : run, evals: null }),
+        { "aria-label": "Run of B", testid: "flips-other" },
+      ),
+      isKnown && choice("evaluation", second, named(other, second), step => set(first, step), "flips-second"),
+    ),
     answer &&
       button(
         "explain",
@@ -161,12 +171,7 @@ function changed(answer) {
           h("td", `${each.solved_a} of ${each.trials_a}`),
           h("td", `${each.solved_b} of ${each.trials_b}`),
           h("td.rt-flip-differs", inert(differences(each.differs))),
-          h(
-            "td",
-            each.ids_a.length && each.ids_b.length
-              ? ghost("side by side", () => beside(each.ids_a[0], each.ids_b[0]), { testid: "flip-open" })
-              : h("span.rt-faint", ["lost", "won"].includes(each.outcome) ? "not kept" : ""),
-          ),
+          h("td", sideBySide(...answer.cells[answer.prompts.indexOf(each)])),
         ),
       ),
       ".rt-flip-scroll",
@@ -237,16 +242,17 @@ function gridCell(row, at, answer, title) {
   const before = row.cells
     .slice(0, at)
     .map((each, i) => ({ each, i }))
-    .filter(({ each }) => each && (each.solved_id || each.failed_id))
+    .filter(({ each }) => each && anyOf(each))
     .pop();
-  const pair = before ? opened(before.each, cell) : null;
-  const mine = cell.solved_id || cell.failed_id;
+  const pair = before ? opened(before.each, cell) : [];
+  const both = pair.length && pair.every(Boolean);
+  const mine = anyOf(cell);
   const last = row.cells.slice(0, at).findLast(Boolean);
   const fell = last && share < shareOf(last);
   const rose = last && share > shareOf(last);
   const why = !mine
     ? "; none was kept"
-    : pair
+    : both
       ? `; opens it beside ${title(answer.evaluations[before.i])}`
       : "; opens it";
   const shown = cell.trials > 1 ? `${cell.solved}/${cell.trials}` : cell.solved ? "✓" : "✕";
@@ -261,7 +267,7 @@ function gridCell(row, at, answer, title) {
       ),
       "aria-label": inert(`${shown} solved, ${row.prompt_key}, ${title(answer.evaluations[at])}`),
       onclick: () =>
-        pair
+        both
           ? beside(...pair)
           : toRollout({ id: mine }, { run: answer.evaluations[at][0], split: evaluation(state.get()) }),
     },
@@ -270,12 +276,19 @@ function gridCell(row, at, answer, title) {
 }
 
 const shareOf = cell => cell.solved / cell.trials;
-const solved = cell => cell.solved_id || cell.failed_id;
-const failed = cell => cell.failed_id || cell.solved_id;
+const anyOf = cell => cell.solved_id || cell.failed_id;
 
 // One rollout of each evaluation: where the share fell or rose, a solved one against a failed one.
 function opened(before, cell) {
-  const a = shareOf(cell) > shareOf(before) ? failed(before) : solved(before);
-  const b = shareOf(cell) < shareOf(before) ? failed(cell) : solved(cell);
-  return a && b ? [a, b] : null;
+  const by = shareOf(cell) - shareOf(before);
+  if (!by) return [anyOf(before), anyOf(cell)];
+  return by > 0 ? [before.failed_id, cell.solved_id] : [before.solved_id, cell.failed_id];
+}
+
+function sideBySide(a, b) {
+  const pair = opened(a, b);
+  if (pair.every(Boolean)) return ghost("side by side", () => beside(...pair), { testid: "flip-open" });
+  const by = shareOf(b) - shareOf(a);
+  const [inA, inB] = by ? (by > 0 ? ["failed ", "solved "] : ["solved ", "failed "]) : ["", ""];
+  return h("span.rt-faint", pair[0] ? `no ${inB}answer of B kept` : `no ${inA}answer of A kept`);
 }
