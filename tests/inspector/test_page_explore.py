@@ -136,6 +136,10 @@ class TestTheTable:
         panel.locator("label", has_text="staleness_max").locator("input").uncheck()
         expect(visit.page.locator("th button:text-is('staleness_max')")).to_have_count(0)
         expect(panel.locator("input.rt-input")).to_have_value("staleness")
+        expect(visit.get("toggle-spreads")).to_have_attribute("aria-pressed", "false")
+        visit.page.keyboard.press("Escape")
+        expect(panel).to_have_count(0)
+        expect(visit.get("toggle-spreads")).to_have_attribute("aria-pressed", "true")
 
 
 class TestHowAColumnIsSpread:
@@ -163,10 +167,12 @@ class TestHowAColumnIsSpread:
         visit.get("filter-input").fill("rewrd > 5")
         visit.get("filter-input").press("Enter")
         expect(visit.page.get_by_text("Did you mean reward?")).to_have_count(1)
+        expect(rows(visit)).to_have_count(0)
         expect(spread.get_by_test_id("histogram")).to_be_visible()
         visit.get("filter-input").fill("reward > 5")
         visit.get("filter-input").press("Enter")
         expect(spread).to_contain_text("No values here")
+        expect(visit.get("filter-error")).to_have_count(0)
         assert sum('"column":"reward"' in each for each in asked) == 1
 
     def test_a_window_without_room_for_the_spreads_shows_them_when_asked(self, visit):

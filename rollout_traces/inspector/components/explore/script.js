@@ -52,6 +52,7 @@ export function mount(element, server) {
   onUsual(() => {
     if (data) drawTable(state.get());
   });
+  window.addEventListener("rt-escape", () => choosing && toggleColumns());
 }
 
 function asked(now) {
@@ -102,28 +103,29 @@ function drawHead(now) {
       "rows",
     ),
     filterBar.root,
-    toggle("spreads", withSpreads(), toggleSpreads, {
+    button("spreads", toggleSpreads, {
+      "aria-pressed": String(!choosing && withSpreads()),
       title: "How the values are spread: histograms and most frequent values",
       testid: "toggle-spreads",
     }),
-    toggle("columns", choosing, () => (choosing = !choosing), { testid: "choose-columns" }),
+    button("columns", toggleColumns, { "aria-pressed": String(choosing), testid: "choose-columns" }),
     button("export", openExport, { testid: "export" }),
   );
 }
 
-// What is shown beside the table is switched.
-function toggle(label, isOn, change, props) {
-  const changed = () => {
-    change();
-    drawHead(state.get());
-    drawSide(state.get());
-  };
-  return button(label, changed, { "aria-pressed": String(isOn), ...props });
+// What is shown beside the table is switched: the choice of columns lies over the spreads.
+function toggleColumns() {
+  choosing = !choosing;
+  drawHead(state.get());
+  drawSide(state.get());
 }
 
 function toggleSpreads() {
-  spreads = !withSpreads();
+  spreads = choosing || !withSpreads();
+  choosing = false;
   if (!spreads) state.set({ hist: null });
+  drawHead(state.get());
+  drawSide(state.get());
 }
 
 function load(now, wanted, { quiet = false } = {}) {
@@ -148,14 +150,11 @@ function load(now, wanted, { quiet = false } = {}) {
     },
     error => {
       setPopulation("explore");
+      data = null;
       if (error.start !== undefined) {
         filterBar.error(error);
-        if (!data)
-          replace(slot, notice("info", "The filter or the order cannot be read", error.message.split("\n")[0]));
-      } else {
-        data = null;
-        replace(slot, notice("error", "The table could not be read", error.message));
-      }
+        replace(slot, notice("info", "The filter or the order cannot be read", "Mend the marked place, or clear it."));
+      } else replace(slot, notice("error", "The table could not be read", error.message));
     },
   );
 }

@@ -88,13 +88,12 @@ export function buildFilterBar({ columns = () => [], placeholder = "filter, such
       matched.textContent = n === null ? "" : `${number(n)} match`;
     },
     error(problem) {
+      if (problem) {
+        matched.textContent = "";
+        replace(below, pointed(problem));
+      } else if (failing || document.activeElement !== where) replace(below);
       failing = Boolean(problem);
       where.classList.toggle("rt-bad", failing);
-      if (!problem) {
-        if (document.activeElement !== where) replace(below);
-        return;
-      }
-      replace(below, pointed(problem));
     },
   };
 }

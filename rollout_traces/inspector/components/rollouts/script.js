@@ -46,7 +46,7 @@ let selection = null;
 let shownPlace = "";
 // After another run or split was chosen, group and sample are where to look, not what was asked for.
 let wish = false;
-// What was just searched for: its first hit is opened where the rollout that is open has none.
+// What was just filtered or searched for: the first that matches is opened where the rollout that is open does not.
 let searched = false;
 const newestList = latest();
 const newestRollout = latest();
@@ -94,8 +94,8 @@ function update(now, changed) {
       { fill: true },
     );
   const wanted = state.valuesOf(now, LIST_KEYS);
-  searched ||= changed.has("text") && Boolean(now.text) && rollout !== null;
   if (wanted !== listFor) {
+    searched ||= (now.text || now.where) && (changed.has("text") || changed.has("where")) && rollout !== null;
     if (now.id !== undefined || now.sample !== undefined) openNamed(now);
     loadList(now, wanted);
   } else if (OPEN_KEYS.some(key => changed.has(key))) openWanted(now);
@@ -188,11 +188,11 @@ function loadList(now, wanted, { quiet = false } = {}) {
       setPopulation("rollouts");
       if (error.kind === "QueryError") {
         filterBar.error(error);
-        if (!list)
-          replace(
-            part(".rt-left-list"),
-            h("div.rt-empty", h("b", "The filter cannot be read."), h("p", "Mend the marked place, or clear it.")),
-          );
+        list = null;
+        replace(
+          part(".rt-left-list"),
+          h("div.rt-empty", h("b", "The filter cannot be read."), h("p", "Mend the marked place, or clear it.")),
+        );
         if (!rollout)
           replace(part(".rt-middle"), notice("info", "The filter cannot be read", error.message.split("\n")[0]));
       } else replace(part(".rt-left-list"), notice("error", "The list could not be read", error.message));
@@ -246,6 +246,7 @@ function population(data) {
 function drawSort(now) {
   const slot = part(".rt-left-sort");
   if (!slot.childElementCount) replace(slot, orders(), scopes());
+  slot.querySelector("option").textContent = now.scope === "all" ? "by step" : SORTS[0][1];
   slot.querySelector("select").value = now.sort || "";
   for (const each of slot.querySelectorAll("button"))
     each.setAttribute("aria-pressed", String(each.value === (now.scope || "step")));
@@ -276,13 +277,13 @@ function cardOf(now) {
 // Opens the first rollout that matches, where the one that is open does not. True where it did.
 function openHit(options) {
   const [first] = cards();
-  if (!first || !state.get().text || cards().some(card => card.id === rollout?.id)) return false;
+  if (!first || cards().some(card => card.id === rollout?.id)) return false;
   state.set({ ...placed(first), token: null, follow: null }, options);
   return true;
 }
 
 function goToMark(by) {
-  if (!openHit()) marks?.step(by);
+  if (!(state.get().text && openHit())) marks?.step(by);
 }
 
 // A narrow window shows the list or the rollout, not both.
