@@ -62,6 +62,7 @@ class TestLabelling:
         keep(ann, "u", "answers before it reads")
         expect(ann.get("label")).to_contain_text("reward hack")
         expect(ben.get("label")).to_contain_text("reward hack", timeout=60_000)
+        assert "up to date" in ben.get("live").inner_text(), "a label makes no finished run live"
         expect(ben.get("note")).to_contain_text("answers before it reads")
         ben.page.keyboard.press("q")
         expect(ben.get("label-offered").first).to_contain_text("reward hack")

@@ -66,6 +66,28 @@ class TestPagesAndProjects:
         visit.page.wait_for_function("new URLSearchParams(location.search).get('tab') === 'rollouts'")
         assert visit.page.evaluate("history.length") == steps
 
+    def test_no_page_moves_when_the_alarm_bar_is_drawn(self, visit):
+        """Seen once: each page went down by 30 points a second after it was drawn."""
+        visit.page.add_init_script(
+            """window.moved = []; new PerformanceObserver(list => moved.push(...list.getEntries().flatMap(entry =>
+            entry.sources.filter(({ node }) => node?.closest?.('.rt-page')).map(each => each.currentRect.y - each.previousRect.y))))
+            .observe({type: 'layout-shift', buffered: true})"""
+        )
+        held = visit.hold("incident_bar")
+        visit.open(tab="rollouts", project="demo", run="run-a", step=4)
+        expect(visit.get("turn").first).to_be_visible()
+        held.let_go()
+        expect(visit.get("bar-signal")).to_be_visible()
+        visit.page.wait_for_timeout(300)
+        assert not visit.page.evaluate("moved.filter(by => Math.abs(by) > 20)")
+
+    def test_the_title_names_the_page(self, visit):
+        visit.open(tab="health", project="demo", run="run-a", step=4)
+        expect(visit.page).to_have_title("Health · step 4 · run-a · rollout traces")
+        visit.open(tab="projects", project="demo", run="run-a")
+        expect(visit.page).to_have_title("Projects · rollout traces")
+        expect(visit.page.locator(".rt-live")).to_be_empty()
+
     def test_the_run_can_be_changed(self, visit):
         visit.open(tab="rollouts", project="demo", run="run-a")
         visit.get("run-select").select_option("run-b")

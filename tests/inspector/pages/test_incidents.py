@@ -230,11 +230,18 @@ def test_the_bar_says_what_is_open_and_is_muted_and_called_back(visit):
     visit.open(tab="rollouts", project="demo", run="run-a")
     bar = visit.get("incident-bar")
     expect(bar).to_contain_text("since step 1")
+    sentence = visit.get("bar-sentence")
+    visit.page.set_viewport_size({"width": 500, "height": 800})
+    assert sentence.evaluate("node => node.scrollWidth > node.clientWidth")
+    sentence.focus()
+    visit.page.keyboard.press("Enter")
+    assert sentence.evaluate("node => node.scrollWidth <= node.clientWidth"), "all of it can be read"
     first = visit.get("bar-signal").inner_text()
-    while bar.is_visible():
+    while visit.get("bar-acknowledge").count():
         visit.get("bar-acknowledge").click()
         visit.page.wait_for_timeout(300)
-    visit.get("incidents-aside").click()
+    expect(bar).to_contain_text("No alarm is open")
+    visit.get("bar-all").click()
     expect(bar).to_contain_text(first)
     visit.picture("incidents")
     while visit.get("bar-recall").count():

@@ -81,6 +81,7 @@ function finding(each, at, doing) {
     h("p", inert(each.sentence)),
     h(
       "p.rt-faint",
+      { title: "The effect is from −1, where A is always below B, to +1, where it is always above" },
       `effect ${signed(effect.effect)}, 95% from ${signed(effect.low)} to ${signed(effect.high)}; p ${effect.p < 1e-4 ? effect.p.toExponential(0) : number(effect.p)}${effect.paired ? "; paired" : ""}; ${each.logged ? "steps" : "n"} ${number(each.n_a)} against ${number(each.n_b)}`,
     ),
     each.value === null ? (detail?.picture ? bars(detail.picture) : null) : shares(each),
@@ -207,7 +208,7 @@ function phrases(title, found, doing) {
     h(
       "p",
       h("mark.rt-phrase", inert(each.phrase)),
-      ` ${number(each.n_a)} rollouts (${percent(each.share_a)}) against ${number(each.n_b)} (${percent(each.share_b)}) `,
+      ` ${plural(each.n_a, "rollout")} (${percent(each.share_a)}) against ${number(each.n_b)} (${percent(each.share_b)}) `,
       examples(each.examples, doing, each.phrase),
     ),
   );

@@ -61,11 +61,11 @@ function load(now) {
       replace(
         slot,
         h("div.rt-explain-head", head),
-        h("div.rt-explain-columns", h("div", findings), h("div", force, beside)),
+        h("div.rt-explain-columns", h("div", findings), h("div", beside, force)),
       );
       setPopulation(
         "explain",
-        h("b", `${number(answer.rows[0])} rollouts against ${number(answer.rows[1])}`),
+        h("b", `${plural(answer.rows[0], "rollout")} against ${number(answer.rows[1])}`),
         " · figures are over all rollouts, from the ledger; phrases are of those kept at random, those of winners of the pairs that were kept",
       );
       askInForce(request, force);

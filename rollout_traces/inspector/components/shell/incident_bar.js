@@ -1,10 +1,12 @@
-// The open incidents of the run and split, in a line under the top: since when, whose; mute, acknowledge.
+// The open incidents of the run and split, in a line under the top: since when, whose; mute, acknowledge. The line is there
+// before anything is known, so that no page moves when it is drawn.
 
-import { ghost, h, replace } from "../../lib/dom.js";
+import { ghost, h, redrawn, replace } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { toRows } from "../../lib/going.js";
 import { setUsual } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
+import { isStatic } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { inert, spoken } from "../../lib/text.js";
 
@@ -13,65 +15,67 @@ let asked = "";
 let listed = [];
 let at = 0;
 let all = false;
+let unfolded = false;
 
 const isQuiet = each => each.muted || each.acknowledged !== null;
 
 // What the bar takes of a page's height: on a narrow window it has several lines.
-const measured = new ResizeObserver(([{ target }]) =>
-  document.documentElement.style.setProperty("--rt-bar", `${target.offsetHeight}px`),
-);
+const measure = node => document.documentElement.style.setProperty("--rt-bar", `${node.offsetHeight}px`);
+const measured = new ResizeObserver(([{ target }]) => measure(target));
+
+const isOfRun = now => Boolean(now.project && now.run && now.page !== "projects") && !isStatic();
+
+export function placeIncidents(root, now) {
+  const node = root.querySelector(".rt-incidents");
+  node.hidden = !isOfRun(now);
+  measure(node);
+  measured.observe(node);
+}
 
 // Reads the incidents of what is looked at: of another run or split at once, of the same one when `again`.
 export function updateIncidents(root, call, now, again = false) {
   const node = root.querySelector(".rt-incidents");
-  measured.observe(node);
   const wanted = JSON.stringify(state.placeOf(now));
-  if (!now.project || !now.run || now.page === "projects") {
+  if (!isOfRun(now)) {
     asked = "";
-    listed = [];
-    draw(node, call);
     return;
   }
   if (wanted === asked && !again) return;
   if (wanted !== asked) {
     at = 0;
     all = false;
+    unfolded = false;
+    replace(node);
     setUsual({});
   }
   asked = wanted;
-  const show = incidents => {
-    listed = incidents;
-    draw(node, call);
-  };
   newest(
     call("incident_bar", state.placeOf(now)),
     answer => {
       setUsual(answer.usual);
-      show(answer.incidents);
+      listed = answer.incidents;
+      draw(node, call);
     },
-    () => show([]),
+    () => replace(node),
   );
 }
 
 function draw(node, call) {
   const shown = all ? listed : listed.filter(each => !isQuiet(each));
   const quiet = listed.filter(isQuiet).length;
-  node.hidden = !shown.length;
   const showOthers = () => {
     all = !all;
     draw(node, call);
   };
-  replace(
-    node.parentElement.querySelector(".rt-top .rt-aside"),
+  const others =
     quiet > 0 &&
-      node.hidden &&
-      ghost(`${quiet} put aside`, showOthers, {
-        title: "Incidents that were muted or acknowledged",
-        testid: "incidents-aside",
-      }),
-  );
-  if (node.hidden) {
-    replace(node);
+    ghost(all ? "hide them" : `${quiet} put aside`, showOthers, {
+      title: "Incidents that were muted or acknowledged",
+      testid: "bar-all",
+    });
+  node.classList.toggle("rt-unfolded", unfolded);
+  if (!shown.length) {
+    replace(node, h("span.rt-faint", "No alarm is open"), others);
     return;
   }
   at = Math.min(at, Math.max(shown.length - 1, 0));
@@ -101,7 +105,18 @@ function draw(node, call) {
     ),
     h("span.rt-nowrap", `since step ${number(one.opened)}`),
     one.part ? h("span.rt-ellipsis", inert(one.part)) : null,
-    h("span.rt-ellipsis.rt-soft.rt-bar-sentence", { title: inert(one.sentence) }, inert(one.sentence)),
+    h(
+      "button.rt-ellipsis.rt-soft.rt-bar-sentence#bar-sentence",
+      {
+        "aria-expanded": String(unfolded),
+        title: "Shows all of it",
+        onclick: () => {
+          unfolded = !unfolded;
+          redrawn(node, () => draw(node, call));
+        },
+      },
+      inert(one.sentence),
+    ),
     shown.length > 1 &&
       h(
         "span.rt-nowrap",
@@ -116,6 +131,6 @@ function draw(node, call) {
     one.muted
       ? saying("unmute")
       : saying("mute", "Never shown here for this series and part, also when it comes again"),
-    quiet ? ghost(all ? "hide them" : `${quiet} put aside`, showOthers, { testid: "bar-all" }) : null,
+    others,
   );
 }

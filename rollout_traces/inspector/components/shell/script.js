@@ -10,7 +10,7 @@ import { open, session } from "../../lib/session.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { hideTokenCard } from "../transcript/token_card.js";
-import { updateIncidents } from "./incident_bar.js";
+import { placeIncidents, updateIncidents } from "./incident_bar.js";
 import { signedIn } from "./sign_in.js";
 
 const PULSE = 2000;
@@ -23,6 +23,7 @@ let untold = new Set();
 let loadedProject;
 let openSeen = null;
 let mayMove = false;
+let insteadOf = {}; // the split that is shown because the one that was asked for is not there
 
 export async function mount(element, server) {
   call = remote(server);
@@ -121,7 +122,10 @@ function fillDefaults() {
   else {
     const run = catalog.runs.find(each => each.name === now.run) || (!now.run && catalog.runs[0]);
     if (run && !now.run) patch.run = run.name;
-    if (run && !run.splits.some(each => each.name === now.split) && run.splits.length) patch.split = run.splits[0].name;
+    if (run?.splits.length && !splitOf({ ...now, run: run.name })) {
+      patch.split = run.splits[0].name;
+      if (now.split) insteadOf = { run, split: patch.split, missing: now.split };
+    }
     if (!settings.pages.some(page => page.name === now.page) && now.page !== "projects") patch.page = opens(now);
   }
   const before = state.format(now);
@@ -143,7 +147,10 @@ async function showPage() {
   const now = state.get();
   if (now.page !== name) return; // another one was opened meanwhile
   showPopulationOf(name);
-  document.title = [now.step && `step ${now.step}`, now.run, "rollout traces"].filter(Boolean).join(" · ");
+  const named = settings.pages.find(page => page.name === name)?.title || "Projects";
+  const place = name === "projects" ? [] : [now.step && `step ${now.step}`, now.run];
+  document.title = [named, ...place, "rollout traces"].filter(Boolean).join(" · ");
+  placeIncidents(root, now);
   const changed = shown === page ? untold : new Set(state.KEYS);
   untold = new Set();
   if (shown !== page) {
@@ -180,8 +187,10 @@ function drawPickers() {
 // What holds for every page of a run: its ids were encoded again, its population is unknown.
 function drawNote(run) {
   const node = root.querySelector(".rt-run-note");
-  replace(node, run?.note ? inert(run.note) : null);
-  node.title = run?.note || "";
+  const isInstead = run && run.name === insteadOf.run?.name && state.get().split === insteadOf.split;
+  const note = isInstead ? `No split ${insteadOf.missing} in this run: ${insteadOf.split} is shown.` : run?.note || "";
+  replace(node, inert(note));
+  node.title = note;
 }
 
 function drawTabs() {
@@ -291,6 +300,7 @@ async function pulse() {
     if (state.get().project !== now.project) return;
     moveWhereAsked(news.open);
     const live = root.querySelector(".rt-live");
+    const before = JSON.stringify(runOf(now));
     if (news.changed) {
       Object.assign(catalog, news.catalog);
       if (!fillDefaults()) {
@@ -298,6 +308,8 @@ async function pulse() {
         updateIncidents(root, call, state.get(), true);
         shown?.news?.(state.get());
       }
+    }
+    if (JSON.stringify(runOf(state.get())) !== before) {
       live.dataset.state = "live";
       live.dataset.since = Date.now();
     } else if (live.dataset.state === "offline" || Date.now() - Number(live.dataset.since || 0) > 15000)
@@ -324,7 +336,7 @@ function drawLive() {
   const live = root.querySelector(".rt-live");
   const now = state.get();
   if (live.dataset.state === "offline") return;
-  if (!now.project) return replace(live);
+  if (!now.project || now.page === "projects") return replace(live);
   const split = splitOf(now);
   return replace(
     live,
