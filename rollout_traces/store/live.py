@@ -125,8 +125,8 @@ class LiveRuns:
         """
         if self._folder is None:
             raise StoreError(
-                "Rollouts in flight are known only on the machine where the run writes its files. "
-                "Start the inspector there."
+                "Rollouts in flight are known only where the run writes its files, in Trackio's folder: "
+                "an export, a server or a Space has none."
             )
         with self._lock:
             for folder in _newest_first(self._folder):

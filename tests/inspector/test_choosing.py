@@ -61,6 +61,15 @@ class TestExports:
         assert (given["run"], given["project"], given["where"]) == ("run-a", "demo", "reward > 0")
         assert str(given["out"]) == "rollouts.jsonl"
 
+    def test_a_folder_is_named_so_that_the_command_finds_it_from_anywhere(
+        self, workspace, tmp_path, monkeypatch
+    ):
+        """Seen once: of `show --example` the command named a folder of the inspector's own place."""
+        (tmp_path / "demo").mkdir()
+        monkeypatch.chdir(tmp_path)
+        answer = told(export, workspace, {**PLACE, "where": "reward > 0"})
+        assert self.parsed(answer["command"])["project"] == str(tmp_path / "demo")
+
     def test_those_that_were_chosen_are_exported_alone(self, workspace):
         listed = told(samples, workspace, {**PLACE, "step": 2, "scope": "all"})["samples"]
         ids = [listed[at]["id"] for at in (1, 4, 9)]

@@ -174,13 +174,30 @@ class TestDeepLinks:
         expect(visit.get("overlay-select")).to_have_value("loss_mask")
         expect(visit.page.locator("[data-testid='token'].m1").first).to_be_visible()
 
-    def test_a_rollout_that_was_not_kept_says_so(self, visit):
+    def test_a_rollout_that_is_not_there_says_so(self, visit):
         visit.open(project="demo", run="run-a", split="rollout", step=4, group=1, sample=77)
-        expect(visit.page.locator(".rt-notice:visible")).to_contain_text("was not kept as a trace")
+        expect(visit.page.locator(".rt-notice:visible")).to_contain_text("sample 77 of rollout is not there")
 
     def test_a_project_that_does_not_exist_leads_to_the_list(self, visit):
         visit.open(project="nowhere")
         expect(visit.get("project-card").first).to_be_visible()
+
+    def test_a_split_that_does_not_exist_is_named(self, visit):
+        visit.open(tab="rollouts", project="demo", run="run-a", split="zzz")
+        expect(visit.get("run-note")).to_have_text("No split zzz in this run: rollout is shown.")
+        visit.get("split-select").select_option("eval-rollout")
+        expect(visit.get("run-note")).to_be_hidden()
+
+
+class TestCharts:
+    def test_no_button_covers_a_point(self, visit):
+        """Seen once: pointed at, a chart lost its newest points behind *log* and *with …*."""
+        visit.open(tab="rollouts", project="demo", run="run-a", step=4)
+        chart = visit.get("chart").first
+        chart.hover()
+        plot = box_of(chart.locator(".rt-chart-svg"))
+        for each in chart.locator("figcaption :is(button, select)").all():
+            assert box_of(each)["y"] + box_of(each)["height"] <= plot["y"] + 8
 
 
 class TestFilterSearchAndSort:
@@ -198,6 +215,33 @@ class TestFilterSearchAndSort:
         expect(visit.get("filter-error")).to_be_visible()
         expect(visit.get("filter-error-token")).to_be_visible()
         visit.picture("filter-error")
+
+    def test_a_filter_that_is_put_right_takes_its_error_along(self, visit):
+        """Seen once: the error stayed beside the answer, and the list and count of the filter before beside the error."""
+        visit.open(tab="rollouts", project="demo", run="run-a", step=4)
+        asked = visit.get("filter-input")
+        for _ in range(2):
+            asked.fill("reward > 0.1")
+            asked.press("Enter")
+            expect(visit.get("match-count")).to_contain_text("match")
+            expect(visit.get("filter-error")).to_have_count(0)
+            expect(visit.get("sample-card").first).to_be_visible()
+            asked.fill("flags has 'nosuch'")
+            asked.press("Enter")
+            expect(visit.get("filter-error")).to_contain_text("nosuch")
+            expect(visit.page.locator("[data-testid='match-count']").first).to_be_empty()
+            expect(visit.get("sample-card")).to_have_count(0)
+
+    def test_what_a_filter_leaves_is_opened_where_the_open_rollout_is_not_in_it(self, visit):
+        """Seen once: the middle kept a rollout of reward 1 beside a list of rewards below 0.3."""
+        visit.open(tab="rollouts", project="demo", run="run-a", step=4)
+        expect(visit.page.locator(".rt-sample.rt-selected:visible")).to_have_count(1)
+        first = visit.state["sample"]
+        visit.get("filter-input").fill(f"sample != {first}")
+        visit.get("filter-input").press("Enter")
+        expect(visit.get("match-count")).to_contain_text("match")
+        expect(visit.page.locator(".rt-sample.rt-selected:visible")).to_have_count(1)
+        assert visit.state["sample"] != first
 
     @pytest.mark.parametrize(("scope", "where"), [("step", "of this step"), ("all", "of all steps")])
     def test_one_that_leaves_nothing_says_of_how_many(self, visit, scope, where):
@@ -286,6 +330,8 @@ class TestTokens:
         ):
             expect(card).to_contain_text(words)
         visit.picture("tokens")
+        turn = box_of(visit.page.locator("[data-turn='2']:visible"))
+        assert box_of(card)["x"] >= turn["x"] + turn["width"], "beside the text, where there is room"
 
     def test_the_card_of_a_token_never_covers_it_and_goes_with_its_page(self, visit):
         visit.open(project="demo", run="run-a", step=4, overlay="logprob")
@@ -350,6 +396,7 @@ class TestTokens:
         visit.page.keyboard.press("e")
         expect(visit.page.locator(".rt-at")).to_be_visible()
         expect(visit.get("token-card")).to_be_visible()
+        assert visit.state["token"] == visit.page.locator(".rt-at").get_attribute("data-i")
 
     def test_a_flag_with_a_range_leads_to_its_tokens(self, visit):
         visit.open(project="demo", run="run-a", where="flags has 'mask_leak'", scope="all")

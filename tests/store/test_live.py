@@ -226,7 +226,7 @@ class TestFilesOfOthers:
         assert 5 < len(files.rows()) < 40
 
     def test_on_a_server_there_are_none_and_it_is_said(self):
-        with pytest.raises(StoreError, match="only on the machine where the run writes"):
+        with pytest.raises(StoreError, match="only where the run writes"):
             LiveRuns(None).look()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -187,7 +188,7 @@ def command(view: SplitView, asked: AskedRows, sort: str = "") -> str:
     given = {
         "--server-url": view.workspace.server_url,
         "--space": view.workspace.space,
-        "--project": view.project,
+        "--project": Path(view.project).resolve() if Path(view.project).is_dir() else view.project,
         "--split": view.split,
         "--where": asked.where,
         "--text": asked.text,

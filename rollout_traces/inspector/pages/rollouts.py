@@ -259,9 +259,11 @@ def find_sample(view: SplitView, step: int | None, group: int | None, sample: in
     where = " and ".join(f"{name} = {value}" for name, value in wanted if value is not None)
     page = view.query(where=where, steps=(step, step), limit=1, columns=["sample"])
     if not page.rows or page.rows[0].id is None:
+        named = f"step {step}, group {group}, sample {sample} of {view.split}"
+        if not view.query(where=where, steps=(step, step), limit=1, rows="all").total:
+            raise StoreError(f"{named} is not there. Pick another on the left.")
         raise StoreError(
-            f"step {step}, group {group}, sample {sample} of {view.split} was not kept as a trace. "
-            "Pick another on the left, or see its row under Explore."
+            f"{named} was not kept as a trace. Pick another on the left, or see its row under Explore."
         )
     return page.rows[0].id
 

@@ -41,16 +41,7 @@ function update(now, changed) {
 }
 
 const asked = now => ({ ...state.placeOf(now), where: now.where || "", order: now.order || "" });
-const fail = error =>
-  replace(
-    slot(),
-    notice(
-      "info",
-      "No prompts to show",
-      error.message,
-      "A prompt is recognised by its key: log prompt_keys with each batch.",
-    ),
-  );
+const fail = (error, ...more) => replace(slot(), notice("info", "No prompts to show", error.message, ...more));
 
 function loadList(now) {
   one = null;
@@ -62,7 +53,7 @@ function loadList(now) {
       list = answer;
       drawList(now);
     },
-    fail,
+    error => fail(error, "A prompt is recognised by its key: log prompt_keys with each batch."),
   );
 }
 
