@@ -9,6 +9,13 @@ pytestmark = pytest.mark.browser
 
 
 class TestComparing:
+    def test_says_that_it_is_loading(self, visit):
+        held = visit.hold("compare")
+        visit.open(tab="compare", project="demo", run="run-a", split="rollout", step=4)
+        expect(visit.page.locator(".rt-compare .rt-loading")).to_be_visible()
+        held.let_go()
+        expect(visit.get("deltas")).to_be_visible()
+
     def test_best_and_worst_of_a_group_stand_side_by_side(self, visit):
         visit.open(tab="compare", project="demo", run="run-a", split="rollout", step=4, group=2)
         expect(visit.get("compare-left")).to_be_visible()

@@ -55,6 +55,24 @@ class TestGroup:
         visit.page.keyboard.press("K")
         expect(visit.page.locator("h1:visible")).to_have_text("Step 4 · group 1")
 
+    def test_best_and_worst_of_a_single_kept_rollout_cannot_be_compared(self, visit):
+        """Seen once: the button led to a page that said that there was nothing to compare."""
+
+        def alone(route, request):
+            if '"fn_name":"group"' not in (request.post_data or ""):
+                return route.continue_()
+            answer = route.fetch()
+            first, *others = re.split(r'(?="id":")', answer.text())[1:]
+            head = answer.text().split('"id":"', 1)[0]
+            body = head + first + "".join(re.sub(r'^"id":"[^"]*"', '"id":null', each) for each in others)
+            return route.fulfill(response=answer, body=body)
+
+        visit.open(tab="group", group=2, **PLACE)
+        expect(visit.get("group-compare")).to_be_enabled()
+        visit.page.route("**/component_server/", alone)
+        visit.open(tab="group", group=1, **PLACE)
+        expect(visit.get("group-compare")).to_be_disabled()
+
     def test_traces_without_a_group_say_so(self, visit):
         visit.open(tab="group", project="hostile", split="agent", step=1)
         expect(visit.page.locator(".rt-notice:visible")).to_contain_text("no group")

@@ -30,6 +30,10 @@ class TestWhatIf:
         expect(visit.get("token").first).to_be_visible()
         assert visit.page.locator(".rt-active .rt-tokens .b1").count() > 5
         visit.picture("what-if")
+        widths = visit.page.locator(".rt-bar-table:visible tr").evaluate_all(
+            "all => all.map(row => row.cells.length)"
+        )
+        assert set(widths) <= {3, 6}, "each head stands over its figures"
 
     def test_a_rule_whose_quantities_are_missing_is_unobserved(self, visit):
         visit.open(**WHAT_IF, rules="dppo:0.1")

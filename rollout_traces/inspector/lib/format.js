@@ -6,11 +6,13 @@ export function number(value, digits = 4) {
   if (value === null || value === undefined) return "\u2013";
   if (typeof value !== "number") return String(value);
   if (Number.isNaN(value)) return "NaN";
+  if (value === 0) return "0";
   if (!Number.isFinite(value)) return value > 0 ? "\u221e" : "\u2212\u221e";
   if (Number.isInteger(value) && Math.abs(value) < 1e15) return minus(value.toLocaleString("en-US"));
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return minus(value.toExponential(Math.max(digits - 2, 1)));
-  const places = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : 3;
+  if (size >= 1000) return number(Math.round(value));
+  const places = size >= 100 ? 1 : size >= 10 ? 2 : 3;
   return minus(
     value
       .toFixed(places)

@@ -77,7 +77,9 @@ export function tickTexts(at, show) {
   const unit = texts.every(text => text.endsWith("%")) ? "%" : "";
   const scaled = unit ? at.map(tick => tick * 100) : at;
   const places = Math.ceil(-Math.log10(Math.abs(scaled[1] - scaled[0])) - 1e-6);
-  return places > 0 && places <= 8 ? scaled.map(tick => tick.toFixed(places).replace("-", "\u2212") + unit) : texts;
+  const digits = { minimumFractionDigits: places, maximumFractionDigits: places };
+  const exact = tick => tick.toLocaleString("en-US", digits).replace("-", "\u2212") + unit;
+  return places > 0 && places <= 8 ? scaled.map(exact) : texts;
 }
 
 // Powers of ten in [low, high]; with few of them also 2 and 5 times.
@@ -143,6 +145,7 @@ export function valueAxis(values, { log = false, range = null } = {}) {
   }
   let [low, high] = range || (finite.length ? [Math.min(...finite), Math.max(...finite)] : [0, 1]);
   const nonnegative = low >= 0;
+  const marks = finite.length && same(low, high) ? [low] : null;
   if (same(low, high)) {
     low -= Math.abs(low) * 0.1 || 0.5;
     high += Math.abs(high) * 0.1 || 0.5;
@@ -154,7 +157,7 @@ export function valueAxis(values, { log = false, range = null } = {}) {
   return {
     log: false,
     y: v => (Number.isFinite(v) ? (v - low) / (high - low) : NaN),
-    ticks: ticks(low, high),
+    ticks: marks || ticks(low, high),
     dropped: 0,
   };
 }

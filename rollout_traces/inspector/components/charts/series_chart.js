@@ -7,6 +7,7 @@ import { AXES, hiddenBySmoothing, lone, parted, path, readout, smooth, tickTexts
 
 const HEIGHT = 92;
 const MARGINS = { left: 46, right: 8, top: 8, bottom: 16 };
+const DIGIT = 6;
 const BARE = { left: 2, right: 2, top: 3, bottom: 3 };
 const MOST_READ = 4;
 
@@ -16,7 +17,6 @@ const MOST_READ = 4;
 // begun: steps at which something began, a thin line each; xName: what a place on the horizontal axis is called, bare: no axes, onStep(step, name)}
 export function seriesChart(series, options) {
   const { width, height = HEIGHT, step = null, weight = 0, show, bare = false, onStep } = options;
-  const pad = bare ? BARE : MARGINS;
   const drawn = series
     .map((each, colour) => ({ ...each, x: each.x || each.steps, colour }))
     .filter(each => each.values.some(Number.isFinite));
@@ -34,9 +34,13 @@ export function seriesChart(series, options) {
     drawn.flatMap(each => each.values),
     options,
   );
+  const texts = bare ? [] : tickTexts(axis.ticks, show || compact);
+  const pad = bare
+    ? BARE
+    : { ...MARGINS, left: Math.max(MARGINS.left, ...texts.map(text => 10 + DIGIT * text.length)) };
   const x = v => pad.left + (last > first ? (v - first) / (last - first) : 0.5) * (width - pad.left - pad.right);
   const y = v => pad.top + (1 - axis.y(v)) * (height - pad.top - pad.bottom);
-  if (!bare) root.append(...frame({ axis, x, y, first, last, width, height, pad, show, xName: options.xName }));
+  if (!bare) root.append(...frame({ axis, texts, x, y, first, last, width, height, pad, xName: options.xName }));
   const upright = (selector, at, ...inside) => {
     const place = placeOf(drawn, at);
     if (place === null) return;
@@ -124,8 +128,7 @@ export function legend(series) {
   );
 }
 
-function frame({ axis, x, y, first, last, width, height, pad, show, xName }) {
-  const texts = tickTexts(axis.ticks, show || compact);
+function frame({ axis, texts, x, y, first, last, width, height, pad, xName }) {
   const parts = axis.ticks.flatMap((tick, i) => [
     svg("line.rt-grid", { x1: pad.left, x2: width - pad.right, y1: y(tick), y2: y(tick) }),
     svg("text.rt-axis", { x: pad.left - 5, y: y(tick) + 3, "text-anchor": "end" }, texts[i]),

@@ -57,6 +57,7 @@ function asked(now) {
 function load(now, wanted) {
   shownFor = wanted;
   setPopulation("compare");
+  if (!data) replace(slot(), h("div.rt-loading", "Loading…"));
   newest(
     call("compare", asked(now)),
     answer => {
@@ -173,7 +174,7 @@ function sideHead(answer, at) {
         h(
           "span.rt-faint#usual-flags",
           { title: "Properties of the run or of the group, not of this rollout" },
-          `of the run or its group: ${side.usual_flags.join(", ").replaceAll("_", " ")}`,
+          `usual in the run, or of the whole group: ${side.usual_flags.join(", ").replaceAll("_", " ")}`,
         ),
     ),
     h("a.rt-side-open", state.link({ page: "rollouts", ...ofSide(side) }), "open under Rollouts"),

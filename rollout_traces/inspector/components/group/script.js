@@ -29,7 +29,7 @@ export function mount(element, server) {
   const here = { page: "group", section: "Group" };
   shortcut("J", "Next group", () => move(1), here);
   shortcut("K", "Previous group", () => move(-1), here);
-  shortcut("c", "Compare best and worst of the group", () => state.set({ page: "compare", a: null, b: null }), here);
+  shortcut("c", "Compare best and worst of the group", () => canCompare() && compare(), here);
 }
 
 function update(now) {
@@ -93,12 +93,15 @@ function head() {
         testid: "next-group",
         disabled: at >= data.groups.length - 1,
       }),
-      button("compare best and worst", () => state.set({ page: "compare", a: null, b: null }), { title: "c" }),
+      button("compare best and worst", compare, { title: "c", testid: "group-compare", disabled: !canCompare() }),
       shareButton(call, () => ({ ...asked(state.get()), what: "group", step: data.step, group: data.group })),
     ),
     data.prompt ? h("p.rt-workbench-prompt", { dir: "auto" }, firstWords(data.prompt, 400)) : null,
   );
 }
+
+const canCompare = () => data?.members.filter(member => member.id).length > 1;
+const compare = () => state.set({ page: "compare", a: null, b: null });
 
 function open({ sample, id }, more = {}) {
   toRollout({ step: data.step, group: data.group, sample, id }, more);
@@ -129,7 +132,11 @@ function members(letters) {
       { tabindex: "0", "aria-label": "Samples" },
       table(
         { testid: "members" },
-        [heads.map(inert), "its turns", h("th", { colspan: width }, "what it did")],
+        [
+          heads.map(name => h("th", { title: inert(name) }, inert(name))),
+          "its turns",
+          h("th", { colspan: width }, "what it did"),
+        ],
         data.members,
         member => memberRow(member, letters, rowOf.get(member), width, longest),
       ),

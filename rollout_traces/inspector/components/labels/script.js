@@ -142,7 +142,7 @@ export function askWords({ kind, names, author, about, keep }) {
         h.each("div.rt-label-offered", offered, (name, at) =>
           ghost([h("kbd", String(at + 1)), ` ${inert(name)}`], () => done(name), { testid: "label-offered" }),
         ),
-      h("div.rt-label-line", about, who, h("button.rt-button#label-keep", { type: "submit" }, "keep")),
+      h("div.rt-label-line", about, who, h("button.rt-button#label-keep", { type: "submit" }, "save")),
       said,
     ),
   );

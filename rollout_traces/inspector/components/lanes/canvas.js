@@ -6,6 +6,7 @@ import { inert } from "../../lib/text.js";
 import { idle, layout, ticks } from "./layout.js";
 
 const AXIS = 22;
+const BELOW = 12;
 const STRIP = 3;
 const HUES = [265, 330, 215, 295, 10, 240];
 const BUSY = new Set(["prefill", "generate"]);
@@ -102,7 +103,7 @@ export class LanesCanvas {
     const { canvas, answer, placed } = this;
     this.width = canvas.clientWidth;
     const scale = window.devicePixelRatio || 1;
-    const height = placed.height + AXIS;
+    const height = placed.height + AXIS + (this.options.dense && answer.phases.length ? BELOW : 0);
     canvas.style.height = `${height}px`;
     canvas.width = Math.max(Math.round(this.width * scale), 1);
     canvas.height = Math.max(Math.round(height * scale), 1);
@@ -202,11 +203,13 @@ export class LanesCanvas {
     for (const change of answer.changes) {
       const { top, height } = placed.lanes[change.lane];
       const x = this.x(change.at);
+      const wide = pen.measureText(`v${change.version}`).width + 4;
+      const left = Math.min(x + 1, this.width - wide);
       pen.fillStyle = colours.panel;
-      pen.fillRect(x + 1, AXIS + top, pen.measureText(`v${change.version}`).width + 4, 10);
+      pen.fillRect(left, AXIS + top, wide, 10);
       pen.fillStyle = colours.ink;
       for (let y = 0; y < height; y += 5) pen.fillRect(x, AXIS + top + y, 1, 3);
-      pen.fillText(`v${change.version}`, x + 3, AXIS + top + 5);
+      pen.fillText(`v${change.version}`, left + 2, AXIS + top + 5);
     }
     pen.fillStyle = colours.ink;
     for (const phase of answer.phases) {
@@ -219,11 +222,12 @@ export class LanesCanvas {
     }
   }
 
-  // Upright where the lanes are high enough, else along the phase where that is long enough.
+  // Below low lanes; else upright where they are high enough, or along the phase where that is long enough.
   namePhase(pen, text, x, end) {
     const bottom = AXIS + this.placed.height;
     const long = pen.measureText(text).width + 8;
-    if (long <= this.placed.height) {
+    if (this.options.dense) pen.fillText(text, Math.min(x, this.width - long), bottom + BELOW / 2);
+    else if (long <= this.placed.height) {
       pen.save();
       pen.translate(x + 7, bottom - 4);
       pen.rotate(-Math.PI / 2);

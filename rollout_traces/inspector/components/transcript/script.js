@@ -230,7 +230,7 @@ export class TranscriptView {
   showCard(i, anchor) {
     const turn = this.turnOf(i);
     const flags = this.rollout.flags.filter(flag => flag.start !== null && flag.start <= i && i < flag.stop);
-    showTokenCard(this.tokens, i, anchor, {
+    showTokenCard(this.tokens, i, anchor, this.turnsRoot, {
       turn: turn < 0 ? null : `${turn}, ${this.rollout.turns[turn].role}`,
       flags,
       values: overlay => this.valuesOf(overlay),
@@ -267,7 +267,9 @@ export class TranscriptView {
     this.jumped = this.painted;
     const onward =
       direction > 0 ? (places.find(i => i > start) ?? places[0]) : (places.findLast(i => i < start) ?? places.at(-1));
-    this.goTo(start < 0 ? ranked[0] : onward);
+    const next = start < 0 ? ranked[0] : onward;
+    this.goTo(next);
+    this.options.onChange({ token: next });
   }
 
   goToTurn(index) {

@@ -7,7 +7,7 @@ import { available } from "../overlays/registry.js";
 
 const NAMES = {
   versions: "version",
-  turn_ids: "sampled turn",
+  turn_ids: "turn of the policy",
   logprobs: "rollout logprob",
   prox_logprobs: "prox logprob",
   new_logprobs: "new logprob",
@@ -34,7 +34,7 @@ export function hideTokenCard() {
   if (card) card.hidden = true;
 }
 
-export function showTokenCard(tokens, i, anchor, { turn, flags, values }) {
+export function showTokenCard(tokens, i, anchor, turns, { turn, flags, values }) {
   const node = element();
   const text = tokens.text(i);
   const rows = [];
@@ -48,7 +48,7 @@ export function showTokenCard(tokens, i, anchor, { turn, flags, values }) {
     if (!tokens.has(name)) continue;
     const value = tokens.get(name)[i];
     if (Number.isNaN(value) || ((name === "versions" || name === "turn_ids") && value < 0)) continue;
-    row(label, number(value));
+    row(label, number(name === "turn_ids" ? value + 1 : value)); // counted as What if does
     if (name === "logprobs") row("probability", number(Math.exp(value)));
   }
   for (const overlay of available(tokens)) {
@@ -69,14 +69,15 @@ export function showTokenCard(tokens, i, anchor, { turn, flags, values }) {
       h.each("div.rt-token-flags", flags, flag => h("p", { class: `rt-${flag.severity}` }, flag.message)),
   );
   node.hidden = false;
-  place(node, anchor.getClientRects()[0] || anchor.getBoundingClientRect());
+  place(node, anchor.getClientRects()[0] || anchor.getBoundingClientRect(), turns.getBoundingClientRect().right);
 }
 
-// Below the token, above it, or beside it where neither has room: never over it.
-function place(node, box) {
+// Beside the turns where there is room, else below the token, above it, or beside it: never over it.
+function place(node, box, edge) {
   const { width, height } = node.getBoundingClientRect();
-  let left = Math.min(Math.max(8, box.left), innerWidth - width - 8);
-  let top = box.bottom + 8;
+  const isBeside = edge + 8 + width + 8 <= innerWidth;
+  let left = isBeside ? edge + 8 : Math.min(Math.max(8, box.left), innerWidth - width - 8);
+  let top = isBeside ? Math.min(box.top, innerHeight - height - 34) : box.bottom + 8;
   if (top + height >= innerHeight - 8) top = box.top - height - 8;
   if (top < 8) {
     top = Math.max(8, innerHeight - height - 8);

@@ -15,7 +15,7 @@ export const RULES = [
     key: "clip",
     label: "PPO clip",
     needs: "new_logprobs and advantages",
-    meaning: "No gradient above 1 + ε where A > 0, below 1 − ε where A < 0.",
+    meaning: "No gradient above 1 + ε where A > 0, below 1 − ε where A < 0.",
     params: [
       { label: "ε low", low: 0, high: 1, step: 0.01, start: 0.2 },
       { label: "ε high", low: 0, high: 2, step: 0.01, start: 0.2 },

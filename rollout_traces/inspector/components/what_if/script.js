@@ -223,7 +223,7 @@ function table(title, rows, columns = ["masked", "update"]) {
   const inside = rows
     ? tableOf(
         null,
-        ["", counted && h("th.rt-num", "loss tokens"), columns.map(name => h("th", { colspan: 2 }, heads[name]))],
+        ["", counted && h("th.rt-num", "loss tokens"), columns.map(name => [h("th.rt-num", heads[name]), h("th")])],
         rows.map(row =>
           h.each(
             "tr",
