@@ -1,7 +1,7 @@
 // What differs between two sets of rollouts. A stands in the address as run, split, step or steps, and filter; B as `against`.
 
 import { choice, ghost, h, notice, replace } from "../../lib/dom.js";
-import { number } from "../../lib/format.js";
+import { number, plural } from "../../lib/format.js";
 import { toRollout, toRows } from "../../lib/going.js";
 import { catalog, mounted, runOf, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
