@@ -201,7 +201,7 @@ class TestFlips:
                 assert flip["prompt"] or not rows
 
     def test_a_step_without_an_evaluation_is_named_with_those_that_there_are(self, workspace):
-        with pytest.raises(StoreError, match=r"off has no eval-rollout at step 3; there are 0, "):
+        with pytest.raises(StoreError, match=r"off has no eval-rollout at step 3; it has steps 0, "):
             told(flip_list, workspace, {**PLACE, "split": "eval-rollout", "first": 3, "second": 20})
 
     def test_without_an_evaluation_it_says_what_to_log(self, workspace):

@@ -84,8 +84,9 @@ export function kept({ n_traced, n_rows, chosen_by }, where, ...notes) {
   ];
 }
 
-// Flags that are properties of the run and split shown: name -> [[first, last or null]], the steps where rows wear it.
-let usual = {};
+// Flags that are properties of the run and split shown: name -> [[first, last or null]], the steps where rows wear it;
+// null while that is not known: none is coloured then.
+let usual = null;
 const usualListeners = new Set();
 
 export function onUsual(listener) {
@@ -99,6 +100,7 @@ export function setUsual(found) {
 
 // A row of this step carries the flag and does not wear it.
 export function isUsual(flag, step) {
+  if (!usual) return true;
   const risen = usual[flag];
   return Boolean(risen) && !risen.some(([first, last]) => first <= step && (last === null || step <= last));
 }

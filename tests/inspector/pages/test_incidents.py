@@ -240,7 +240,7 @@ def test_the_bar_says_what_is_open_and_is_muted_and_called_back(visit):
     while visit.get("bar-acknowledge").count():
         visit.get("bar-acknowledge").click()
         visit.page.wait_for_timeout(300)
-    expect(bar).to_contain_text("No alarm is open")
+    expect(bar).to_contain_text("No incident is open")
     visit.get("bar-all").click()
     expect(bar).to_contain_text(first)
     visit.picture("incidents")

@@ -6,7 +6,6 @@ import { number } from "../../lib/format.js";
 import { toRows } from "../../lib/going.js";
 import { setUsual } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
-import { isStatic } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { inert, spoken } from "../../lib/text.js";
 
@@ -23,7 +22,7 @@ const isQuiet = each => each.muted || each.acknowledged !== null;
 const measure = node => document.documentElement.style.setProperty("--rt-bar", `${node.offsetHeight}px`);
 const measured = new ResizeObserver(([{ target }]) => measure(target));
 
-const isOfRun = now => Boolean(now.project && now.run && now.page !== "projects") && !isStatic();
+const isOfRun = now => Boolean(now.project && now.run) && now.page !== "projects";
 
 export function placeIncidents(root, now) {
   const node = root.querySelector(".rt-incidents");
@@ -46,7 +45,7 @@ export function updateIncidents(root, call, now, again = false) {
     all = false;
     unfolded = false;
     replace(node);
-    setUsual({});
+    setUsual(null);
   }
   asked = wanted;
   newest(
@@ -56,7 +55,10 @@ export function updateIncidents(root, call, now, again = false) {
       listed = answer.incidents;
       draw(node, call);
     },
-    () => replace(node),
+    () => {
+      setUsual({});
+      replace(node);
+    },
   );
 }
 
@@ -75,7 +77,7 @@ function draw(node, call) {
     });
   node.classList.toggle("rt-unfolded", unfolded);
   if (!shown.length) {
-    replace(node, h("span.rt-faint", "No alarm is open"), others);
+    replace(node, h("span.rt-faint", "No incident is open"), others);
     return;
   }
   at = Math.min(at, Math.max(shown.length - 1, 0));

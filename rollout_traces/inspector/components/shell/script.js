@@ -122,7 +122,7 @@ function fillDefaults() {
   else {
     const run = catalog.runs.find(each => each.name === now.run) || (!now.run && catalog.runs[0]);
     if (run && !now.run) patch.run = run.name;
-    if (run?.splits.length && !splitOf({ ...now, run: run.name })) {
+    if (run && run.splits.length && !splitOf({ ...now, run: run.name })) {
       patch.split = run.splits[0].name;
       if (now.split) insteadOf = { run, split: patch.split, missing: now.split };
     }
