@@ -11,7 +11,7 @@ from rollout_traces.flags.registry import make_flag, population_flag
 from rollout_traces.ledger.groups import known_rewards
 from rollout_traces.metrics.diversity import FIRST_TOKENS, PAIRWISE_ROLLOUTS
 from rollout_traces.metrics.groups import noise_amplified, tie_causes
-from rollout_traces.metrics.prefixes import trajectories
+from rollout_traces.metrics.shapes import trajectories
 from rollout_traces.metrics.view import StepView
 from rollout_traces.model.packed_batch import PackedBatch, hash_ids
 from rollout_traces.model.transcript import Flag

@@ -11,7 +11,7 @@ from rollout_traces.flags.detect import Population, RowFlags, Runs, TracedRow
 from rollout_traces.flags.registry import also_on_rows, counted, make_flag, population_flag
 from rollout_traces.ledger.groups import reward_failed
 from rollout_traces.ledger.tokens import LOG_RATIO_LIMIT, log_ratio
-from rollout_traces.metrics.prefixes import broken_prefixes, trajectories
+from rollout_traces.metrics.shapes import broken_prefixes, trajectories
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.text import quoted
 from rollout_traces.model.transcript import FLOAT_TRACKS, Flag

@@ -14,7 +14,7 @@ import numpy as np
 from rollout_traces.flags.detect import TracedRow
 from rollout_traces.flags.mask import foreign_turns, known_sampled
 from rollout_traces.flags.registry import make_flag, row_flag
-from rollout_traces.metrics.prefixes import shared_length
+from rollout_traces.metrics.shapes import shared_length
 from rollout_traces.model.text import quoted
 from rollout_traces.model.transcript import Flag, Transcript, Turn
 

@@ -1,6 +1,6 @@
 """Metrics of a step over all its rollouts: `rollout_metrics(batch)`."""
 
-from rollout_traces.metrics import diversity, groups, loops, policy, prefixes, rewards, shapes, update
+from rollout_traces.metrics import diversity, groups, loops, policy, rewards, shapes, update
 from rollout_traces.metrics.compute import (
     check_keys,
     is_computed,
@@ -28,5 +28,5 @@ __all__ = [
     "tool_use",
 ]
 
-BUILT_IN = (rewards, shapes, policy, groups, diversity, loops, prefixes, update)
+BUILT_IN = (rewards, shapes, policy, groups, diversity, loops, update)
 """The modules whose families are registered on import."""

@@ -23,7 +23,7 @@ from rollout_traces.inspector.pages.figures import (
 from rollout_traces.inspector.pages.incidents import cards, run_alarms
 from rollout_traces.inspector.payload import rollout_payload
 from rollout_traces.inspector.workspace import SplitView
-from rollout_traces.metrics.prefixes import shared_length
+from rollout_traces.metrics.shapes import shared_length
 from rollout_traces.model.text import words
 from rollout_traces.store import Group, RunInfo, Store, TraceRow
 from rollout_traces.store.query.nodes import literal

@@ -9,7 +9,7 @@ from typing import Any
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import MOST_DRAWN, MOST_READ, Drawn, Number, drawn_by
 from rollout_traces.inspector.workspace import InParts, SplitView, seen
-from rollout_traces.metrics.prefixes import shared_length
+from rollout_traces.metrics.shapes import shared_length
 from rollout_traces.model.text import words
 from rollout_traces.model.transcript import Transcript, Turn
 from rollout_traces.store import Store, TraceRow

@@ -16,7 +16,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import Drawn, Number, drawn_by, worn_listed
 from rollout_traces.inspector.pages.incidents import run_alarms
 from rollout_traces.inspector.workspace import InParts, SplitView
-from rollout_traces.metrics.prefixes import shared_length
+from rollout_traces.metrics.shapes import shared_length
 from rollout_traces.model.transcript import Transcript
 from rollout_traces.store import Group, Store, TraceRow
 from rollout_traces.trace.conversion import read_details, read_transcript

@@ -20,7 +20,7 @@ from rollout_traces.inspector.pages.group import (
     telling_phrases,
     turns_of,
 )
-from rollout_traces.metrics.prefixes import shared_length
+from rollout_traces.metrics.shapes import shared_length
 from tests.builders import make_transcript
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), max_size=8), min_size=1, max_size=6)
