@@ -270,6 +270,6 @@ class TestFiles:
             return CliRunner().invoke(app, [*arguments, *options]).exit_code
 
         assert code("--fail-on", "error") == 0
-        assert code("--fail-on", "nothing") == 2
+        assert code("--fail-on", "nothing") == 1
         arrays["loss_mask"] = np.asarray(arrays["attention_mask"]).astype(int)
         assert code("--fail-on", "error") == 1
