@@ -44,7 +44,10 @@ test("ticks that would read the same get more digits", () => {
   assert.deepEqual(tickTexts([0.0351, 0.0352, 0.0353], thousandths), ["0.0351", "0.0352", "0.0353"]);
   assert.deepEqual(tickTexts([-0.0352, -0.0351], thousandths), ["\u22120.0352", "\u22120.0351"]);
   assert.deepEqual(tickTexts([0.1, 0.2], thousandths), ["0.100", "0.200"]);
-  assert.deepEqual(tickTexts([10508.4, 10508.6], () => "10,508"), ["10,508.4", "10,508.6"]);
+  assert.deepEqual(
+    tickTexts([10508.4, 10508.6], () => "10,508"),
+    ["10,508.4", "10,508.6"],
+  );
   assert.deepEqual(
     tickTexts([0.1201, 0.1202], share => `${(share * 100).toFixed(0)}%`),
     ["12.01%", "12.02%"],

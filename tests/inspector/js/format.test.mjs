@@ -11,7 +11,10 @@ test("below zero every kind of number has the same sign", () => {
 });
 
 test("a figure has its thousands apart, whole or not, and zero has no sign", () => {
-  assert.deepEqual([number(10508), number(10507.6), number(-1234.5), number(-0)], ["10,508", "10,508", "\u22121,234", "0"]);
+  assert.deepEqual(
+    [number(10508), number(10507.6), number(-1234.5), number(-0)],
+    ["10,508", "10,508", "\u22121,234", "0"],
+  );
 });
 
 test("a share has as many places as it can use", () => {
