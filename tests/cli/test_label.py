@@ -81,7 +81,7 @@ def test_a_label_is_taken_off_by_its_name_and_notes_stay(label):
 @pytest.mark.parametrize("change", [("--as", "x"), ("--note", "x"), ("--remove", "x")])
 def test_a_change_of_no_rollout_is_refused(label, change):
     done = label(*change)
-    assert done.exit_code == 2 and "which rollouts?" in done.output
+    assert done.exit_code == 1 and "which rollouts?" in str(done.exception)
 
 
 def test_an_exchange_with_an_inspector_is_told(label, monkeypatch):

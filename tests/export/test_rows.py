@@ -18,13 +18,13 @@ from rollout_traces.export.rows import (
     _kinds_of,
     as_stored,
     describe,
-    empty_folder,
     found,
     matched,
     records,
     write_manifest,
     write_parquet,
 )
+from rollout_traces.model.whole_files import empty_folder
 from rollout_traces.store import Store
 from tests.store.conftest import shared_folder, store
 from tests.store.projects import PROJECT, RUN, RUN_ID
@@ -191,5 +191,5 @@ def test_a_folder_to_write_to_is_new_or_empty(tmp_path):
     assert empty_folder(tmp_path) == tmp_path
     (tmp_path / "file").write_text("x")
     for taken in (tmp_path, tmp_path / "file"):
-        with pytest.raises(ConfigError, match="is not empty"):
+        with pytest.raises(ConfigError, match="there and not empty"):
             empty_folder(taken)

@@ -53,7 +53,7 @@ class TestRows:
         )
         assert (row.group, row.episode, row.sample_id) == ("p", "p_1", "p_1_0")
         assert (row.ground_truth, row.source, row.success, row.parsed_answer) == ("4", "gsm8k", True, "4")
-        assert row.metrics == {"length": 9} and row.extras == {"note": "ok", "data_source": "gsm8k"}
+        assert row.metrics == {"length": 9} and row.extras == {"note": "ok"}
 
     def test_are_named_by_their_request_where_they_have_no_uid(self, read):
         [row] = read(RECORD | {"request_id": "r1", "acc": "high", "data_source": 3, "uid": None})
