@@ -81,6 +81,7 @@ def main() -> None:
             query = urlencode({key: value for key, value in state.items() if value})
             page.goto(f"{options.address}/?{query}")
             page.locator(".rt-active :is([data-testid=turn], table, figure)").first.wait_for()
+            page.locator(".rt-incidents > *").first.wait_for()
             if name == "run":
                 page.get_by_test_id("diagnosis-explain").first.wait_for()
             page.wait_for_timeout(1500)
