@@ -191,10 +191,10 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
     kept = found.column("kept").to_numpy(zero_copy_only=False).astype(bool)
     # steps that come while this reads are left out
     read = replace(run, within=run.within or (int(steps[0]), int(steps[-1]))) if len(steps) else run
-    told: set[bytes] = set()
+    contents: set[bytes] = set()
     for name, kept_values in _columns_of(read, numbers, len(at)):
         floats = kept_values()
-        if _is_told(name, floats, told):
+        if _is_repeated(name, floats, contents):
             continue
         known = np.isfinite(floats)
         seen = floats if known.all() else floats[known]
@@ -239,7 +239,7 @@ def read_rows(run: RunScope, prefix: str = "") -> RunRows:
                 rows.parts[name] = held, [f"{each:g}" for each in lags.tolist()]
     for i, name in enumerate(texts):
         codes, values = _coded(found.column(f"t{i}"))
-        if _is_told(name, codes, told, values):
+        if _is_repeated(name, codes, contents, values):
             continue
         if (name not in OUTCOMES or name in CUT_BY_OUTCOME) and 2 <= len(values) <= MOST_PARTS:
             rows.parts[name] = codes, values
@@ -255,12 +255,12 @@ def _is_further(name: str) -> bool:
     return name.startswith(FURTHER) or not is_column(name)
 
 
-def _is_told(name: str, values: np.ndarray, told: set[bytes], texts: Sequence[str] = ()) -> bool:
+def _is_repeated(name: str, values: np.ndarray, contents: set[bytes], texts: Sequence[str] = ()) -> bool:
     """Tells whether a further column has the values of one before it, or codes of the same texts, as a source that is there twice; and notes those of this one."""
     own = values[:: len(values) // ENOUGH_ROWS + 1].tobytes() + repr(texts).encode()
-    if _is_further(name) and own in told:
+    if _is_further(name) and own in contents:
         return True
-    told.add(own)
+    contents.add(own)
     return False
 
 

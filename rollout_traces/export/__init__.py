@@ -21,7 +21,7 @@ from rollout_traces.export.rows import (
     write_parquet,
 )
 from rollout_traces.export.scout import export_scout
-from rollout_traces.model.whole_files import unfinished
+from rollout_traces.model.whole_files import unfinished, writing_to
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -82,6 +82,7 @@ def export(
     with unfinished(path) as made:
         n = FORMATS[name](made, found)
         manifest = describe(store, query, made, file_format=name, rows=n, matched=n_matched)
+    with writing_to(path):
         write_manifest(manifest, path.resolve())
     return manifest
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from rollout_traces.ledger.columns import COLUMNS, NULL_INT, Ledger, any_known, kind_of, number_text
+from rollout_traces.ledger.groups import group_numbers, positions_in_group
 from rollout_traces.ledger.text_facts import characters_of, thinking_tokens, tool_failed
 from rollout_traces.ledger.tokens import MaskedTokens, Segments, clipped, k3, ratio, update_shares
 from rollout_traces.model.packed_batch import PackedBatch
@@ -140,36 +140,6 @@ def normalise_stop_reason(reason: Any) -> str:
     """
     name = str(getattr(reason, "value", reason)).strip().lower().replace("-", "_").replace(" ", "_")
     return STOP_REASONS.get(name, name)
-
-
-def group_numbers(group_ids: np.ndarray, prompt_keys: np.ndarray) -> np.ndarray:
-    """The group of each row.
-
-    Args:
-        group_ids: int64 [B]; -1 = unknown.
-        prompt_keys: object [B], keys (None = unknown) by which rows of unknown group are put together; a row that has none
-            either is a group of its own.
-
-    Returns:
-        int64 [B].
-    """
-    group = group_ids.astype(np.int64).copy()
-    following = int(group.max(initial=-1)) + 1
-    numbers: dict[Any, int] = {}
-    for row in (group < 0).nonzero()[0].tolist():
-        key = prompt_keys[row] if prompt_keys[row] is not None else ("row", row)
-        group[row] = following + numbers.setdefault(key, len(numbers))
-    return group
-
-
-def positions_in_group(group: np.ndarray) -> np.ndarray:
-    """int64 [B]: how many earlier rows share the row's group."""
-    seen: Counter[int] = Counter()
-    position = np.empty(len(group), np.int64)
-    for row, number in enumerate(group.tolist()):
-        position[row] = seen[number]
-        seen[number] += 1
-    return position
 
 
 def equal_to(sampled: MaskedTokens, group: np.ndarray, position: np.ndarray) -> np.ndarray:

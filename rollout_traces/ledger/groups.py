@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -173,3 +175,33 @@ def with_episode_lengths(ledger: Ledger) -> Ledger:
     np.add.at(totals, numbers, np.where(lengths == NULL_INT, 0, lengths))
     unknown = np.isin(numbers, numbers[lengths == NULL_INT])
     return ledger.with_columns(n_sampled=np.where(unknown, NULL_INT, totals[numbers]))
+
+
+def group_numbers(group_ids: np.ndarray, prompt_keys: np.ndarray) -> np.ndarray:
+    """The group of each row.
+
+    Args:
+        group_ids: int64 [B]; -1 = unknown.
+        prompt_keys: object [B], keys (None = unknown) by which rows of unknown group are put together; a row that has none
+            either is a group of its own.
+
+    Returns:
+        int64 [B].
+    """
+    group = group_ids.astype(np.int64).copy()
+    following = int(group.max(initial=-1)) + 1
+    numbers: dict[Any, int] = {}
+    for row in (group < 0).nonzero()[0].tolist():
+        key = prompt_keys[row] if prompt_keys[row] is not None else ("row", row)
+        group[row] = following + numbers.setdefault(key, len(numbers))
+    return group
+
+
+def positions_in_group(group: np.ndarray) -> np.ndarray:
+    """int64 [B]: how many earlier rows share the row's group."""
+    seen: Counter[int] = Counter()
+    position = np.empty(len(group), np.int64)
+    for row, number in enumerate(group.tolist()):
+        position[row] = seen[number]
+        seen[number] += 1
+    return position

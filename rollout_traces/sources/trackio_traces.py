@@ -106,7 +106,7 @@ def fields_of(row: RolloutRow) -> dict[str, Any]:
             "n_prompt": sampled[0] if sampled else len(row.response_mask),
             "mean_logprob": _mean_sampled(row),
         }
-    if "n_sampled" in known:  # the length is told in tokens
+    if "n_sampled" in known:  # the length is known in tokens
         del known["prompt_characters"], known["written_characters"]
     if row.train_version is not None:
         known["version_max"] = row.train_version

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rollout_traces.capture.host_copy import capture
 from rollout_traces.flags.detect import Population
-from rollout_traces.ledger.build import build_ledger, positions_in_group
+from rollout_traces.ledger.build import build_ledger
 from rollout_traces.ledger.columns import NULL_INT
 from rollout_traces.ledger.groups import (
     GroupIndex,
@@ -17,6 +17,7 @@ from rollout_traces.ledger.groups import (
     first_rows,
     has_episodes,
     known_rewards,
+    positions_in_group,
     tie_decided,
     tied_groups,
     with_episode_lengths,
