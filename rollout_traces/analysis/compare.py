@@ -261,7 +261,8 @@ def step_p(values: np.ndarray, *, within: float = 0.0, within_freedom: float = n
 def young_change(values: np.ndarray, groups: np.ndarray, within: float) -> tuple[float, int] | None:
     """A change among the last ten steps but one, the one in question, or among the last two where there are few steps before: its p, for all places together, and how many steps it has.
 
-    What a series usually drifts by in so many steps is no change, and where it changed most before these steps, all of them are as it is since.
+    What a series usually drifts by in so many steps is no change, nor is the end of an outage, after which it is as it was before. Where it
+    changed most before these steps, all of them are as it is since.
 
     Args:
         values: float [T], a value for each step, the one in question last.
@@ -291,7 +292,16 @@ def young_change(values: np.ndarray, groups: np.ndarray, within: float) -> tuple
         if moved > most:
             p = float(2 * student.sf(abs(difference) / np.sqrt(variance), len(found) - 1))
             best, most = (p * (NEIGHBOURS - 1), k), moved
-    return best if best[1] < newest else (1.0, 0)
+    k = best[1]
+    if not 0 < k < newest:
+        return 1.0, 0
+    last, before, first = (
+        earlier[-k:],
+        earlier[-k - NEIGHBOURS : -k],
+        earlier[: -k - NEIGHBOURS][-NEIGHBOURS:],
+    )
+    is_back = len(first) and 2 * abs(last.mean() - first.mean()) < abs(last.mean() - before.mean())
+    return (1.0, 0) if is_back else best
 
 
 def odd_p(values: np.ndarray) -> float | None:

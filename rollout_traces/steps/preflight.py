@@ -248,7 +248,8 @@ def load_batch(path: Path) -> Any:
         BatchError: there is no such file, or it is none of these.
     """
     if not path.is_file():
-        raise BatchError(f"{path}: no such file.")
+        what = "a folder. Expected one file with a batch" if path.is_dir() else "no such file"
+        raise BatchError(f"{path}: {what}.")
     load = LOADERS.get(path.suffix)
     if load is None:
         raise BatchError(f"{path}: seen {path.suffix or 'no ending'}. Expected one of {', '.join(LOADERS)}.")

@@ -154,6 +154,13 @@ class TestAStepAgainstThoseBefore:
         x[38:46] += 8
         assert young_change(x, np.ones(60), 0.0) == (1.0, 0)
 
+    @pytest.mark.parametrize("n_since", [6, 8, 9])
+    def test_the_end_of_an_outage_is_no_change(self, n_since):
+        """Seen once: nine steps after tools had recovered, a step was compared with the outage and with none of the nine."""
+        x = np.random.default_rng(n_since).normal(0, 1, 60)
+        x[-n_since - 9 : -n_since - 1] += 8
+        assert young_change(x, np.ones(60), 0.0) == (1.0, 0)
+
     @pytest.mark.parametrize("n_steps", [16, 18, 21])
     def test_of_few_steps_the_last_two_before_the_one_in_question_are_looked_through(self, n_steps):
         """Seen once: a hang since the step before, which filled a tenth of what the step was compared with, in a run of twenty."""

@@ -62,6 +62,13 @@ class TestTokens:
             ("name", "ä_1"),
         ]
 
+    def test_of_names_and_texts_are_read_as_sentences_quote_them(self):
+        assert said("component/“two words” = “a\\n's”") == [
+            ("quoted", "component/two words"),
+            ("symbol", "="),
+            ("string", "a\\n's"),
+        ]
+
     @pytest.mark.parametrize(
         ("text", "value"),
         [
