@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import logging
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Collection, Mapping
@@ -23,6 +24,7 @@ import orjson
 from rollout_traces.errors import StoreError
 from rollout_traces.ledger.columns import pack, unpack
 from rollout_traces.model.private_files import FOLDER_MODE, GROUP, GROUP_MODE, make_folder, shared_group
+from rollout_traces.model.units import MEGABYTE
 from rollout_traces.sink.stored import TIMEOUT
 from rollout_traces.trace.conversion import LEDGER_KEY
 
@@ -77,6 +79,16 @@ class DiskUse:
             self._looked_at = now
             self._bytes = self._look()
         return self._bytes
+
+    def room_text(self) -> str:
+        """Says how much room its disk has, `; 120 MB are free in /data/trackio`; "" where that cannot be asked."""
+        import trackio.utils
+
+        try:
+            free = shutil.disk_usage(trackio.utils.TRACKIO_DIR).free
+        except OSError:
+            return ""
+        return f"; {free / MEGABYTE:,.0f} MB are free in {trackio.utils.TRACKIO_DIR}"
 
     def _look(self) -> int:
         import trackio.utils

@@ -282,6 +282,10 @@ class TrackioSink:
         """Bytes that the project takes on this machine's disk; 0 where it is on a server."""
         return self._disk.bytes() if self.run.url is None else 0
 
+    def room_text(self) -> str:
+        """Says how much room this machine's disk has for the project; "" where it is on a server."""
+        return self._disk.room_text() if self.run.url is None else ""
+
     def finish(self) -> None:
         """Finishes the run when it was created here; a later logger of this process then makes its own."""
         self.stored.close()

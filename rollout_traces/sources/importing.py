@@ -5,6 +5,7 @@ Rows go through a `RolloutLogger`, so ledger, metrics, flags, selection and trac
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rollout_traces.errors import BatchError, ConfigError
+from rollout_traces.errors import BatchError, ConfigError, NotWritten
 from rollout_traces.logger.arguments import check_split
 from rollout_traces.logger.attempts import attempts_of, now
 from rollout_traces.logger.rollout_logger import RolloutLogger
@@ -112,9 +113,23 @@ def import_rollouts(
     Raises:
         ConfigError: a path is not there, a setting cannot be understood, this process writes to another run, or another
             one is importing into the run.
+        NotWritten: the disk is full, or what stands there may not be written.
     """
-    report = ImportReport(project)
-    call = _Import(ImportOptions(project=project, **options), report, progress)
+    try:
+        return _imported(
+            source, ImportOptions(project=project, **options), progress, (poll_s, quiet_s) if follow else None
+        )
+    except sqlite3.OperationalError as error:
+        raise NotWritten(
+            f"project {project!r} cannot be written: {error}. Make room, then import again: what is there is not imported twice."
+        ) from error
+
+
+def _imported(
+    source: Any, asked: ImportOptions, progress: Progress | None, follow: tuple[float, float] | None
+) -> ImportReport:
+    report = ImportReport(asked.project)
+    call = _Import(asked, report, progress)
     if isinstance(source, (str, Path)):
         source = [source]
     if isinstance(source, (list, tuple)) and source and all(isinstance(p, (str, Path)) for p in source):
@@ -123,7 +138,7 @@ def import_rollouts(
             call.project(name)
         paths = [Path(p).expanduser() for p in source if not str(p).startswith(PREFIX)]
         if paths:
-            call.paths(paths, (poll_s, quiet_s) if follow else None)
+            call.paths(paths, follow)
     elif isinstance(source, Iterable) and not isinstance(source, (bytes, dict)):
         call.given(source)
     else:
@@ -192,9 +207,11 @@ class _Import:
             text = "stopped by the user; what was read is imported, and a second import goes on from there."
             problems.add(run.root, "stopped", text)
         finally:
-            files.close_steps()
-            outcome.rows_known = files.known
-            loggers.finish()
+            try:
+                files.close_steps()
+            finally:
+                outcome.rows_known = files.known
+                loggers.finish()
 
     def _follow(
         self, files: FileImport, root: Path, paths: list[Path], poll_s: float, quiet_s: float
@@ -338,9 +355,11 @@ class _Loggers:
     def finish(self) -> None:
         """Closes every open step, and waits until everything is stored."""
         self.close_steps()
-        for state in self._states:
-            state.close()
-        self._finish_logger()
+        try:
+            for state in self._states:
+                state.close()
+        finally:
+            self._finish_logger()
         if self._encoder is None:
             self._outcome.rows_not_decoded = self._outcome.rows - self._outcome.rows_without_tokens
         else:

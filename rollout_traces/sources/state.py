@@ -168,8 +168,10 @@ class ImportState:
 
     def close(self) -> None:
         """Closes its file."""
-        self._connection.commit()
-        self._connection.close()
+        try:
+            self._connection.commit()
+        finally:
+            self._connection.close()
 
 
 def _place(folder: Path, project: str, run: str, suffix: str) -> Path:

@@ -461,7 +461,8 @@ class SpoolConsumer:
 
     def _send_again(self) -> None:
         """Forgets what was processed and not seen stored; it is processed anew."""
-        lost = RuntimeError(f"Trackio dropped {self._n_unconfirmed()} entries; they are sent again")
+        room = self.sink.room_text()
+        lost = RuntimeError(f"Trackio dropped {self._n_unconfirmed()} entries; they are sent again{room}")
         self._replay.send_again(self._consumed)
         self._consumed.clear()
         self._of_open_step.clear()

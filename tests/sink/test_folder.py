@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import grp
 import os
+import re
+import shutil
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -103,3 +105,9 @@ def test_a_project_of_any_name_is_found_on_disk(trackio_dir, project):
     logger.log_rollouts(batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=2)), step=1)
     assert logger.finish(180)
     assert DiskUse(project).bytes() >= sum(path.stat().st_size for path in trackio_dir.glob("*.db")) > 0
+
+
+def test_how_much_room_the_disk_has_is_said(trackio_dir):
+    free = shutil.disk_usage(trackio_dir).free
+    said = re.fullmatch(rf"; ([\d,]+) MB are free in {re.escape(str(trackio_dir))}", DiskUse("p").room_text())
+    assert said is not None and int(said[1].replace(",", "")) == pytest.approx(free / 1e6, rel=0.2)

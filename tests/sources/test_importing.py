@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import rollout_traces as rt
-from rollout_traces.errors import ConfigError
+from rollout_traces.errors import ConfigError, NotWritten
 from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.sources.importing import import_rollouts
+from rollout_traces.sources.state import ImportState
 from tests.generator import tiny_tokenizer
 from tests.sources.reading import SAMPLES, rows_of
 
@@ -224,6 +226,25 @@ class TestStopped:
         [run] = rt.open_store(project="imported").runs()
         steps = rt.open_store(project="imported").ledger(run=run.id).get("step").tolist()
         assert {step: steps.count(step) for step in set(steps)} == {1: 4, 2: 4, 3: 4, 4: 4}
+
+
+@pytest.mark.parametrize("fails_at", ["keep", "is_new"])
+def test_a_full_disk_is_one_sentence_and_the_next_import_takes_what_is_left(dump, monkeypatch, fails_at):
+    """Seen once: a traceback, and rollouts that had been taken were dropped because nothing was finished."""
+    write_steps(dump / "run", 1, 2, 3)
+
+    def full(*_args, **_options):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ImportState, fails_at, full)
+        with pytest.raises(
+            NotWritten, match=r"'imported' cannot be written: database or disk is full\. Make room"
+        ):
+            take(dump / "run")
+    take(dump / "run")
+    ledger = ledger_of()
+    assert sorted(ledger.get("step").tolist()) == [1] * 4 + [2] * 4 + [3] * 4
 
 
 def test_two_imports_into_a_run_at_once_are_one_too_many_and_the_second_takes_what_is_left(dump):
