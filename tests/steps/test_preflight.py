@@ -224,7 +224,7 @@ class TestFiles:
     def test_a_file_that_is_not_there_or_has_no_ending_is_refused(self, tmp_path):
         with pytest.raises(BatchError, match=r"b\.npz: no such file"):
             load_batch(tmp_path / "b.npz")
-        with pytest.raises(BatchError, match="a folder. Expected one file with a batch"):
+        with pytest.raises(BatchError, match=r"a folder\. Expected one file with a batch"):
             load_batch(tmp_path)
         (tmp_path / "b").write_text("x")
         with pytest.raises(BatchError, match="seen no ending"):
