@@ -15,6 +15,7 @@ from rollout_traces.analysis.evidence import detail_of, level_query, part_query
 from rollout_traces.analysis.finding import Finding, OneSided, nested, parents_of, rank
 from rollout_traces.analysis.phrases import Phrase, compare_texts, winners_against_losers
 from rollout_traces.analysis.relations import Relations, RolloutColumns, describe, quoted
+from rollout_traces.analysis.run_rows import NO_MEASURES
 from rollout_traces.analysis.selections import NEIGHBOURS, Selection, before, fixed_by
 from rollout_traces.analysis.two_sides import BEFORE, A, B, SideRows, read_earlier_visits, read_rows
 from rollout_traces.analysis.unobserved import Contained
@@ -237,7 +238,7 @@ def _tested(
     tested: list[Finding] = []
     only_in: dict[str, str] = {}
     for name in (*columns.numbers, *columns.texts, *columns.tags):
-        if parents_of(name) & set(fixed) or (name in fixed and not fixed[name]):
+        if parents_of(name) & set(fixed) or (name in fixed and not fixed[name]) or name in NO_MEASURES:
             continue
         compare = compared.number if name in columns.numbers else compared.shares
         for found in (

@@ -195,7 +195,7 @@ def steps_again(panels: Sequence[Panel]) -> dict[int, int]:
     Args:
         panels: the series of rollouts, over the same steps.
     """
-    same_P_T = []
+    same_P_T, values = [], []
     for panel in panels:
         if panel.parts[0] != () or panel.is_share:
             continue
@@ -205,12 +205,19 @@ def steps_again(panels: Sequence[Panel]) -> dict[int, int]:
         )
         if n.max() <= MOST_AGAIN * known.sum():
             same_P_T.append(np.where(known, first[place], -1))
+            values.append(panel.measure.read())  # type: ignore[union-attr]
     if len(same_P_T) < FEWEST_AGAIN:
         return {}
     same, steps = np.stack(same_P_T), panels[0].steps
     pairs, n = np.unique((same + len(steps) * np.arange(len(steps)))[same >= 0], return_counts=True)
-    at, before = np.divmod(pairs[n > MOST_AGAIN * len(same)], len(steps))
-    return dict(zip(steps[at[before < at]].tolist(), steps[before[before < at]].tolist(), strict=True))
+    of_row = panels[0].source.at  # type: ignore[union-attr]
+    found = {}
+    for at, before in zip(*np.divmod(pairs[n > MOST_AGAIN * len(same)], len(steps)), strict=True):
+        sides = [[np.sort(each[of_row == step]) for each in values] for step in (before, at)]
+        n_same = sum(np.array_equal(*each, equal_nan=True) for each in zip(*sides, strict=True))
+        if before < at and n_same > MOST_AGAIN * len(values):  # means of small counts are the same by chance
+            found[int(steps[at])] = int(steps[before])
+    return found
 
 
 def _counted_once(panel: Panel, again: Mapping[int, int]) -> Panel:

@@ -79,11 +79,10 @@ class Selection:
 def narrowed(
     which: Selection, where: str, condition: tuple[str, tuple[Any, ...]]
 ) -> tuple[Selection, Selection]:
-    """The rollouts of a selection that a filter, as it is called and in SQL, holds for, and the others."""
+    """The rollouts of a selection that a filter, as it is called and in SQL, holds for, and those for which it does not; where that is unknown they are in neither."""
     sql, params = condition
     holding = replace(which, where=sql, params=params, label=f"{which.name}, {where}")
-    others = f"not coalesce(({sql}), false)"
-    return holding, replace(holding, where=others, label=f"{which.name}, not ({where})")
+    return holding, replace(holding, where=f"not ({sql})", label=f"{which.name}, not ({where})")
 
 
 def before(relations: Relations, selection: Selection, columns: RolloutColumns) -> Selection:

@@ -143,7 +143,7 @@ def sql_condition(asking: Asking, where: str) -> tuple[str, tuple[Any, ...]]:
     """A filter as a condition over `rollouts`, and its parameters.
 
     What the filter language can say and one row's columns cannot (searches, figures of the group) is answered
-    first and becomes a list of rows.
+    first and becomes a list of rows; it is null where the row does not know what is asked.
 
     Args:
         asking: a state of the table.
@@ -156,7 +156,10 @@ def sql_condition(asking: Asking, where: str) -> tuple[str, tuple[Any, ...]]:
     if "found_" not in asked.condition.text and asked.columns.isdisjoint(GROUP):
         return asked.condition.text, asked.condition.parameters
     found = asking.run(_select(asking, asked, '"row"'), asked.condition.parameters)
-    return '"row" in (select unnest(?))', (found["row"].to_pylist(),)
+    holds = '"row" in (select unnest(?))'
+    if "found_" in asked.condition.text:  # what a rollout without a trace says is not known
+        holds = f"if(traced, {holds}, null)"
+    return holds, (found["row"].to_pylist(),)
 
 
 def _select(asking: Asking, asked: Asked, what: str, *columns: QueryColumn) -> str:

@@ -72,6 +72,12 @@ class TestFindings:
         b = Selection("run", "rollout", where='not coalesce(("source" = ?), false)', params=("math",))
         assert all(f.column != "source" for f in explain(table(rows), a, b).findings)
 
+    def test_a_place_in_a_group_is_no_number_to_compare(self):
+        """Seen once: "equal_to: 2 to 1, p 3e-67" between two engines that each sampled two of four."""
+        rows = steps(12, groups=12, engine=lambda s, g, i: f"e{i % 2}", equal_to=lambda s, g, i: i)
+        a, b = (Selection("run", "rollout", where="engine = ?", params=(each,)) for each in ("e0", "e1"))
+        assert explain(table(rows), a, b).findings == ()
+
     def test_of_several_flags_only_the_one_asked_for_is_left_out(self):
         def flags(step: int, group: int, sample: int) -> list[str]:
             return ["truncated", "repetition"] if group % 2 else []

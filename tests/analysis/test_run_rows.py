@@ -230,6 +230,20 @@ class TestRolloutsThatAreShownAgain:
             )
             assert {each.severity for each in report.diagnoses} <= {"info"}
 
+    def test_means_of_small_counts_that_are_the_same_show_no_rollouts_again(self):
+        """Seen once: two steps of 30 whose rollouts had as many turns, tools and errors in all, but other texts."""
+        counts = np.random.default_rng(3).poisson(3, (30, 4, 6, 4)) + np.arange(30)[:, None, None, None]
+        counts[21] = counts[9]
+        counts[21, :, 0, 0] += 1
+        counts[21, :, 1, 0] -= 1
+
+        def count(column: int):
+            return lambda s, g, i: int(counts[s, column, g, i])
+
+        named = ("n_turns", "n_tool_calls", "n_tool_errors", "n_environment")
+        rows = steps(30, groups=6, size=4, **{name: count(n) for n, name in enumerate(named)})
+        assert not any("again" in each for each in diagnose(table(rows), "run").remarks)
+
     def test_what_changes_in_them_is_said(self):
         report = diagnose(table(self.rows(3, onset=22)), "run")
         fell = next(each for each in report.diagnoses if each.severity == "error")

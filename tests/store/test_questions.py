@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollout_traces.analysis import Selection
+from rollout_traces.analysis.selections import narrowed
 from rollout_traces.store import Store, open_store
 from tests.store.projects import PROJECT, make_ledger, write_step
 
@@ -102,3 +105,32 @@ def test_a_page_may_carry_nothing_but_where_its_rows_are(shared: Store) -> None:
             (row.id, row.run, row.step) for row in whole.rows
         ]
         assert {name for row in page.rows for name in row.values} <= {"reward"}
+
+
+def test_of_a_search_what_rollouts_without_a_trace_say_is_unknown(tmp_path, trackio_dir):
+    """Seen once: those with a word against "those without", nine tenths of which were rollouts whose text nobody had."""
+    write_step(
+        make_ledger([[1.0, 0.0, 1.0, 0.0]], step=0, traced=(0, 1)), (0, 1), {0: [("assistant", "a heron")]}
+    )
+    with contextlib.closing(open_store(PROJECT, folder=trackio_dir, index_path=tmp_path / "index")) as store:
+        sides = narrowed(Selection(), "text 'heron'", store.sql_condition("text 'heron'"))
+        table = store.table()
+        rows = [
+            table.sql(f"select sample from rollouts where {each.where}", each.params)
+            .column("sample")
+            .to_pylist()
+            for each in sides
+        ]
+    assert rows == [[0], [1]]
+
+
+def test_a_rollout_that_does_not_know_a_column_is_on_neither_side_of_it(shared):
+    table = shared.table()
+    n = [
+        table.sql(f"select count(*) as n from rollouts where {each.where}", each.params)
+        .column("n")[0]
+        .as_py()
+        for each in narrowed(Selection(), "reward > 0.2", shared.sql_condition("reward > 0.2"))
+    ]
+    rewards = shared.ledger().get("reward")
+    assert n == [int((rewards > 0.2).sum()), int((rewards <= 0.2).sum())]
