@@ -13,11 +13,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 from rollout_traces.analysis import Event
+from rollout_traces.analysis.contributions import Carried, Decomposition
+from rollout_traces.analysis.phrases import Phrase
 from rollout_traces.analysis.runs import settings_sentences
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.access import who_asks
 from rollout_traces.inspector.pages.compare import Delta, deltas, shared_prefix
-from rollout_traces.inspector.pages.explain import AskedSides, explained, sides
+from rollout_traces.inspector.pages.explain import AskedSides, explained, in_force, sides
 from rollout_traces.inspector.pages.flips import AskedEvaluations, FlipListAnswer, flip_list
 from rollout_traces.inspector.pages.incidents import run_diagnosed, run_events
 from rollout_traces.inspector.pages.labels import TAKES_NONE, TakenLines, take_lines
@@ -36,6 +38,7 @@ from rollout_traces.inspector.workspace import (
 from rollout_traces.model.plain_values import plain
 from rollout_traces.model.text import listed
 from rollout_traces.store import RunInfo, Store
+from rollout_traces.store.asking import Steps
 from rollout_traces.store.labels import Entry
 
 ROWS = 20
@@ -152,10 +155,16 @@ class SaidFinding:
 
 @dataclass(frozen=True)
 class ExplanationAnswer(FromRuns):
-    """The differences of a step from the ten before it."""
+    """The differences between A and B, and what holds at A's steps."""
 
-    step: int
+    a: str
+    b: str
+    steps: Steps
     findings: list[SaidFinding]
+    in_force: list[ShownDiagnosis]
+    carried: tuple[Carried, ...]
+    decompositions: tuple[Decomposition, ...]
+    phrases: tuple[Phrase, ...]
     remarks: tuple[str, ...]
 
 
@@ -321,10 +330,24 @@ def report(view: SplitView) -> ReportAnswer:
     )
 
 
-def explain(view: SplitView, step: int) -> ExplanationAnswer:
-    """Tells what differs at a step from the ten before it, with rollouts that show it."""
-    found = explained(view, sides(view, AskedSides(step)))
-    return ExplanationAnswer(step, [_finding(each) for each in found.findings], found.remarks)
+def explain(view: SplitView, asked: AskedSides) -> ExplanationAnswer:
+    """Tells what differs at a step or steps from the ten before them, or from another run, split, range or filter.
+
+    With rollouts that show it, who carried it, where the mean reward changed, and what is in force at these steps.
+    """
+    both = sides(view, asked)
+    found = explained(view, both)
+    return ExplanationAnswer(
+        a=found.a,
+        b=found.b,
+        steps=both.a.steps,
+        findings=[_finding(each) for each in found.findings],
+        in_force=in_force(view, asked.step, asked.steps).diagnoses if both.b is None else [],
+        carried=without_queries(found.carried),
+        decompositions=without_queries(found.decompositions),
+        phrases=found.phrases,
+        remarks=found.remarks,
+    )
 
 
 def events(view: SplitView) -> EventsAnswer:

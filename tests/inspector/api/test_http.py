@@ -54,7 +54,10 @@ class TestAnswers:
         assert rollout["citation"] == f"rollout:{a}" and rollout["turns"]
         assert get(client, "compare", project="story", a=a, b=b).json()["deltas"]
         assert get(client, "report", project="story", run="off").json()["diagnoses"]
-        assert get(client, "explain", project="story", run="off", step=15).json()["step"] == 15
+        explained = get(client, "explain", project="story", run="off", step=15).json()
+        assert explained["steps"] == [15, 15] and explained["in_force"]
+        ranges = get(client, "explain", project="story", run="off", steps="12:18", against_steps="2:8").json()
+        assert ranges["findings"] and ranges["decompositions"] and not ranges["in_force"]
         assert get(client, "events", project="story", run="off").json()["events"]
         assert "reward" in {c["name"] for c in get(client, "columns", project="story").json()["columns"]}
 

@@ -58,7 +58,8 @@ async def find_the_cause(agent: Agent) -> dict[str, Any]:
     told = [(rank[d["severity"]], r["run"], d) for r in reports for d in r["diagnoses"]]
     _, run, cause = min(told, key=lambda each: each[0])
     await agent.ask("events", project=project, run=run)
-    await agent.ask("explain", project=project, run=run, step=cause["step"])
+    explained = await agent.ask("explain", project=project, run=run, step=cause["step"])
+    assert cause["sentence"] in [each["sentence"] for each in explained["in_force"]]
     page = await agent.ask(
         "query", project=project, run=run, where=cause["where"], columns="uid,engine,step", limit=3
     )
