@@ -10,11 +10,10 @@ import numpy as np
 
 from rollout_traces.analysis.curves import Part, SeriesName, is_size, of_neighbours
 from rollout_traces.analysis.detected_movement import NEAR_EDGE, Moved, beside, is_spike
-from rollout_traces.analysis.learning import is_of_sampler
 from rollout_traces.analysis.panel import Panel, rows_of
 from rollout_traces.analysis.parts import BOUND, REMAINS, effects
 from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows
-from rollout_traces.analysis.scan import OF_RUN, SPIKE, Whitened, coefficients, n_tests, whitened
+from rollout_traces.analysis.scan import OF_RUN, Whitened, coefficients, n_tests, whitened
 from rollout_traces.analysis.screen import freedom_of, log_chance
 from rollout_traces.analysis.slow_change import PLAIN_CHANCE, is_loss
 
@@ -82,7 +81,6 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
         replace(each, drift=each.drift or _comes_with(each, found)) for each in found if each not in learned
     ]
     others += [replace(each, drift=False) for each in against]
-    others = [each for each in others if not any(_is_of_the_rest(each, other) for other in others)]
     for each in sorted(others, key=lambda f: (_is_computed(f), -abs(f.located.z))):
         home = next(
             (
@@ -138,7 +136,7 @@ def _causes(made: list[AlikeMovements]) -> list[AlikeMovements]:
                 for each in causes
                 if each is not entry
                 and (each.head.is_sure or not entry.head.is_sure)
-                and (_is_from_mix(entry, each) or _makes_room(entry, each))
+                and _is_from_mix(entry, each)
             ),
             None,
         )
@@ -175,24 +173,6 @@ def _is_from_mix(entry: AlikeMovements, cause: AlikeMovements) -> bool:
     return bool(of_rows) and any(
         all(_is_of_mix(found, column) for found in of_rows) for column in columns & set(BY_OUTCOME)
     )
-
-
-def _makes_room(entry: AlikeMovements, cause: AlikeMovements) -> bool:
-    """Tells whether an entry is of the shares that engines, hosts or workers have while another one, of which a cause tells, comes or goes at one of its ends."""
-    if not all(is_of_sampler(found.panel) and not _are_other_ones(found) for found in entry.found):
-        return False
-    name, template = entry.head.panel.names[0], entry.head.template
-    steps = entry.head.panel.steps
-    ends = [steps[at] for at in (template.start, template.stop) if at < len(steps)]
-    others = [
-        found
-        for found in cause.found
-        if found.panel.names[0].column == name.column
-        and is_of_sampler(found.panel)
-        and _are_other_ones(found)
-    ]
-    onsets = [other.panel.steps[list(other.located.onset)].tolist() for other in others]
-    return any(first - SPIKE <= end <= last + SPIKE for end in ends for first, last in onsets)
 
 
 def _are_other_ones(found: Moved) -> bool:
@@ -300,15 +280,6 @@ def _goes_against(found: Moved, other: Moved) -> bool:
     )
 
 
-def _is_of_the_rest(found: Moved, other: Moved) -> bool:
-    """Tells whether a movement is of what the fewer values of another one's part left, which went the other way: of a column's values, the fewer moved."""
-    is_same = found.panel.names[0] == other.panel.names[0] and set(found.chosen.outside) == set(
-        other.chosen.members
-    )
-    fewer = len(other.chosen.members) < len(found.chosen.members)
-    return is_same and fewer and found.located.z * other.located.z < 0
-
-
 def _takes_it_there(found: Moved, drift: Moved) -> bool:
     """Tells whether a movement of the same figure that lasts went the way in which it ends, which slow change need not have gone."""
     is_same = found.panel.names[0] == drift.panel.names[0] and not is_learning(found)
@@ -378,7 +349,7 @@ def starts(found: Moved) -> bool:
 def span(found: Moved) -> tuple[int, int | None]:
     """First and last step of a movement."""
     steps, template = found.panel.steps, found.template
-    lasts = template.kind != "window"
+    lasts = template.kind != "window" or template.stop == len(steps)
     return int(steps[template.start]), None if lasts else int(steps[template.stop - 1])
 
 
@@ -388,19 +359,13 @@ def _is_child(each: Moved, entry: AlikeMovements) -> bool:
 
 
 def _joins(each: Moved, entry: AlikeMovements) -> bool:
-    """Tells whether a movement is the entry's: of the same part, at the same steps, and, of all rows, slow change or not as it is, unless both are of what is paid and one is a loss."""
+    """Tells whether a movement is the entry's: of the same part, at the same steps, and, of all rows, slow change or not as it is."""
     of_part = bool(each.chosen.values) and each.chosen.values == entry.part
-    if each.drift != entry.head.drift and not (of_part or _are_lost(each, entry.head)):
+    if each.drift != entry.head.drift and not of_part:
         return False
     if _same_series(each, entry):
         return False
     return _same_time(each, entry.head) and _same_part(each, entry)
-
-
-def _are_lost(one: Moved, other: Moved) -> bool:
-    """Tells whether two movements are of what is paid, and fall, and one of what training is for, which nobody learns."""
-    fall = all(each.panel.names[0].is_paid and each.located.z < 0 for each in (one, other))
-    return fall and (is_loss(one) or is_loss(other))
 
 
 def _same_series(each: Moved, entry: AlikeMovements) -> bool:

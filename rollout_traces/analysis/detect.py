@@ -12,7 +12,6 @@ from rollout_traces.analysis.curves import is_size
 from rollout_traces.analysis.detected_movement import (
     RESIDUE,
     Moved,
-    behind,
     beside,
     constant_basis,
     from_its_end,
@@ -20,14 +19,13 @@ from rollout_traces.analysis.detected_movement import (
     is_rest_of,
     is_spike,
     of_chosen,
-    outlasts,
     rows_of_basis,
     shows_nearby,
     since_it_was_lost,
     stands,
     there_and_back,
 )
-from rollout_traces.analysis.kinks import goes_along, kink_of, since_it_bent, since_its_kink, turns
+from rollout_traces.analysis.kinks import goes_along, since_it_bent, since_its_kink, turns
 from rollout_traces.analysis.learning import is_mix, may_be_learned
 from rollout_traces.analysis.noise import TINY, Noise, fits_of, noise_of
 from rollout_traces.analysis.panel import Panel
@@ -218,10 +216,9 @@ def _search(
         if learning is None and may_drift and may_be_learned(panel, panel.parts[learner]):
             smooth = beside_learning(whole, of_whole, basis, of_all)
             is_slow = (
-                not came_or_went(panel, [learner], best.template(learner, n))
+                best.log_p[learner] <= limit[learner]
+                and not came_or_went(panel, [learner], best.template(learner, n))
                 and learning_is_likelier(panel, noise, basis, best, learner)
-                if best.log_p[learner] <= limit[learner]
-                else not moves and _moves_beside(*smooth[:3], limit)
             )
             apart = _drifts_apart(whole, of_whole) if is_slow else None
             if is_slow and not _is_sampled(whole, apart):
@@ -235,7 +232,6 @@ def _search(
             _set_aside(noise, best, at)
             aside += 1
             continue
-        found = next((behind(found, other) for other in kept if outlasts(found, other)), found)
         line = since_its_kink(found)
         runs_away, found = line is not found, line
         is_new = came_or_went(panel, list(found.chosen.members), found.template)
@@ -270,9 +266,7 @@ def _search(
     for bent in learned:
         others = [each for each in others if stands(each, beside(basis, rows_of_basis(bent)), rests)]
         others = [replace(each, drift=each.drift or goes_along(each, bent)) for each in others]
-    learned = [
-        replace(each, is_sure=each.drift or _is_bent(each, float(sure[each.chosen.at]))) for each in learned
-    ]
+    learned = [replace(each, is_sure=True) for each in learned]
     curves = polynomials(len(panel.steps), DRIFT_DEGREE if learned else 0)[1:]
     if learned:
         others = [
@@ -302,13 +296,6 @@ def _drifts_apart(panel: Panel, noise: Noise) -> Chosen | None:
 def _is_sampled(panel: Panel, apart: Chosen | None) -> bool:
     """Tells whether a part is one by who sampled its rollouts: no policy learns by that."""
     return apart is not None and not may_be_learned(panel, apart.values)
-
-
-def _moves_beside(panel: Panel, noise: Noise, basis: np.ndarray, limit: np.ndarray) -> bool:
-    """Tells whether a series moves beside slow change, for several steps, so that neither shows without the other."""
-    best, _ = scan(panel, noise, basis)
-    lasts = (best.kind != "window") | (best.length > SPIKE)
-    return bool((lasts & (best.log_p + np.log(2.0) <= limit)).any())
 
 
 def is_of_phrase(panel: Panel) -> bool:
@@ -347,16 +334,6 @@ def log_chance_of_noise(found: Moved) -> tuple[float, float]:
     """Log of the chance that a movement is the series' noise, of whatever spread and memory, or that what is logged goes on from where it is; and how likely the noise lasts."""
     without, beside, remembers = _likelihoods(found)
     return _log_chance(found, beside - max(without, _wandering(found))), remembers
-
-
-def _is_bent(found: Moved, sure: float) -> bool:
-    """Tells whether slow change plainly has a kink: of a logged number, which noise hardly bends, that it does not go on from where it is instead."""
-    if not is_logged(found.panel):
-        return _is_beyond_noise(found, sure)
-    if kink_of(found.panel, found.chosen.at) is not None:
-        return True
-    _, beside, remembers = _likelihoods(found)
-    return _log_chance(found, beside - _wandering(found)) <= _lasting(found, sure, remembers)
 
 
 def _likelihoods(found: Moved) -> tuple[float, float, float]:

@@ -154,26 +154,9 @@ def from_its_end(found: Moved) -> Moved:
     over_most = (window.stop - window.start) * MOST_OF_RUN > n and 2 * window.start * MOST_OF_RUN <= n
     starts = window.start <= min(WARM_UP, n // OF_RUN) or over_most
     is_short = min(window.stop - window.start, n - window.stop) <= SPIKE
-    if window.kind != "window" or not starts or is_short or was_alike_before(found):
+    if window.kind != "window" or not starts or is_short:
         return found
     return replace(found, located=_level_behind(found, abs(found.located.z)))
-
-
-def was_alike_before(window: Moved) -> bool:
-    """Tells whether rollouts were, in the first steps before a short window, plainly apart from it and much as they are after it; a longer one may be what was learned before it was lost."""
-    at, template = window.chosen.at, window.template
-    start, stop = template.start, template.stop
-    is_short = SPIKE < stop - start <= NEAR_EDGE
-    if window.panel.source is None or template.kind != "window" or not is_short:
-        return False
-    levels = window.panel.levels[at]
-    stretches = (levels[max(start - NEAR, 0) : start], levels[start:stop], levels[stop : stop + NEAR])
-    if min(np.isfinite(each).sum() for each in stretches) < 2:
-        return False
-    before, inside, after = map(np.nanmean, stretches)
-    variance = window.noise.variance[at, :start][-NEAR:][np.isfinite(stretches[0])]
-    error = np.sqrt(variance.mean() / len(variance))
-    return bool(abs(before - after) < RESIDUE * abs(inside - after) and abs(before - inside) > STILL * error)
 
 
 def since_it_was_lost(found: Moved) -> Moved:
@@ -288,26 +271,8 @@ def _less_drift(one: Moved, found: Sequence[Moved], slow: np.ndarray) -> np.ndar
     return values - size[: len(slow)] @ slow
 
 
-def outlasts(found: Moved, other: Moved) -> bool:
-    """Tells whether a movement lasts behind a window at whose edge it begins: the series came back to another level."""
-    one, two, n = found.template, other.template, len(found.panel.steps)
-    if one.kind == "window" or two.kind != "window" or two.stop - two.start <= SPIKE:
-        return False
-    begins = min(abs(one.start - edge) for edge in (two.start, two.stop)) <= NEAR_EDGE
-    return begins and n - two.stop > NEAR_EDGE and found.chosen.values == other.chosen.values
-
-
-def behind(found: Moved, other: Moved) -> Moved:
-    """A level that begins with a window, as one that begins at its end: beside the window the two are the same."""
-    if found.template.kind != "level" or abs(found.template.start - other.template.start) > NEAR_EDGE:
-        return found
-    return replace(found, located=_level_behind(other, abs(found.located.z)))
-
-
 def is_rest_of(found: Moved, other: Moved) -> bool:
     """Tells whether a movement is what is left of another at its edges."""
-    if outlasts(found, other):
-        return False
     one, two = found.template, other.template
     if found.chosen.values and (not other.chosen.values or _is_apart(found.chosen, other.chosen)):
         return False

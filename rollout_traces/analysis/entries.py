@@ -126,8 +126,7 @@ def diagnosis_of(
     is_set &= head.is_set
     sizes = _sizes(all_found)
     signature, at = named(moved[:1] if is_set else moved, sizes, entry.part, is_learning(entry.head))
-    when = head if is_set else _first(moved)
-    lead = replace(moved[at], step=when.step, last=when.last, onset=when.onset)
+    lead = replace(moved[at], step=head.step, last=head.last, onset=head.onset)
     others = [*moved[:at], *moved[at + 1 :]]
     is_sure = any(found.is_sure for found in entry.found)
     return Diagnosis(
@@ -137,11 +136,11 @@ def diagnosis_of(
         tier=signature.tier if signature else OTHER,
         series=tuple(dict.fromkeys(m.name for m in (lead, *others))),
         part=entry.part,
-        shape=when.shape,
-        onset=when.onset,
-        step=when.step,
-        end=when.end,
-        last=when.last,
+        shape=head.shape,
+        onset=head.onset,
+        step=head.step,
+        end=head.end,
+        last=head.last,
         also=head.also,
         carriers=tuple(carriers),
         before=lead.before,
@@ -187,13 +186,6 @@ def _doubt(entry: AlikeMovements, n_series: int) -> str:
     """Says what an entry that is not sure may be: where no chance of its steps is left, its noise may last, or it may be slow change."""
     log_p = min(found.log_p for found in entry.found) + float(np.log(max(n_series, 1)))
     return ", perhaps slow change or noise that lasts" if log_p < np.log(SURE) else ", perhaps by chance"
-
-
-def _first(moved: Sequence[Movement]) -> Movement:
-    """The one that says when an entry began: the surest, unless a plain one began before it for sure."""
-    head = moved[0]
-    earlier = [m for m in moved if abs(m.z) >= RESIDUE * abs(head.z) and m.onset[1] < head.onset[0]]
-    return min(earlier, key=lambda m: m.step, default=head)
 
 
 def rows_filter(carriers: Sequence[Carrier]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import lgamma
 
 import numpy as np
@@ -27,7 +27,7 @@ from rollout_traces.analysis.panel import FEWEST_GROUPS, Panel
 from rollout_traces.analysis.parts import FEWEST_ROWS, PLAINLY, REMAINS, SAME_ROWS
 from rollout_traces.analysis.run_rows import BY_OUTCOME
 from rollout_traces.analysis.schedules import is_logged, setting_changes
-from rollout_traces.analysis.screen import FEWEST_STEPS, TAIL, log_chance
+from rollout_traces.analysis.screen import TAIL
 from rollout_traces.analysis.severity import SURE
 from rollout_traces.analysis.slow_change import FASTER, PLAIN_CHANCE
 
@@ -76,57 +76,7 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
     sure = [each for each in found if any(one.log_p + n_series <= _limit(one) for one in each)]
     told = [sorted(without_children(each), key=lambda one: (-len(one.at), one.log_p)) for each in sure]
     told = [each for each in told if not _is_usual(each)]
-    return [
-        replace(
-            _entry(each, n_rows, float(n_series)),
-            consequences=tuple(
-                _entry(one, n_rows, float(n_series)) for one in _at_the_same(each, panels, float(n_series))
-            ),
-        )
-        for each in told
-    ]
-
-
-def _at_the_same(
-    head: Sequence[_Recurring], panels: Sequence[Panel], n_series: float
-) -> list[list[_Recurring]]:
-    """What else is off at the steps of something, of the smallest part that shows it, by how far steps lie from their neighbours (Student's t).
-
-    Args:
-        head: series that are off at the same steps.
-        panels: the series of the run.
-        n_series: log of how many there are.
-    """
-    if head[0].is_spread:
-        return []
-    steps, told = head[0].panel.steps[head[0].at], {each.panel.names[0] for each in head}
-    found = []
-    for panel in panels:
-        at = np.flatnonzero(np.isin(panel.steps, steps))
-        if panel.source is None or panel.names[0] in told or len(at) < FEWEST_TIMES or _is_mix(panel, at):
-            continue
-        log_p_S = [_log_chance_there(panel, i, at) for i in range(len(panel.names))]
-        i = int(np.argmin(log_p_S))
-        if (log_p := log_p_S[i]) + n_series <= PLAIN_CHANCE:
-            whose = _whose(panel, _levels(panel, i, at, log_p))
-            found.append(_levels(panel, whose, at, log_p, head[0].begins))
-    joined: list[list[_Recurring]] = []
-    for one in [each for each in without_children([*head, *found]) if each not in head]:
-        _joined(joined, one).append(one)
-    return joined
-
-
-def _log_chance_there(panel: Panel, i: int, at: np.ndarray) -> float:
-    """Log of the chance that some steps of a series lie as far from what is usual around them, on average, as the other steps lie from their neighbours, or as groups differ."""
-    values_T = panel.values[i]
-    others = np.setdiff1d(np.flatnonzero(np.isfinite(values_T)), at)
-    if len(others) < FEWEST_STEPS or not np.isfinite(values_T[at]).all():
-        return 0.0
-    usual = of_neighbours(values_T[others])
-    away = float((values_T[at] - np.interp(at, others, usual)).mean())
-    variance = np.maximum((values_T[others] - usual).var(), panel.errors[i, at])
-    z = away / max(float(np.sqrt(variance.mean() / len(at))), TINY)
-    return float(log_chance(np.asarray(z), np.asarray(len(others) - 1.0)))
+    return [_entry(each, n_rows, float(n_series)) for each in told]
 
 
 def _seen(panel: Panel, find: Callable[[Panel, int], _Recurring | None]) -> list[_Recurring]:
