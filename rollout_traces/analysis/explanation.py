@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,8 +50,7 @@ class Explanation:
         carried: of which numbers few rollouts make much.
         phrases: what A wrote more often than B.
         winners: what A's winners wrote more often than its losers, inside groups.
-        only_in: column -> `A` or `B`, where one side alone knows it.
-        one_sided: the same columns, with what that side says there.
+        one_sided: what one side says of the columns, or of the flags that take text, that it alone knows.
         remarks: what limits the answer, in words.
         problems: what could not be computed, a line each.
         n_tested: columns and values that were tested.
@@ -66,7 +65,6 @@ class Explanation:
     carried: tuple[Carried, ...] = ()
     phrases: tuple[Phrase, ...] = ()
     winners: tuple[Phrase, ...] = ()
-    only_in: Mapping[str, str] = field(default_factory=dict)
     one_sided: tuple[OneSided, ...] = ()
     remarks: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
@@ -128,13 +126,13 @@ def explain(
         earlier = contained(what, read_earlier_visits, whole or relations, known, a, rows)
     compared = ColumnsCompared(rows, neighbours, earlier)
     fixed = _fixed(known, a, b)
-    tested, only_in = _tested(compared, fixed, contained)
+    tested, one_sided = _tested(compared, fixed, contained)
     if (young := compared.young_step()) is not None:
         rows = rows.without(young[1], NEIGHBOURS)
         b = _left_out(rows, b)
         remarks = [_said(young, int(a.steps[0] or 0)), *_remarks(rows, (a, b))]
         compared, contained.problems[:] = ColumnsCompared(rows, neighbours, earlier), []
-        tested, only_in = _tested(compared, fixed, contained)
+        tested, one_sided = _tested(compared, fixed, contained)
     tested = [replace(f, new=f.new and not _occurred(whole or relations, known, a, f)) for f in tested]
     if not a.where and not b.where:
         first = rows.step[np.isin(rows.side, (B, BEFORE))].min()
@@ -161,12 +159,7 @@ def explain(
         carried=tuple(c for c, ok in zip(carried, sure[len(tested) :], strict=True) if ok),
         phrases=tuple(contained("what was written", compare_texts, relations, known, a, b) or ()),
         winners=tuple(contained("what winners wrote", winners_against_losers, relations, known, a) or ()),
-        only_in=only_in,
-        one_sided=tuple(
-            each
-            for name, side in only_in.items()
-            if (each := contained(f"column {in_quotes(name)}", compared.one_sided, name, side)) is not None
-        ),
+        one_sided=tuple(one_sided),
         remarks=tuple(remarks),
         problems=tuple(contained.problems),
         n_tested=len(tested),
@@ -231,11 +224,11 @@ def _remarks(rows: SideRows, sides: Sequence[Selection]) -> list[str]:
 
 def _tested(
     compared: ColumnsCompared, fixed: Mapping[str, Collection[Any]], contained: Contained
-) -> tuple[list[Finding], dict[str, str]]:
-    """Every column that both sides know, compared; and the side of those that one side alone knows."""
+) -> tuple[list[Finding], list[OneSided]]:
+    """Every column that both sides know, compared; and what is said of those that one side alone knows."""
     columns = compared.rows.columns
     tested: list[Finding] = []
-    only_in: dict[str, str] = {}
+    one_sided: list[OneSided] = []
     for name in (*columns.numbers, *columns.texts, *columns.tags):
         if parents_of(name) & set(fixed) or (name in fixed and not fixed[name]):
             continue
@@ -243,15 +236,15 @@ def _tested(
         for found in (
             contained(f"column {in_quotes(name)}", lambda of, name: list(of(name)), compare, name) or ()
         ):
-            if isinstance(found, str):
-                only_in.setdefault(name, found)
+            if isinstance(found, OneSided):
+                one_sided.append(found)
             elif not parents_of(found.name) & set(fixed) and found.value not in fixed.get(name, ()):
                 tested.append(found)
     parted_by = [each for each in compared.rows.parts if each not in fixed]
     for name in [f.column for f in tested if f.value is None] if parted_by else []:
         inside = contained(f"parts of {in_quotes(name)}", compared.in_its_part, name, parted_by)
         tested += [inside] if inside is not None else []
-    return tested, only_in
+    return tested, one_sided
 
 
 def _occurred(relations: Relations, columns: RolloutColumns, a: Selection, found: Finding) -> bool:

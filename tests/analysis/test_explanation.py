@@ -439,7 +439,7 @@ class TestWhatWentWrong:
             "error_signatures “Error: <n> Service Unavailable”: 0% to 50% (0 of 384 to 192 of 384), new"
         )
         assert [each.name for each in found.findings[0].consequences] == ["n_tool_errors", "flags tool_error"]
-        assert found.only_in == {}
+        assert found.one_sided == ()
 
     def test_its_query_gives_its_levels(self):
         rows = steps(24, 8, 4, traced=True, selected_by="random")
@@ -463,6 +463,50 @@ class TestWhatWentWrong:
             table(rows), Selection("run", "rollout", (12, 23)), Selection("run", "rollout", (0, 11))
         )
         (said,) = found.one_sided
-        assert said.sentence.startswith("extra/“judge”: “run; do")
-        assert said.sentence.endswith("“plain” 25% (96 of 384) of A's rollouts; unknown in all of B's")
+        assert said.sentence.startswith(
+            "extra/“judge”: known of 384 of A's 384 rollouts, of none of B's; “run; do"
+        )
+        assert said.sentence.endswith("“plain” 25% (96 of 384)")
         assert "\x1b" not in said.sentence
+
+
+class TestOneSide:
+    """Seen once: “truncated 7.8% of A's rollouts; unknown in all of B's”, of an evaluation of which 25 of 285 were."""
+
+    @staticmethod
+    def told() -> dict[str, str]:
+        rows = steps(12, groups=8)
+        for at, row in enumerate(rows):
+            is_training, kept, calls = at % 2, at % 8 < 4, at % 4 == 1
+            row["split"] = "rollout" if is_training else "eval-rollout"
+            row |= {"traced": kept, "n_tool_calls": int(calls) if kept else None}
+            row["selected_by"] = ("random" if is_training else "fixed_prompts") if kept else None
+            row["selected_probability"] = 0.5 if kept and is_training else None
+            row["tool_names"] = ["search"] if kept and calls else None
+            row["flags"] = [*(["truncated"] if at % 3 else []), *(["tool_error"] if kept and calls else [])]
+        found = explain(table(rows), Selection("run", "rollout"), Selection("run", "eval-rollout"))
+        assert not found.problems
+        return {each.column: each.sentence for each in found.one_sided}
+
+    def test_a_flag_of_all_rollouts_is_known_on_both_and_one_that_needs_text_of_those_kept_at_random(self):
+        assert self.told()["flags"] == (
+            "flags that need text: known of 96 of A's 192 rollouts, those kept at random, of none such of B's; "
+            "tool_error 50% (48 of 96)"
+        )
+
+    def test_tools_are_counted_among_the_rollouts_that_tell_them(self):
+        assert self.told()["tool_names"] == (
+            "tool_names: known of 96 of A's 192 rollouts, those kept at random, of none such of B's; “search” 50% (48 of 96)"
+        )
+
+    def test_a_share_of_texts_weighs_each_by_how_likely_it_was_kept(self):
+        rows = steps(
+            2, groups=10, traced=True, tool_names=lambda s, g, i: ["search"] if s == 1 and g < 2 else []
+        )
+        for row in rows:
+            row["selected_by"] = "random" if row["step"] else "best"
+            row["selected_probability"] = 0.1 if row["group"] < 2 else 0.8
+        (said,) = explain(
+            table(rows), Selection("run", "rollout", (1, 1)), Selection("run", "rollout", (0, 0))
+        ).one_sided
+        assert said.values == (("search", 8, pytest.approx(80 / 120)),)
