@@ -160,7 +160,7 @@ def explain(
         phrases=tuple(contained("what was written", compare_texts, relations, known, a, b) or ()),
         winners=tuple(contained("what winners wrote", winners_against_losers, relations, known, a) or ()),
         one_sided=tuple(one_sided),
-        remarks=tuple(remarks),
+        remarks=(*remarks, *_rows_of_the_reward(rows, parts)),
         problems=tuple(contained.problems),
         n_tested=len(tested),
     )
@@ -220,6 +220,24 @@ def _remarks(rows: SideRows, sides: Sequence[Selection]) -> list[str]:
         < FEWEST_STEPS,
     }
     return [remark for remark, holds in remarks.items() if holds]
+
+
+def _rows_of_the_reward(rows: SideRows, parts: Sequence[Decomposition]) -> list[str]:
+    """Says of which rollouts the reward is, and its table by component, where these are not all."""
+    if not rows.columns.has("reward"):
+        return []
+    sides = rows.side[np.isfinite(rows.number("reward"))]
+    known = int((sides == A).sum()), int((sides == B).sum())
+    without = [of - n for of, n in zip(rows.counts, known, strict=True)]
+    said = [
+        f"The mean reward by component is of {part.rows[0]:,} of A's rollouts and {part.rows[1]:,} of B's: those that know every component."
+        for part in parts
+        if part.components and part.rows != known
+    ]
+    if all(known) and any(without):
+        whose = f"{without[0]:,} of A's rollouts and {without[1]:,} of B's"
+        said.insert(0, f"The reward of {whose} does not count: there is none, or its function failed.")
+    return said
 
 
 def _tested(

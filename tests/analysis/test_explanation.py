@@ -9,7 +9,9 @@ import pytest
 from benchmarks.step_power import asked, run_of, told
 from rollout_traces.analysis import Explanation, Selection, explain
 from rollout_traces.analysis.columns_compared import ColumnsCompared
-from rollout_traces.analysis.two_sides import A, B, EarlierVisits
+from rollout_traces.analysis.kept_texts import read_texts
+from rollout_traces.analysis.relations import describe
+from rollout_traces.analysis.two_sides import A, B, EarlierVisits, read_earlier_visits, read_rows
 from tests.analysis.builders import steps, table
 from tests.stories.causes import CAUSES
 from tests.stories.relations import TableRelations, of_story
@@ -510,3 +512,70 @@ class TestOneSide:
             table(rows), Selection("run", "rollout", (1, 1)), Selection("run", "rollout", (0, 0))
         ).one_sided
         assert said.values == (("search", 8, pytest.approx(80 / 120)),)
+
+
+class TestFailedRewards:
+    """Seen once: “reward: 0.572 to 0.357” beside “Mean reward −0.006, by component”, of timeouts that count as 0."""
+
+    @staticmethod
+    def rows(first: int = 12, seed: int = 3) -> list[dict]:
+        rng = np.random.default_rng(seed)
+        rows = steps(24, 8, 4, source=lambda s, g, i: "ab"[g % 2])
+        for row in rows:
+            fails = rng.random() < (0.4 if row["step"] >= first else 0.02)
+            reward = 0.5 + 0.1 * float(rng.normal())
+            row["reward"] = 0.0 if fails else reward
+            row["component/ok"] = None if fails else reward
+            row["reward_status"] = "timeout" if fails else "ok"
+        return rows
+
+    def test_make_no_movement_of_the_reward_and_all_tables_are_of_the_others(self):
+        rows = self.rows()
+        relations = table(rows)
+        sides = Selection("run", "rollout", (12, 23)), Selection("run", "rollout", (0, 11))
+        found = explain(relations, *sides)
+        assert {each.column for each in found.findings} == {"reward_status"}
+        ok = [
+            [r["reward"] for r in rows if r["step"] // 12 == at and r["reward_status"] == "ok"]
+            for at in (1, 0)
+        ]
+        assert {each.column for each in found.decompositions} == {"component", "source"}
+        for part in found.decompositions:
+            assert part.change == pytest.approx(np.mean(ok[0]) - np.mean(ok[1]))
+            assert part.rows == (len(ok[0]), len(ok[1]))
+            levels = relations.sql(part.query).to_pylist()
+            assert sum(each["rollouts"] for each in levels if each["side"] == A) == len(ok[0])
+        assert found.remarks == (
+            f"The reward of {384 - len(ok[0])} of A's rollouts and {384 - len(ok[1])} of B's does not count: there is none, or its function failed.",
+        )
+
+    def test_are_no_change_of_the_reward_among_the_steps_before(self):
+        found = explain(table(self.rows(20, 5)), Selection("run", "rollout", (23, 23)))
+        assert found.remarks[0].endswith("“reward_status ok” changed at step 20.")
+
+    def test_say_nothing_of_what_a_prompt_got_before(self):
+        rows = [
+            {
+                "step": s,
+                "group": g,
+                "prompt_key": "p",
+                "reward": float(g),
+                "reward_status": "ok" if g else "error",
+            }
+            for s in range(3)
+            for g in range(2)
+        ]
+        relations, a = table(rows), Selection("run", "rollout", (2, 2))
+        of = describe(relations)
+        visits = read_earlier_visits(relations, of, a, read_rows(relations, of, [(A, a)]))
+        assert visits.mean("reward").tolist() == [1.0, 1.0]
+
+    def test_make_no_losers_of_a_group(self):
+        rows = steps(1, 1, 3, traced=True, selected_by="random", reward=lambda s, g, i: float(i))
+        rows = [
+            row | {"uid": str(at), "reward_status": "ok" if at else "timeout"} for at, row in enumerate(rows)
+        ]
+        texts = [{"uid": str(at), "written": "so"} for at in range(3)]
+        relations = table(rows, texts)
+        found = read_texts(relations, describe(relations), Selection("run", "rollout"))
+        assert sorted(found.reward.tolist(), key=str) == [1.0, 2.0, pytest.approx(np.nan, nan_ok=True)]
