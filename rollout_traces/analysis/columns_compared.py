@@ -147,13 +147,13 @@ class ColumnsCompared:
         """float [G]: the mean of a number, NaN where no rollout of a group knows it."""
         return _mean(*self.group_sums(self.rows.number(name)))
 
-    def number(self, name: str) -> Iterator[Finding | str]:
-        """One number compared; the side that alone knows it; nothing where there is too little."""
+    def number(self, name: str) -> Iterator[Finding | OneSided]:
+        """One number compared; what the side says that alone knows it; nothing where there is too little."""
         values = self.rows.number(name)
         known, total = self.group_sums(values)
         n_a, n_b = int(known[self.in_a].sum()), int(known[self.in_b].sum())
         if (n_a == 0) != (n_b == 0):
-            yield "A" if n_a else "B"
+            yield OneSided(name, "A" if n_a else "B", n_a or n_b, self.rows.counts[A if n_a else B])
         if not n_a or not n_b or n_a + n_b < FEWEST_KNOWN:
             return
         level_a, level_b = float(total[self.in_a].sum() / n_a), float(total[self.in_b].sum() / n_b)
@@ -161,24 +161,6 @@ class ColumnsCompared:
             return
         effect = self._effect(name, _mean(known, total), name)
         yield Finding(name, None, level_a, level_b, n_a, n_b, n_a, n_b, effect)
-
-    def one_sided(self, name: str, side: str) -> OneSided:
-        """What the one side says that alone knows a column.
-
-        Args:
-            name: the column.
-            side: `A` or `B`.
-        """
-        mine = self.rows.side == (A if side == "A" else B)
-        of = int(mine.sum())
-        if name in self.rows.columns.numbers:
-            return OneSided(name, side, int(np.isfinite(self.rows.number(name)[mine]).sum()), of)
-        known, rows, codes, values = self.rows.values(name)
-        counts = np.bincount(codes[mine[rows]], minlength=len(values))
-        most = [
-            (values[i], int(counts[i])) for i in np.argsort(-counts, kind="stable")[:MOST_SAID] if counts[i]
-        ]
-        return OneSided(name, side, int((known & mine).sum()), of, tuple(most))
 
     def in_its_part(self, name: str, columns: Sequence[str]) -> Finding | None:
         """One number compared in the part in which it moved most: where few rollouts moved, all together hardly did.
@@ -329,13 +311,14 @@ class ColumnsCompared:
             return step_p(level[order], within=within, within_freedom=freedom)
         return between_steps(level[compared], groups[compared], side[compared], pooled)
 
-    def shares(self, name: str) -> Iterator[Finding | str]:
-        """The most frequent values of a text column, or of one of several values; the side that alone knows it."""
+    def shares(self, name: str) -> Iterator[Finding | OneSided]:
+        """The most frequent values of a text column, or of one of several values; what the side says that alone knows some."""
         known, rows, codes, values = self.rows.values(name)
         order = np.argsort(codes, kind="stable")
         starts = np.searchsorted(codes[order], np.arange(len(values) + 1))
         frequent = np.bincount(codes[self.rows.side[rows] <= B], minlength=len(values))
         of_all: dict[bool, tuple[np.ndarray, np.ndarray, list[int]]] = {}
+        alone: dict[bool, list[tuple[str, int, float]]] = {}
         for code in np.argsort(-frequent, kind="stable")[:MOST_VALUES]:
             by_text = needs_texts(self.rows.columns, name, values[code])
             if by_text not in of_all:
@@ -343,12 +326,21 @@ class ColumnsCompared:
                 weight = np.where(known & use, weight, 0.0)
                 counts = [int((weight[self.rows.side == side] > 0).sum()) for side in (A, B)]
                 of_all[by_text] = weight, self._by_group(weight), counts
-                if (counts[0] == 0) != (counts[1] == 0):
-                    yield "A" if counts[0] else "B"
             weight, n, counts = of_all[by_text]
-            if frequent[code] and all(counts):
-                mine = rows[order[starts[code] : starts[code + 1]]]
-                yield from self._share(name, values[code], mine[weight[mine] > 0], weight, n, counts)
+            if not frequent[code] or not any(counts):
+                continue
+            mine = rows[order[starts[code] : starts[code + 1]]]
+            mine = mine[weight[mine] > 0]
+            if all(counts):
+                yield from self._share(name, values[code], mine, weight, n, counts)
+            elif len(mine := mine[self.rows.side[mine] <= B]):
+                share = float(weight[mine].sum() / weight[self.rows.side <= B].sum())
+                alone.setdefault(by_text, []).append((values[code], len(mine), share))
+        for by_text, said in alone.items():
+            counts = of_all[by_text][2]
+            at = A if counts[0] else B
+            most = sorted(said, key=lambda each: -each[1])[:MOST_SAID]
+            yield OneSided(name, "AB"[at], counts[at], self.rows.counts[at], tuple(most), by_text)
 
     def _share(
         self, name: str, value: str, mine: np.ndarray, weight: np.ndarray, n: np.ndarray, known: list[int]

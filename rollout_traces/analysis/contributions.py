@@ -11,7 +11,7 @@ from rollout_traces.analysis.compare import odd_p
 from rollout_traces.analysis.detected_movement import Moved
 from rollout_traces.analysis.diagnosis import Carrier
 from rollout_traces.analysis.in_words import column_text
-from rollout_traces.analysis.relations import RolloutColumns, known_number, quoted, sql_text, written
+from rollout_traces.analysis.relations import RolloutColumns, known_value, quoted, sql_text, written
 from rollout_traces.analysis.selections import RunScope, Selection
 from rollout_traces.analysis.two_sides import LEFT_OUT, A, B, SideRows
 
@@ -117,7 +117,8 @@ def _query_of_few(
     if not ids:
         return ""
     condition, params = a.condition(columns)
-    value, few = known_number(name), f"filter (cast(id as varchar) in ({', '.join(map(sql_text, ids))}))"
+    value = known_value(columns, name)
+    few = f"filter (cast(id as varchar) in ({', '.join(map(sql_text, ids))}))"
     size = f"sum(abs({value} - {level!r}))"
     what = f"count({value}) {few} as rollouts, count({value}) as of, {size} {few} / {size} as share"
     return written(f"select {what} from rollouts where {condition}", params)
@@ -135,7 +136,7 @@ def carriers_of(scope: RunScope, found: Moved) -> list[Carrier]:
     if key is None or not scope.columns.has(column):
         return []
     step = int(found.panel.steps[found.template.start])
-    x = known_number(column)
+    x = known_value(scope.columns, column)
     query = (
         f"select {key} as uid, x, abs(x - middle) as size, sum(abs(x - middle)) filter (step = {step}) over () as total "
         f"from (select {key}, step, {x} as x, median({x}) over () as middle from rollouts where {scope.scope}) "
@@ -204,6 +205,7 @@ class Decomposition:
     Attributes:
         column: the column it was split by; `component` for the reward's components.
         change: mean of A minus mean of B.
+        rows: the rollouts of A and of B that it is of.
         components: the parts by component.
         mixes: the parts by value.
         query: a SELECT of the rollouts and means of both sides.
@@ -211,6 +213,7 @@ class Decomposition:
 
     column: str
     change: float
+    rows: tuple[int, int]
     components: tuple[ComponentShare, ...] = ()
     mixes: tuple[MixShare, ...] = ()
     query: str = ""
@@ -254,7 +257,7 @@ def decomposed(
 
 
 def by_component(rows: SideRows, weights: Mapping[str, float] | None = None) -> Decomposition | None:
-    """The change by reward component.
+    """The change by those components of the reward that some rollout of A or B knows, over the rollouts that know all of them.
 
     Args:
         rows: both sides.
@@ -263,12 +266,14 @@ def by_component(rows: SideRows, weights: Mapping[str, float] | None = None) -> 
     Returns:
         None where there are no components, or no weights that give back the rewards.
     """
-    names = [name for name in rows.columns.numbers if name.startswith("component/")]
+    compared = rows.side <= B
+    of_project = [name for name in rows.columns.numbers if name.startswith("component/")]
+    names = [name for name in of_project if np.isfinite(rows.number(name)[compared]).any()]
     if not names:
         return None
     reward = rows.number("reward")
     values = np.column_stack([rows.number(name) for name in names])
-    known = np.isfinite(reward) & np.isfinite(values).all(axis=1)
+    known = compared & np.isfinite(reward) & np.isfinite(values).all(axis=1)
     a, b = (known & (rows.side == side) for side in (A, B))
     if not a.any() or not b.any():
         return None
@@ -290,7 +295,8 @@ def by_component(rows: SideRows, weights: Mapping[str, float] | None = None) -> 
         ComponentShare(*row)
         for row in zip(short, given.tolist(), means_a.tolist(), means_b.tolist(), parts.tolist(), strict=True)
     ]
-    return Decomposition("component", change, components=tuple(sorted(each, key=lambda c: -abs(c.part))))
+    of = int(a.sum()), int(b.sum())
+    return Decomposition("component", change, of, tuple(sorted(each, key=lambda c: -abs(c.part))))
 
 
 def by_column(rows: SideRows, column: str) -> Decomposition | None:
@@ -358,23 +364,24 @@ def kitagawa(
         for i, value in enumerate(values)
     ]
     parts.sort(key=lambda part: -abs(part.mix + part.within))
-    return Decomposition(column, all_a - all_b, mixes=tuple(parts))
+    return Decomposition(column, all_a - all_b, (int(n_a.sum()), int(n_b.sum())), mixes=tuple(parts))
 
 
 def _query_of_parts(columns: RolloutColumns, a: Selection, b: Selection, of: Decomposition) -> str:
     """A SELECT of the rollouts and means that the parts are made of."""
-    what = f"count({known_number('reward')}) as rollouts, avg({known_number('reward')}) as reward"
-    value = "null"
+    reward, value, known = known_value(columns, "reward"), quoted(of.column), "true"
+    what = f"count({reward}) as rollouts, avg({reward}) as reward"
     if of.components:
-        names = [f"component/{part.component}" for part in of.components]
-        what += "".join(f", avg({known_number(name)}) as {quoted(name)}" for name in names)
-    else:
-        value = quoted(of.column)
+        means = {
+            name: known_value(columns, name) for name in (f"component/{p.component}" for p in of.components)
+        }
+        what += "".join(f", avg({x}) as {quoted(name)}" for name, x in means.items())
+        value, known = "null", " and ".join(f"{x} is not null" for x in (reward, *means.values()))
     parts, given = [], []
     for side, selection in ((A, a), (B, b)):
         condition, params = selection.condition(columns)
         parts.append(
-            f"select {side} as side, {value} as value, {what} from rollouts where {condition} group by all"
+            f"select {side} as side, {value} as value, {what} from rollouts where {condition} and {known} group by all"
         )
         given += params
     return written(" union all ".join(parts), given)

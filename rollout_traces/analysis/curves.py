@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from rollout_traces.analysis.noise import NEIGHBOURS, REACH
-from rollout_traces.analysis.relations import Relations, as_arrays, failed, known_number, known_reward, unit
+from rollout_traces.analysis.relations import Relations, as_arrays, failed, known_reward, known_value, unit
 from rollout_traces.analysis.selections import RunScope
 from rollout_traces.ledger.groups import TIED_SQL
 
@@ -111,7 +111,7 @@ def mean_curves(scope: RunScope, names: Sequence[str]) -> Iterator[Series]:
     there = [name for name in names if scope.columns.has(name)]
     if not there:
         return
-    of = [known_reward(scope.columns) if name == "reward" else known_number(name) for name in there]
+    of = [known_value(scope.columns, name) for name in there]
     means = ", ".join(f"avg({each}) as v{i}, count({each}) as n{i}" for i, each in enumerate(of))
     found = as_arrays(
         scope.relations.sql(
@@ -160,7 +160,7 @@ def evaluation_curve(scope: RunScope) -> Iterator[Series]:
     rows = RunScope(scope.relations, scope.run, "eval%", scope.columns)
     condition = rows.scope.replace("split = ?", "split like ?")
     query = (
-        f"select step, avg({known_number(score)}) as v, count(*) as n from rollouts where {condition} "
+        f"select step, avg({known_value(scope.columns, score)}) as v, count(*) as n from rollouts where {condition} "
         "group by step order by step"
     )
     found = as_arrays(scope.relations.sql(query, rows.params))

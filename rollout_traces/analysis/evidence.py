@@ -14,9 +14,8 @@ from rollout_traces.analysis.parts import BOUND, REMAINS
 from rollout_traces.analysis.relations import (
     KEPT_AT_RANDOM,
     RolloutColumns,
-    known_number,
-    known_reward,
     known_text,
+    known_value,
     quoted,
     sql_text,
     written,
@@ -227,7 +226,7 @@ def level_query(columns: RolloutColumns, a: Selection, b: Selection, finding: Fi
         finding: what differs.
     """
     name, value = quoted(finding.column), finding.value
-    x, weight, condition = known_number(finding.column), "1", "true"
+    x, weight, condition = known_value(columns, finding.column), "1", "true"
     if value is not None:
         holds = (
             f"list_contains({name}, {sql_text(value)})"
@@ -313,11 +312,11 @@ def _logged(scope: RunScope, key: str) -> str:
 
 def _figure(scope: RunScope, name: SeriesName, column: str) -> str:
     if name.statistic == "size":
-        return f"abs({known_number(column)})"
+        return f"abs({known_value(scope.columns, column)})"
     if name.value is None:
-        return known_reward(scope.columns) if column == "reward" else known_number(column)
+        return known_value(scope.columns, column)
     if name.value == UNKNOWN and column in scope.columns.numbers:
-        return f"cast({known_number(column)} is null as int)"
+        return f"cast({known_value(scope.columns, column)} is null as int)"
     value = sql_text(name.value)
     if column in OF_TRACES:  # a decoded rollout without a tool, or without an error, has none stored
         return f"cast(coalesce(list_contains({quoted(column)}, {value}), false) as int)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,8 +51,7 @@ class Explanation:
         carried: of which numbers few rollouts make much.
         phrases: what A wrote more often than B.
         winners: what A's winners wrote more often than its losers, inside groups.
-        only_in: column -> `A` or `B`, where one side alone knows it.
-        one_sided: the same columns, with what that side says there.
+        one_sided: what one side says of the columns, or of the flags that take text, that it alone knows.
         remarks: what limits the answer, in words.
         problems: what could not be computed, a line each.
         n_tested: columns and values that were tested.
@@ -67,7 +66,6 @@ class Explanation:
     carried: tuple[Carried, ...] = ()
     phrases: tuple[Phrase, ...] = ()
     winners: tuple[Phrase, ...] = ()
-    only_in: Mapping[str, str] = field(default_factory=dict)
     one_sided: tuple[OneSided, ...] = ()
     remarks: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
@@ -129,13 +127,13 @@ def explain(
         earlier = contained(what, read_earlier_visits, whole or relations, known, a, rows)
     compared = ColumnsCompared(rows, neighbours, earlier)
     fixed = _fixed(known, a, b)
-    tested, only_in = _tested(compared, fixed, contained)
+    tested, one_sided = _tested(compared, fixed, contained)
     if (young := compared.young_step()) is not None:
         rows = rows.without(young[1], NEIGHBOURS)
         b = _left_out(rows, b)
         remarks = [_said(young, int(a.steps[0] or 0)), *_remarks(rows, (a, b))]
         compared, contained.problems[:] = ColumnsCompared(rows, neighbours, earlier), []
-        tested, only_in = _tested(compared, fixed, contained)
+        tested, one_sided = _tested(compared, fixed, contained)
     tested = [replace(f, new=f.new and not _occurred(whole or relations, known, a, f)) for f in tested]
     if not a.where and not b.where:
         first = rows.step[np.isin(rows.side, (B, BEFORE))].min()
@@ -162,13 +160,8 @@ def explain(
         carried=tuple(c for c, ok in zip(carried, sure[len(tested) :], strict=True) if ok),
         phrases=tuple(contained("what was written", compare_texts, relations, known, a, b) or ()),
         winners=tuple(contained("what winners wrote", winners_against_losers, relations, known, a) or ()),
-        only_in=only_in,
-        one_sided=tuple(
-            each
-            for name, side in only_in.items()
-            if (each := contained(f"column {in_quotes(name)}", compared.one_sided, name, side)) is not None
-        ),
-        remarks=tuple(remarks),
+        one_sided=tuple(one_sided),
+        remarks=(*remarks, *_rows_of_the_reward(rows, parts)),
         problems=tuple(contained.problems),
         n_tested=len(tested),
     )
@@ -230,13 +223,31 @@ def _remarks(rows: SideRows, sides: Sequence[Selection]) -> list[str]:
     return [remark for remark, holds in remarks.items() if holds]
 
 
+def _rows_of_the_reward(rows: SideRows, parts: Sequence[Decomposition]) -> list[str]:
+    """Says of which rollouts the reward is, and its table by component, where these are not all."""
+    if not rows.columns.has("reward"):
+        return []
+    sides = rows.side[np.isfinite(rows.number("reward"))]
+    known = int((sides == A).sum()), int((sides == B).sum())
+    without = [of - n for of, n in zip(rows.counts, known, strict=True)]
+    said = [
+        f"The mean reward by component is of {part.rows[0]:,} of A's rollouts and {part.rows[1]:,} of B's: those that know every component."
+        for part in parts
+        if part.components and part.rows != known
+    ]
+    if all(known) and any(without):
+        whose = f"{without[0]:,} of A's rollouts and {without[1]:,} of B's"
+        said.insert(0, f"The reward of {whose} does not count: there is none, or its function failed.")
+    return said
+
+
 def _tested(
     compared: ColumnsCompared, fixed: Mapping[str, Collection[Any]], contained: Contained
-) -> tuple[list[Finding], dict[str, str]]:
-    """Every column that both sides know, compared; and the side of those that one side alone knows."""
+) -> tuple[list[Finding], list[OneSided]]:
+    """Every column that both sides know, compared; and what is said of those that one side alone knows."""
     columns = compared.rows.columns
     tested: list[Finding] = []
-    only_in: dict[str, str] = {}
+    one_sided: list[OneSided] = []
     for name in (*columns.numbers, *columns.texts, *columns.tags):
         if parents_of(name) & set(fixed) or (name in fixed and not fixed[name]) or name in NO_MEASURES:
             continue
@@ -244,15 +255,15 @@ def _tested(
         for found in (
             contained(f"column {in_quotes(name)}", lambda of, name: list(of(name)), compare, name) or ()
         ):
-            if isinstance(found, str):
-                only_in.setdefault(name, found)
+            if isinstance(found, OneSided):
+                one_sided.append(found)
             elif not parents_of(found.name) & set(fixed) and found.value not in fixed.get(name, ()):
                 tested.append(found)
     parted_by = [each for each in compared.rows.parts if each not in fixed]
     for name in [f.column for f in tested if f.value is None] if parted_by else []:
         inside = contained(f"parts of {in_quotes(name)}", compared.in_its_part, name, parted_by)
         tested += [inside] if inside is not None else []
-    return tested, only_in
+    return tested, one_sided
 
 
 def _occurred(relations: Relations, columns: RolloutColumns, a: Selection, found: Finding) -> bool:

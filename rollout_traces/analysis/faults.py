@@ -188,8 +188,9 @@ def _of_flag(name: str, steps: Sequence[dict[str, Any]]) -> Diagnosis | None:
     if not with_it:
         return None
     first, last = with_it[0][0], with_it[-1][0]
-    n, n_rows = sum(n for _, n in with_it), sum(row["n"] for row in steps[first : last + 1])
     over = len(steps) - 1 - last >= QUIET
+    n = sum(n for _, n in with_it)
+    n_rows = sum(row["n"] for row in steps[first : last + 1 if over else len(steps)])
     at, end = int(steps[first]["step"]), int(steps[last]["step"]) if over else None
     series = SeriesName("flags", name, "share")
     rows = "1 rollout carries" if n == 1 else f"{n:,} rollouts carry"

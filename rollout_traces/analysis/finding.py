@@ -90,36 +90,38 @@ class Detail:
 
 @dataclass(frozen=True)
 class OneSided:
-    """A column that one side alone knows.
+    """A column, or those of its values that take text, that one side alone knows.
 
     Attributes:
         column: which.
         side: `A` or `B`.
         rows: rollouts of that side that know it.
         of: all of that side.
-        values: the most frequent values of a text, each with its rollouts; none for a number.
-        sentence: in words: `extra/“judge”: “gpt” 50% (16 of 32) of A's rollouts; unknown in all of B's`.
+        values: the most frequent values of a text, each with its rollouts and its share of those that know it, weighed by how likely each was kept; none for a number.
+        at_random: whether it takes text, so that the rollouts kept at random speak for all; of flags those that take it.
+        sentence: in words: `extra/“judge”: known of 16 of A's 32 rollouts, of none of B's; “gpt” 50% (8 of 16)`.
     """
 
     column: str
     side: str
     rows: int
     of: int
-    values: tuple[tuple[str, int], ...] = ()
+    values: tuple[tuple[str, int, float], ...] = ()
+    at_random: bool = False
     sentence: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
         other = "B" if self.side == "A" else "A"
+        name = (
+            "flags that need text" if self.column == "flags" and self.at_random else column_text(self.column)
+        )
+        whom = ", those kept at random, of none such" if self.at_random else ", of none"
+        text = f"{name}: known of {self.rows:,} of {self.side}'s {self.of:,} rollouts{whom} of {other}'s"
         said = ", ".join(
-            f"{value_text(self.column, value)} {percent(n / self.of)} ({n:,} of {self.of:,})"
-            for value, n in self.values
+            f"{value_text(self.column, value)} {percent(share)} ({n:,} of {self.rows:,})"
+            for value, n, share in self.values
         )
-        text = (
-            f"{said} of {self.side}'s rollouts; unknown in all of {other}'s"
-            if said
-            else f"known of {self.rows:,} of {self.side}'s {self.of:,} rollouts, of none of {other}'s"
-        )
-        object.__setattr__(self, "sentence", f"{column_text(self.column)}: {text}")
+        object.__setattr__(self, "sentence", f"{text}; {said}" if said else text)
 
 
 @dataclass(frozen=True)

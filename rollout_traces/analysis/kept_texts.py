@@ -12,7 +12,7 @@ from rollout_traces.analysis.relations import (
     Relations,
     RolloutColumns,
     as_arrays,
-    known_number,
+    known_reward,
     unit_over_steps,
 )
 from rollout_traces.analysis.selections import Selection
@@ -97,11 +97,10 @@ def read_texts(
     if ask is None or not columns.has("traced", "selected_by", "uid"):
         return None
     scope, params = which.condition(columns)
-    reward = known_number("reward") if columns.has("reward") else "cast(null as double)"
     inner = f"""
         select coalesce(uid, cast({columns.expression("id")} as varchar)) as uid,
             cast({columns.expression("id")} as varchar) as id, step, {unit_over_steps(columns, one_run=False)} as unit,
-            {columns.expression("prompt_key")} as prompt_key, {reward} as reward,
+            {columns.expression("prompt_key")} as prompt_key, {known_reward(columns)} as reward,
             {" ".join(f"cast({columns.expression(name)} as varchar) as p{i}," for i, name in enumerate(parts))}
             coalesce(1 / nullif({columns.expression("selected_probability")}, 0), 1) as weight,
             row_number() over (partition by step order by hash(uid)) as place, count(distinct step) over () as steps

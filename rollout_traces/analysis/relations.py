@@ -230,6 +230,11 @@ def known_number(name: str) -> str:
     return f"case when isfinite(cast({quoted(name)} as double)) then cast({quoted(name)} as double) end"
 
 
+def known_value(columns: RolloutColumns, name: str) -> str:
+    """A numeric column as everything that is said of it counts it: only the reward is unknown too where its function failed."""
+    return known_reward(columns) if name == "reward" else known_number(name)
+
+
 def sql_text(text: str) -> str:
     """A text as SQL writes it."""
     return "'" + text.replace("'", "''") + "'"

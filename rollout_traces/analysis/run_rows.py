@@ -12,9 +12,8 @@ import numpy as np
 from rollout_traces.analysis.curves import BEYOND, SeriesName
 from rollout_traces.analysis.relations import (
     KEPT_AT_RANDOM,
-    known_number,
-    known_reward,
     known_text,
+    known_value,
     quoted,
     unit_over_steps,
 )
@@ -289,7 +288,7 @@ def _columns_of(
     c = run.columns
     for at in range(0, len(names), TOGETHER):
         part = names[at : at + TOGETHER]
-        what = [known_reward(c) if name == "reward" else known_number(name) for name in part]
+        what = [known_value(c, name) for name in part]
         listed = ", ".join(f"{each} as n{i}" for i, each in enumerate(what))
         found = run.relations.sql(f"select {listed} from rollouts where {run.scope}", run.params)
         if found.num_rows != n_rows:

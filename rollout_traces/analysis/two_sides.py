@@ -16,6 +16,7 @@ from rollout_traces.analysis.relations import (
     RolloutColumns,
     as_arrays,
     known_text,
+    known_value,
     quoted,
     unit_over_steps,
 )
@@ -67,10 +68,9 @@ class SideRows:
     _numbers: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
 
     def number(self, name: str) -> np.ndarray:
-        """float [N], NaN where unknown, NaN or infinite."""
+        """float [N], NaN where unknown, NaN or infinite, and the reward where its function failed."""
         if name not in self._numbers:
-            values = self._column(name)
-            self._numbers[name] = np.where(np.isfinite(values), values, np.nan)
+            self._numbers[name] = self._column(name)
         return self._numbers[name]
 
     def values(self, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
@@ -181,12 +181,13 @@ def read_rows(
     runs = {(s.run, s.split) for _, s in sides}
     one_run = len(runs) == 1 and None not in next(iter(runs))
     further = (n for n in ("id", "traced", "selected_by", "selected_probability") if columns.has(n))
-    names = dict.fromkeys((*columns.numbers, *columns.texts, *columns.tags, *further))
+    names = dict.fromkeys((*columns.texts, *columns.tags, *further))
     key, unit_of = columns.expression("prompt_key"), unit_over_steps(columns, one_run=one_run)
     what = [
         f'coalesce(step, {NO_STEP}) as "_step"',
         f'{unit_of} as "_unit"',
         f'{key} as "_prompt"',
+        *(f"{known_value(columns, name)} as {quoted(name)}" for name in columns.numbers),
         *(f"{known_text(name)} as {quoted(name)}" for name in names),
     ]
     every = _every(relations, columns, [each for side, each in sides if side != BEFORE])
@@ -332,9 +333,8 @@ def read_earlier_visits(
         return None
     last = int(rows.step.max())
     condition, params = replace(a, steps=(None, last)).condition(columns)
-    sums = ", ".join(
-        f"count({quoted(n)}) as k{i}, avg({quoted(n)}) as m{i}" for i, n in enumerate(columns.numbers)
-    )
+    values = [known_value(columns, name) for name in columns.numbers]
+    sums = ", ".join(f"count({x}) as k{i}, avg({x}) as m{i}" for i, x in enumerate(values))
     found = as_arrays(
         relations.sql(
             f"select prompt_key, step, {sums} from rollouts where {condition} and prompt_key in (select unnest(?)) "

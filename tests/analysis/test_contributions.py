@@ -53,12 +53,7 @@ class TestKitagawa:
 
 class TestComponents:
     def test_they_add_up_with_recovered_weights(self):
-        rng = np.random.default_rng(0)
-        rows = steps(2, groups=10)
-        for row in rows:
-            row["component/a"], row["component/b"] = float(rng.random()) + row["step"], float(rng.random())
-            row["reward"] = 2 * row["component/a"] - 0.5 * row["component/b"]
-        relations = table(rows)
+        relations = table(self.summed())
         a, b = Selection("run", "rollout", (1, 1)), Selection("run", "rollout", (0, 0))
         found = by_component(read_rows(relations, describe(relations), [(A, a), (B, b)]))
         assert {c.component: c.weight for c in found.components} == {
@@ -66,6 +61,52 @@ class TestComponents:
             "b": pytest.approx(-0.5),
         }
         assert sum(c.part for c in found.components) == pytest.approx(found.change)
+
+    @staticmethod
+    def summed(n_steps: int = 2) -> list[dict]:
+        rng = np.random.default_rng(0)
+        rows = steps(n_steps, groups=10)
+        for row in rows:
+            row["component/a"], row["component/b"] = float(rng.random()) + row["step"], float(rng.random())
+            row["reward"] = 2 * row["component/a"] - 0.5 * row["component/b"]
+        return rows
+
+    def test_one_that_no_compared_rollout_knows_takes_no_table_away(self):
+        """Seen once: the table was gone as soon as another run of the project had a component of another name."""
+        sides = Selection("run", "rollout", (1, 1)), Selection("run", "rollout", (0, 0))
+        alone = explain(table(self.summed()), *sides)
+        others = [
+            {"run": "other", "step": 0, "group": i, "reward": 1.0, "component/other": 1.0} for i in range(4)
+        ]
+        beside = explain(table([*self.summed(), *others]), *sides)
+        assert [each.column for each in beside.decompositions] == ["component"]
+        assert beside.decompositions[0] == alone.decompositions[0]
+
+    def test_weights_are_those_of_the_rollouts_compared(self):
+        rows = self.summed(30)
+        for row in rows:
+            if row["step"] < 19:
+                row["reward"] = row["component/a"]
+        found = explain(table(rows), Selection("run", "rollout", (29, 29)))
+        assert {each.weight for each in found.decompositions[0].components} == {2.0, -0.5}
+
+    def test_where_some_lack_one_the_table_says_of_which_rollouts_it_is(self):
+        """Seen once: “Mean reward −0.448, by component” over “Mean reward −0.377, by source”, and not why."""
+        rows = self.summed()
+        for at, row in enumerate(rows):
+            row["source"] = "ab"[at % 2]
+            if at % 16 == 3:
+                row["component/b"] = None
+        relations = table(rows)
+        found = explain(relations, Selection("run", "rollout", (1, 1)), Selection("run", "rollout", (0, 0)))
+        by_component, by_source = found.decompositions
+        assert (by_component.rows, by_source.rows) == ((38, 37), (40, 40))
+        assert found.remarks[-1] == (
+            "The mean reward by component is of 38 of A's rollouts and 37 of B's: those that know every component."
+        )
+        levels = {each["side"]: each for each in relations.sql(by_component.query).to_pylist()}
+        assert (levels[A]["rollouts"], levels[B]["rollouts"]) == by_component.rows
+        assert levels[A]["reward"] - levels[B]["reward"] == pytest.approx(by_component.change)
 
     def test_rewards_that_no_weights_give_back_make_no_table(self):
         rng = np.random.default_rng(0)

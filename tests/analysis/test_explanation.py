@@ -9,7 +9,9 @@ import pytest
 from benchmarks.step_power import asked, run_of, told
 from rollout_traces.analysis import Explanation, Selection, explain
 from rollout_traces.analysis.columns_compared import ColumnsCompared
-from rollout_traces.analysis.two_sides import A, B, EarlierVisits
+from rollout_traces.analysis.kept_texts import read_texts
+from rollout_traces.analysis.relations import describe
+from rollout_traces.analysis.two_sides import A, B, EarlierVisits, read_earlier_visits, read_rows
 from tests.analysis.builders import steps, table
 from tests.stories.causes import CAUSES
 from tests.stories.relations import TableRelations, of_story
@@ -445,7 +447,7 @@ class TestWhatWentWrong:
             "error_signatures “Error: <n> Service Unavailable”: 0% to 50% (0 of 384 to 192 of 384), new"
         )
         assert [each.name for each in found.findings[0].consequences] == ["n_tool_errors", "flags tool_error"]
-        assert found.only_in == {}
+        assert found.one_sided == ()
 
     def test_its_query_gives_its_levels(self):
         rows = steps(24, 8, 4, traced=True, selected_by="random")
@@ -469,6 +471,117 @@ class TestWhatWentWrong:
             table(rows), Selection("run", "rollout", (12, 23)), Selection("run", "rollout", (0, 11))
         )
         (said,) = found.one_sided
-        assert said.sentence.startswith("extra/“judge”: “run; do")
-        assert said.sentence.endswith("“plain” 25% (96 of 384) of A's rollouts; unknown in all of B's")
+        assert said.sentence.startswith(
+            "extra/“judge”: known of 384 of A's 384 rollouts, of none of B's; “run; do"
+        )
+        assert said.sentence.endswith("“plain” 25% (96 of 384)")
         assert "\x1b" not in said.sentence
+
+
+class TestOneSide:
+    """Seen once: “truncated 7.8% of A's rollouts; unknown in all of B's”, of an evaluation of which 25 of 285 were."""
+
+    @staticmethod
+    def told() -> dict[str, str]:
+        rows = steps(12, groups=8)
+        for at, row in enumerate(rows):
+            is_training, kept, calls = at % 2, at % 8 < 4, at % 4 == 1
+            row["split"] = "rollout" if is_training else "eval-rollout"
+            row |= {"traced": kept, "n_tool_calls": int(calls) if kept else None}
+            row["selected_by"] = ("random" if is_training else "fixed_prompts") if kept else None
+            row["selected_probability"] = 0.5 if kept and is_training else None
+            row["tool_names"] = ["search"] if kept and calls else None
+            row["flags"] = [*(["truncated"] if at % 3 else []), *(["tool_error"] if kept and calls else [])]
+        found = explain(table(rows), Selection("run", "rollout"), Selection("run", "eval-rollout"))
+        assert not found.problems
+        return {each.column: each.sentence for each in found.one_sided}
+
+    def test_a_flag_of_all_rollouts_is_known_on_both_and_one_that_needs_text_of_those_kept_at_random(self):
+        assert self.told()["flags"] == (
+            "flags that need text: known of 96 of A's 192 rollouts, those kept at random, of none such of B's; "
+            "tool_error 50% (48 of 96)"
+        )
+
+    def test_tools_are_counted_among_the_rollouts_that_tell_them(self):
+        assert self.told()["tool_names"] == (
+            "tool_names: known of 96 of A's 192 rollouts, those kept at random, of none such of B's; “search” 50% (48 of 96)"
+        )
+
+    def test_a_share_of_texts_weighs_each_by_how_likely_it_was_kept(self):
+        rows = steps(
+            2, groups=10, traced=True, tool_names=lambda s, g, i: ["search"] if s == 1 and g < 2 else []
+        )
+        for row in rows:
+            row["selected_by"] = "random" if row["step"] else "best"
+            row["selected_probability"] = 0.1 if row["group"] < 2 else 0.8
+        (said,) = explain(
+            table(rows), Selection("run", "rollout", (1, 1)), Selection("run", "rollout", (0, 0))
+        ).one_sided
+        assert said.values == (("search", 8, pytest.approx(80 / 120)),)
+
+
+class TestFailedRewards:
+    """Seen once: “reward: 0.572 to 0.357” beside “Mean reward −0.006, by component”, of timeouts that count as 0."""
+
+    @staticmethod
+    def rows(first: int = 12, seed: int = 3) -> list[dict]:
+        rng = np.random.default_rng(seed)
+        rows = steps(24, 8, 4, source=lambda s, g, i: "ab"[g % 2])
+        for row in rows:
+            fails = rng.random() < (0.4 if row["step"] >= first else 0.02)
+            reward = 0.5 + 0.1 * float(rng.normal())
+            row["reward"] = 0.0 if fails else reward
+            row["component/ok"] = None if fails else reward
+            row["reward_status"] = "timeout" if fails else "ok"
+        return rows
+
+    def test_make_no_movement_of_the_reward_and_all_tables_are_of_the_others(self):
+        rows = self.rows()
+        relations = table(rows)
+        sides = Selection("run", "rollout", (12, 23)), Selection("run", "rollout", (0, 11))
+        found = explain(relations, *sides)
+        assert {each.column for each in found.findings} == {"reward_status"}
+        ok = [
+            [r["reward"] for r in rows if r["step"] // 12 == at and r["reward_status"] == "ok"]
+            for at in (1, 0)
+        ]
+        assert {each.column for each in found.decompositions} == {"component", "source"}
+        for part in found.decompositions:
+            assert part.change == pytest.approx(np.mean(ok[0]) - np.mean(ok[1]))
+            assert part.rows == (len(ok[0]), len(ok[1]))
+            levels = relations.sql(part.query).to_pylist()
+            assert sum(each["rollouts"] for each in levels if each["side"] == A) == len(ok[0])
+        assert found.remarks == (
+            f"The reward of {384 - len(ok[0])} of A's rollouts and {384 - len(ok[1])} of B's does not count: there is none, or its function failed.",
+        )
+
+    def test_are_no_change_of_the_reward_among_the_steps_before(self):
+        found = explain(table(self.rows(20, 5)), Selection("run", "rollout", (23, 23)))
+        assert found.remarks[0].endswith("“reward_status ok” changed at step 20.")
+
+    def test_say_nothing_of_what_a_prompt_got_before(self):
+        rows = [
+            {
+                "step": s,
+                "group": g,
+                "prompt_key": "p",
+                "reward": float(g),
+                "reward_status": "ok" if g else "error",
+            }
+            for s in range(3)
+            for g in range(2)
+        ]
+        relations, a = table(rows), Selection("run", "rollout", (2, 2))
+        of = describe(relations)
+        visits = read_earlier_visits(relations, of, a, read_rows(relations, of, [(A, a)]))
+        assert visits.mean("reward").tolist() == [1.0, 1.0]
+
+    def test_make_no_losers_of_a_group(self):
+        rows = steps(1, 1, 3, traced=True, selected_by="random", reward=lambda s, g, i: float(i))
+        rows = [
+            row | {"uid": str(at), "reward_status": "ok" if at else "timeout"} for at, row in enumerate(rows)
+        ]
+        texts = [{"uid": str(at), "written": "so"} for at in range(3)]
+        relations = table(rows, texts)
+        found = read_texts(relations, describe(relations), Selection("run", "rollout"))
+        assert sorted(found.reward.tolist(), key=str) == [1.0, 2.0, pytest.approx(np.nan, nan_ok=True)]

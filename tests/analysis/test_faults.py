@@ -82,6 +82,21 @@ class TestFewSteps:
         assert report.remarks == ("No rollouts: what the trainer logged is all that is looked at.",)
 
 
+class TestFlags:
+    @pytest.mark.parametrize(
+        ("n_steps", "said"), [(10, "2.6%, since step 2"), (20, "4.2%, from step 2 to 6")]
+    )
+    def test_their_share_is_of_the_rollouts_of_the_steps_that_are_named(self, n_steps, said):
+        """Seen once: “12 rollouts carry nonfinite, 1.4%, since step 1”, of the 886 up to the last that does; 954 were since."""
+
+        def flags(s: int, g: int, i: int) -> list[str]:
+            return ["nonfinite"] if 2 <= s <= 6 and g == i == 0 else []
+
+        report = diagnose(table(steps(n_steps, flags=flags)), "run")
+        [entry] = [each for each in report.diagnoses if each.name == "a fault of the data"]
+        assert entry.sentence.startswith(f"5 rollouts carry nonfinite, {said}:")
+
+
 class TestEqualRewards:
     def test_of_a_whole_run_are_an_error(self):
         """Seen once: all 2,560 rewards were 0, and nothing stood out."""

@@ -52,13 +52,14 @@ class TestExplain:
         rows = steps(12, reward=0.5, n_sampled=7, mean_logprob=math.nan)
         found = explain(table(rows), Selection("run", "rollout", (11, 11)))
         assert found.findings == ()
-        assert "mean_logprob" not in found.only_in
+        assert found.one_sided == ()
 
     def test_a_column_that_one_side_has_is_named_and_not_tested(self):
         rows = steps(2, reward=noisy)
         for row in rows:
             row["judge"] = 1.0 if row["step"] == 1 else None
-        assert explain(table(rows), A, B).only_in == {"judge": "A"}
+        (said,) = explain(table(rows), A, B).one_sided
+        assert said.sentence == "judge: known of 24 of A's 24 rollouts, of none of B's"
 
     def test_infinite_values_are_left_out_of_means(self):
         rows = steps(2, groups=20, reward=noisy)
