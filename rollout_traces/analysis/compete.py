@@ -359,13 +359,19 @@ def _is_child(each: Moved, entry: AlikeMovements) -> bool:
 
 
 def _joins(each: Moved, entry: AlikeMovements) -> bool:
-    """Tells whether a movement is the entry's: of the same part, at the same steps, and, of all rows, slow change or not as it is."""
+    """Tells whether a movement is the entry's: of the same part, at the same steps, and, of all rows, slow change or not as it is, unless both are of what is paid and one is a loss."""
     of_part = bool(each.chosen.values) and each.chosen.values == entry.part
-    if each.drift != entry.head.drift and not of_part:
+    if each.drift != entry.head.drift and not (of_part or _are_lost(each, entry.head)):
         return False
     if _same_series(each, entry):
         return False
     return _same_time(each, entry.head) and _same_part(each, entry)
+
+
+def _are_lost(one: Moved, other: Moved) -> bool:
+    """Tells whether two movements are of what is paid, and fall, and one of what training is for, which nobody learns."""
+    fall = all(each.panel.names[0].is_paid and each.located.z < 0 for each in (one, other))
+    return fall and (is_loss(one) or is_loss(other))
 
 
 def _same_series(each: Moved, entry: AlikeMovements) -> bool:

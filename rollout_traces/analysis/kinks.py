@@ -155,6 +155,19 @@ def turns(found: Moved) -> bool:
     return is_way and before * after < 0 and abs(after) > RESIDUE * abs(before)
 
 
+def goes_on(found: Moved) -> bool:
+    """Tells whether a logged number went on to the end by a line the way that it went before, or stood: a divergence that is learned late may do so too."""
+    template, n = found.template, len(found.panel.steps)
+    if (
+        found.panel.source is not None
+        or template.kind != "ramp"
+        or not 0 < template.start < template.stop == n
+    ):
+        return False
+    before, after, error = _ways(found, template.start)
+    return abs(before) < STILL * error or before * after > 0
+
+
 def _ways(found: Moved, start: int) -> tuple[float, float, float]:
     """By how much a series went before a step, and since, and the error of such a difference; 0 where that is not known."""
     at, n = found.chosen.at, len(found.panel.steps)

@@ -214,7 +214,7 @@ def steps_again(panels: Sequence[Panel]) -> dict[int, int]:
     found = {}
     for at, before in zip(*np.divmod(pairs[n > MOST_AGAIN * len(same)], len(steps)), strict=True):
         sides = [[np.sort(each[of_row == step]) for each in values] for step in (before, at)]
-        n_same = sum(np.array_equal(*each, equal_nan=True) for each in zip(*sides, strict=True))
+        n_same = sum(np.array_equal(one, other, equal_nan=True) for one, other in zip(*sides, strict=True))
         if before < at and n_same > MOST_AGAIN * len(values):  # means of small counts are the same by chance
             found[int(steps[at])] = int(steps[before])
     return found

@@ -12,12 +12,14 @@ from rollout_traces.analysis.detected_movement import (
     NEAR,
     NEAR_EDGE,
     RESIDUE,
+    STILL,
     Moved,
     is_spike,
 )
 from rollout_traces.analysis.diagnosis import Severity
 from rollout_traces.analysis.group_shapes import AGAIN, OF_WHOLE_GROUPS
 from rollout_traces.analysis.in_words import number
+from rollout_traces.analysis.kinks import goes_on
 from rollout_traces.analysis.learning import is_given, is_mix, is_of_sampler, may_be_learned
 from rollout_traces.analysis.noise import TINY
 from rollout_traces.analysis.parts import effects
@@ -41,14 +43,14 @@ def severity_of(found: Moved, n_series: int) -> Severity:
     """Info for slow change, for how a run starts and for what may be chance; an error where chance is out of the question, but for the mix of prompts, which somebody may have set."""
     changed, is_of_rows = _relative_change(found), found.panel.source is not None
     is_trifle = changed < (SLIGHT_OF_GIVEN if is_of_rows else SLIGHT if _is_one_number(found) else SLIGHT / 2)
-    if not found.is_sure or is_trifle or is_expected(found) or _stands_still(found):
+    if not found.is_sure or is_trifle or is_expected(found) or _is_of_a_curve(found) or _stands_still(found):
         return "info"
     if is_size(found.panel.names[0]):
         return "warn" if _starves(found) else "info"
     beyond_chance = found.log_p + np.log(max(n_series, 1)) < np.log(SURE)
     may_be_meant = is_mix(found.panel) or _is_of_few(found) or _is_one_number(found) or _is_shared(found)
     is_slight = not is_of_rows and changed < SLIGHT
-    return "error" if beyond_chance and not (may_be_meant or is_slight) else "warn"
+    return "error" if beyond_chance and not (may_be_meant or is_slight or goes_on(found)) else "warn"
 
 
 def _relative_change(found: Moved) -> float:
@@ -87,6 +89,28 @@ def _is_shared(found: Moved) -> bool:
     """Tells whether a movement is of the share that an engine, a host or a worker has and still has, as where another came."""
     _, after, _ = levels_of(found)
     return is_of_sampler(found.panel) and (after or 0.0) >= ABSENT
+
+
+def _is_of_a_curve(found: Moved) -> bool:
+    """Tells whether a movement of all rollouts, or of a logged number, beside its slow change hardly shows in the number itself, which bends there."""
+    panel, at, template = found.panel, found.chosen.at, found.template
+    if found.chosen.values or found.is_set or template.start == 0 or is_spike(found):
+        return False
+    levels, start = panel.levels[at], template.start
+    edge = levels[max(start - NEAR_EDGE, 0) : start], levels[start : start + NEAR_EDGE]
+    sides = np.asarray([levels_of(found)[:2], [float(np.mean(each)) for each in edge]], float)
+    known = sides[np.isfinite(sides).all(axis=1)]
+    if not len(known):
+        return False
+    is_number = panel.source is None
+    by_factors = (
+        is_number and not np.array_equal(panel.values[at], levels, equal_nan=True) and known.min() > 0
+    )
+    seen = np.diff(np.log(known) if by_factors else known)[:, 0]
+    size = _coefficient(found)
+    shows = seen * size >= RESIDUE * size**2
+    error = float(np.sqrt(2 * np.nanmedian(found.noise.variance[at]) / NEAR_EDGE))
+    return not (shows[0] or (shows[1:] & (np.abs(seen[1:]) > STILL * error)).any())
 
 
 def _is_one_number(found: Moved) -> bool:
@@ -247,7 +271,8 @@ def _steps_of(found: Moved) -> tuple[np.ndarray, np.ndarray]:
     own = template.start, template.stop
     others = [row for row in found.basis[found.chosen.at] if np.isin(row, (0.0, 1.0)).all()]
     others = [row for row in others if not np.isin(np.flatnonzero(np.diff(row)) + 1, own).any()]
-    beside = [row == row[template.start] for row in others]
+    since = template.stop - 1 if template.kind == "ramp" else template.start
+    beside = [row == row[since] for row in others]
     for steps in (*beside, np.isfinite(found.noise.variance[found.chosen.at])):
         outside &= steps | ~steps[outside].any()
     if template.kind == "ramp" and template.start:

@@ -317,27 +317,6 @@ def test_a_learning_rate_that_starts_anew_and_decays_is_another_level():
     assert (entry.step, entry.last) == (100, None)
 
 
-def test_engines_that_a_number_announces_are_no_fault():
-    """Seen once: an error of eight engines and of the seconds that each rollout took, where a scaler went from four to eight and back."""
-    rng = np.random.default_rng(3)
-    place, seconds = rng.random((100, 10, 8)), rng.normal(0, 0.3, (100, 10, 8))
-
-    def engines(s: int) -> int:
-        return 8 if 40 <= s < 70 else 4
-
-    rows = steps(
-        100,
-        groups=10,
-        size=8,
-        engine=lambda s, g, i: f"sglang-{int(place[s, g, i] * engines(s))}",
-        **{"timing/generate": lambda s, g, i: 2.9 - 0.2 * (engines(s) - 4) + seconds[s, g, i]},
-    )
-    relations = logged(rows, [float(engines(s)) for s in range(100)], "rollout/num_engines")
-    report = diagnose(relations, "run")
-    assert {each.severity for each in report.diagnoses} == {"info"}
-    assert "“rollout/num_engines” rose from 4 to 8" in report.diagnoses[0].sentence
-
-
 def test_prompts_that_are_asked_in_turn_again_and_again_are_said():
     """Seen once: nothing was said of 24 prompts, of 600, that a loader asked from step 40 on, eight at a step."""
     order = np.random.default_rng(2).permutation(600)

@@ -755,17 +755,6 @@ class TestLearningAndTurns:
 
         assert not told(table(steps(50, stop_reason=reason)))
 
-    def test_another_level_behind_a_window_is_said(self):
-        """Seen once: answers grew by two thirds from step 61 to 77, were a third shorter than before from then on, and only the first was said."""
-
-        def length(s: int, g: int, i: int) -> float:
-            return 100 + 5 * drawn(s, g, i) + (70.0 if 61 <= s < 78 else -30.0 if s >= 78 else 0.0)
-
-        entries = diagnose(table(steps(120, n_sampled=length)), "run").diagnoses
-        found = {(each.shape, each.step): each for each in entries if "n_sampled" in map(str, each.series)}
-        assert ("window", 61) in found and ("level", 78) in found
-        assert found["level", 78].after < found["level", 78].before
-
     @pytest.mark.parametrize("seed", range(4))
     def test_a_policy_that_leaves_its_reference_fast_at_first_is_no_error(self, seed):
         """Seen once: a divergence that saturates was an error since step 11, twice in the same words."""

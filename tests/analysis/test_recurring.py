@@ -72,23 +72,6 @@ class TestRecurring:
         assert (entry.shape, entry.step, entry.severity) == ("recurring", 14, "warn")
         assert "at 25 of the 46 steps since 14" in entry.sentence
 
-    @pytest.mark.parametrize(("rate", "consequences"), [(0.2, 1), (0.45, 0)])
-    def test_what_else_is_off_at_these_steps_is_said_with_it(self, rate, consequences):
-        """Seen once: a throughput that fell every fourth step, and no word of the rewards of a source at the very same steps."""
-
-        def is_bad(s: int) -> bool:
-            return s >= 60 and s % 4 == 1
-
-        def reward(s: int, g: int, i: int) -> float:
-            return float(happens(rate if is_bad(s) and g % 2 else 0.45, s, g, i))
-
-        rows = steps(100, groups=8, source=lambda s, g, i: ("math", "search")[g % 2], reward=reward)
-        values = [2400 * np.exp(0.05 * drawn(s, 0, 0)) * (0.45 if is_bad(s) else 1) for s in range(100)]
-        [entry] = told(logged(rows, values, "perf/throughput"))
-        assert "every 4 steps from 61 on" in entry.sentence and len(entry.consequences) == consequences
-        for each in entry.consequences:
-            assert each.part == (("source", "search"),) and "every 4 steps from 61 on" in each.sentence
-
     @pytest.mark.parametrize("seed", range(6))
     def test_noise_and_heavy_tails_are_not_said(self, seed):
         rng = np.random.default_rng(seed)

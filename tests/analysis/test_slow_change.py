@@ -268,18 +268,6 @@ def test_what_a_source_learned_by_few_evaluations_and_lost_at_once_is_lost_since
     assert entry.after is not None and entry.before is not None and entry.after < entry.before
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_rewards_that_are_gone_for_a_while_soon_after_the_start_are_no_rise(seed):
-    """Seen once: “rose from 0.14 to 0.5 since step 7” of rewards that were 0 from step 3 to 6."""
-
-    def reward(s: int, g: int, i: int) -> float:
-        return 0.0 if g % 2 and 3 <= s <= 6 else 0.45 + 0.1 * drawn(s, g, i, seed)
-
-    rows = steps(80, groups=6, reward=reward, source=lambda s, g, i: "ab"[g % 2])
-    entry = told(table(rows))[0]
-    assert (entry.severity, entry.part, entry.step, entry.last) == ("error", (("source", "b"),), 3, 6)
-
-
 def test_rewards_of_an_engine_that_all_had_learned_and_it_lost_are_lost_since_then():
     """Seen once: they “rose” from step 9, where all had learned most, to 44."""
     run = draw_trial(draw_spec("alternating", 585329), 1).run
