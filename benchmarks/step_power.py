@@ -120,7 +120,7 @@ def asked(table: pa.Table) -> tuple[Explanation, float]:
 
 def told(found: Explanation) -> bool:
     """Whether the report says that the success, or what is made of it, moved."""
-    every = [each for f in found.findings for each in (f, *f.consequences)]
+    every = [each for f in found.findings if f.is_sure for each in (f, *f.consequences)]
     return any(f.column in ("success", "reward", "component/correct") for f in every)
 
 
@@ -154,7 +154,7 @@ def main() -> None:
                     oracle + (p <= cut),
                     plain + (p <= DISCOVERY),
                 )
-                false += bool(report.findings or report.carried) if rise == 0 else 0
+                false += bool(any(f.is_sure for f in report.findings) or report.carried) if rise == 0 else 0
             share = [each / given.runs for each in (found, oracle, plain)]
             claims = f"  any claim {false / given.runs:.3f}" if rise == 0 else ""
             print(

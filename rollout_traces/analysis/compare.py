@@ -17,8 +17,8 @@ from rollout_traces.analysis.noise import DEVIATION
 from rollout_traces.analysis.selections import NEIGHBOURS
 from rollout_traces.analysis.step_cells import NORMAL_KURTOSIS
 
-DISCOVERY = 0.01
-"""False discovery rate over all columns."""
+DISCOVERY, DOUBTFUL = 0.01, 0.1
+"""False discovery rate over all columns, and that of what is told, as perhaps by chance, where nothing is surer."""
 CONFIDENCE = 0.95
 """Chance that an interval holds what is true ..."""
 CONFIDENCE_Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
@@ -366,16 +366,17 @@ def _variance(hits: np.ndarray, n: np.ndarray, share: float) -> float:
     return float(((hits - share * n) ** 2).sum()) * clusters / max(clusters - 1, 1) / float(n.sum()) ** 2
 
 
-def discovered(p: Sequence[float], weights: Sequence[float]) -> np.ndarray:
+def discovered(p: Sequence[float], weights: Sequence[float], rate: float = DISCOVERY) -> np.ndarray:
     """bool [M]: which of several hypotheses hold under false discovery control.
 
     Args:
         p: p of each.
         weights: how much of the error each may take, on any scale.
+        rate: false discovery rate.
     """
     from scipy.stats import false_discovery_control
 
     w = np.asarray(weights, float)
     if not len(w):
         return np.empty(0, bool)
-    return np.asarray(false_discovery_control(np.minimum(np.asarray(p) / w * w.mean(), 1)) <= DISCOVERY)
+    return np.asarray(false_discovery_control(np.minimum(np.asarray(p) / w * w.mean(), 1)) <= rate)

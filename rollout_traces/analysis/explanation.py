@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rollout_traces.analysis.columns_compared import ColumnsCompared, compare_logged
-from rollout_traces.analysis.compare import discovered
+from rollout_traces.analysis.compare import DOUBTFUL, discovered
 from rollout_traces.analysis.contributions import Carried, Decomposition, decomposed, who_carried
 from rollout_traces.analysis.evidence import detail_of, level_query, part_query
 from rollout_traces.analysis.finding import Finding, OneSided, nested, parents_of, rank
@@ -29,6 +29,8 @@ OUTCOMES_WEIGHT = 0.5
 """The part of all error that the reward, its components and the success may take."""
 PART_WEIGHT = 0.25
 """What a column in its part may take of the error, of what it takes as a whole."""
+MOST_DOUBTFUL = 3
+"""Findings that may be chance, where there is none beyond it."""
 MOST = 12
 """Findings that get parts, examples and a picture."""
 STEPS_BEFORE, ROWS_BEFORE = 60, 20_000
@@ -140,8 +142,13 @@ def explain(
         ends = (int(first), int((b.steps[0] or 0) - 1)) if neighbours else None
         tested += contained("logged numbers", lambda: list(compare_logged(relations, a, b, ends))) or []
     carried = contained("who carried it", lambda: list(who_carried(rows, a, neighbours=neighbours))) or []
-    sure = discovered([*(f.effect.p for f in tested), *(c.p for c in carried)], _weights(tested, carried))
+    p, weighed = [*(f.effect.p for f in tested), *(c.p for c in carried)], _weights(tested, carried)
+    sure = discovered(p, weighed)
     found = [f for f, ok in zip(tested, sure, strict=False) if ok and _large(f)]
+    if not sure.any():
+        near = zip(tested, discovered(p, weighed, DOUBTFUL), strict=False)
+        found = [replace(f, is_sure=False) for f, ok in near if ok and _large(f)]
+        found = sorted(found, key=lambda f: f.effect.p)[:MOST_DOUBTFUL]
     of_all = {f.column for f in found if f.part is None}
     found = [f for f in found if f.part is None or f.column not in of_all]
     found.sort(key=rank)

@@ -144,6 +144,7 @@ class Finding:
         consequences: what follows from it.
         query: a SELECT of its levels, shares and counts.
         part: the rollouts that alone are compared; None for all.
+        is_sure: whether it is beyond chance among all that was compared; else the nearest to it, where nothing is.
         sentence: in words: `stop_reason “length”: 2% to 57% on engine “vllm-1”, 0 of 2,611 elsewhere`.
     """
 
@@ -162,6 +163,7 @@ class Finding:
     consequences: tuple[Finding, ...] = ()
     query: str = ""
     part: PartOfRows | None = None
+    is_sure: bool = True
     sentence: str = field(default="", init=False)
 
     @property
@@ -196,7 +198,8 @@ class Finding:
             text = f"{name}: {form(self.b)} to {form(self.a)}" + (f" on {self.part}" if self.part else "")
             if self.value is not None:
                 text += f" ({self.rows_b:,} of {self.n_b:,} to {self.rows_a:,} of {self.n_a:,})"
-        object.__setattr__(self, "sentence", text + (", new" if self.new else ""))
+        text += (", new" if self.new else "") + ("" if self.is_sure else ", perhaps by chance")
+        object.__setattr__(self, "sentence", text)
 
 
 def rank(f: Finding) -> tuple[bool, int, int, float, str]:

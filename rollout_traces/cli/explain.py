@@ -183,6 +183,9 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis], links: Mapp
         typer.secho("\nIn force at this step", bold=True)
         _print_diagnoses(in_force, "")
     typer.secho("\nWhat differs", bold=True)
+    if not any(f.is_sure for f in found.findings):
+        nothing = "Nothing beyond what groups and steps differ by chance."
+        typer.echo(f"  {nothing if found.n_tested else 'There is nothing to compare.'}")
     for f in found.findings:
         typer.echo(f"  {sentence(f.sentence)}")
         typer.echo(
@@ -190,9 +193,6 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis], links: Mapp
         )
         for each in f.consequences:
             typer.echo(f"      with it: {sentence(each.sentence)}")
-    if not found.findings:
-        nothing = "Nothing beyond what groups and steps differ by chance."
-        typer.echo(f"  {nothing if found.n_tested else 'There is nothing to compare.'}")
     details = [f.detail for f in found.findings if f.detail is not None and f.is_outcome]
     named = {d.part.column for d in details if d.part is not None} or {"source"}
     for part in found.decompositions:

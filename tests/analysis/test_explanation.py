@@ -74,6 +74,23 @@ class TestFindings:
         b = Selection("run", "rollout", where='not coalesce(("source" = ?), false)', params=("math",))
         assert all(f.column != "source" for f in explain(table(rows), a, b).findings)
 
+    def test_where_nothing_is_beyond_chance_what_is_nearest_to_it_is_told_as_that(self):
+        """Seen once: "Nothing beyond what groups differ by chance" of an evaluation in which 11 of 22 answers could no longer be read."""
+        asked = [Selection("run", "eval-rollout", (at, at)) for at in (10, 0)]
+
+        def found(n_lost: int) -> list[tuple[str, bool]]:
+            rows = [
+                {"step": step, "split": "eval-rollout", "prompt_key": f"p{n}", "group": n, "sample": 0}
+                | {"answered": float(step == 0 or n >= n_lost)}
+                for step in (0, 10)
+                for n in range(22)
+            ]
+            return [(each.sentence, each.is_sure) for each in explain(table(rows), *asked).findings]
+
+        assert found(22) == [("answered: 1 to 0", True)]
+        assert found(6) == [("answered: 1 to 0.727, perhaps by chance", False)]
+        assert found(2) == []
+
     def test_a_place_in_a_group_is_no_number_to_compare(self):
         """Seen once: "equal_to: 2 to 1, p 3e-67" between two engines that each sampled two of four."""
         rows = steps(12, groups=12, engine=lambda s, g, i: f"e{i % 2}", equal_to=lambda s, g, i: i)
@@ -156,7 +173,7 @@ class TestPower:
     def test_steps_without_any_change_are_silent_but_for_one_in_a_hundred(self):
         rng = np.random.default_rng(12)
         found = [asked(run_of(rng, 40, 16, 8, 64, 0.0))[0] for _ in range(8)]
-        assert sum(bool(report.findings or report.carried) for report in found) <= 1
+        assert sum(any(f.is_sure for f in report.findings) or bool(report.carried) for report in found) <= 1
 
 
 def logged(values: dict[str, list[float]]) -> pa.Table:
@@ -339,7 +356,7 @@ class TestFewSharedPrompts:
                 claims += explain(
                     relations, Selection("run", "rollout", a), Selection("run", "rollout", b)
                 ).findings
-        assert claims == []
+        assert not [each.sentence for each in claims if each.is_sure]
 
 
 class TestParts:
@@ -585,3 +602,26 @@ class TestFailedRewards:
         relations = table(rows, texts)
         found = read_texts(relations, describe(relations), Selection("run", "rollout"))
         assert sorted(found.reward.tolist(), key=str) == [1.0, 2.0, pytest.approx(np.nan, nan_ok=True)]
+
+
+class TestRangesOfLoggedNumbers:
+    """Seen once: entropy fell from 0.6 to 0.4 between two ranges that share no value, and nothing was said, since it drifts."""
+
+    @staticmethod
+    def found(values: np.ndarray) -> list[str]:
+        rows = [{"run": "run", "split": "rollout", "id": str(i), **row} for i, row in enumerate(steps(60))]
+        relations = TableRelations(pa.Table.from_pylist(rows), logged({"x": list(values)}))
+        report = explain(
+            relations, Selection("run", "rollout", (40, 59)), Selection("run", "rollout", (0, 19))
+        )
+        return [each.sentence for each in report.findings if each.is_sure]
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_what_drifts_from_one_to_the_other_is_said(self, seed):
+        noise = np.random.default_rng(seed).normal(0, 0.01, 60)
+        [sentence] = self.found(0.4 + 0.3 * np.exp(-np.arange(60) / 25) + noise)
+        assert sentence.startswith("“x”: ")
+
+    def test_what_only_wanders_is_not(self):
+        walks = [np.cumsum(np.random.default_rng(seed).normal(size=60)) for seed in range(40)]
+        assert sum(bool(self.found(walk)) for walk in walks) <= 2

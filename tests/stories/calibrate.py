@@ -165,7 +165,7 @@ def table_of_comparisons(n: int, start: int) -> None:
         relations = of_story(story)
         for step in np.random.default_rng(start + at).choice(np.arange(15, 100), 10, replace=False).tolist():
             found = explain(relations, Selection("run", "rollout", (step, step)))
-            shown += bool(found.findings)
+            shown += any(finding.is_sure for finding in found.findings)
             for finding in found.findings[:1]:
                 print(f"  {kinds[at % len(kinds)]} {step}: {finding.sentence}")
     print(f"comparisons of healthy steps: {shown} of {n} show anything, {shown / n:.1%}", flush=True)

@@ -48,12 +48,13 @@ function findings(answer, doing) {
   return h(
     "section#findings",
     h("h3", "What differs"),
-    answer.findings.length
-      ? answer.findings.map((each, at) => finding(each, at, doing))
+    answer.findings.some(each => each.is_sure)
+      ? null
       : h(
           "p.rt-empty",
           answer.n_tested ? "Nothing beyond what groups and steps differ by chance." : "There is nothing to compare.",
         ),
+    answer.findings.map((each, at) => finding(each, at, doing)),
   );
 }
 
