@@ -1,7 +1,7 @@
 """Phrases that were written: word n-grams, each counted once a text, that A has more often than B, or winners than losers.
 
 Log-odds with an informative Dirichlet prior (Monroe, Colaresi and Quinn 2008, "Fightin' Words", equations 16
-and 22). The background of the prior is all texts that are given; its mass is `PRIOR_MASS` texts.
+and 22); or by Fisher's exact test of groups, which alone tells of what one side has never. The background of the prior is all texts that are given; its mass is `PRIOR_MASS` texts.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Phrase:
         share_b: their share of B.
         log_odds: log-odds ratio under the prior.
         z: log-odds over its standard error.
-        p: two-sided, normal, not yet for the number of n-grams.
+        p: two-sided, of both tests, not yet for the number of n-grams.
         examples: ids of rollouts of A that hold it.
     """
 
@@ -105,6 +105,23 @@ class Ngrams:
     def counts(self, chosen: np.ndarray) -> np.ndarray:
         """float [G]: how many of some texts hold each n-gram; bool or weights [n_texts]."""
         return np.bincount(self.ngram, chosen[self.text].astype(float), len(self))
+
+    def log_chance_of_groups(self, in_a: np.ndarray, groups: np.ndarray) -> np.ndarray:
+        """float [G]: log of the chance that as many of the groups that hold each n-gram are A's (Fisher's exact test); 0 where groups have texts of both sides.
+
+        Args:
+            in_a: bool [n_texts].
+            groups: int [n_texts].
+        """
+        from scipy.stats import hypergeom
+
+        _, first, of_group = np.unique(groups, return_index=True, return_inverse=True)
+        of_a = in_a[first]
+        if (of_a[of_group] != in_a).any():
+            return np.zeros(len(self))
+        ngram, group = np.divmod(np.unique(self.ngram * len(first) + of_group[self.text]), len(first))
+        held_by_a, held = (np.bincount(ngram, weights, len(self)) for weights in (of_a[group], None))
+        return np.asarray(hypergeom.logsf(held_by_a - 1, len(first), int(of_a.sum()), held))
 
     def shared_by_groups(self, in_a: np.ndarray, groups: np.ndarray) -> np.ndarray:
         """float [G]: how much more the texts of groups vary in holding each n-gram than single texts do; 1 at least.
@@ -239,7 +256,8 @@ def enriched(
     y_a, y_b = found.counts(in_a), found.counts(~in_a)
     log_odds, z = fighting_words(y_a, n_a, y_b, n_b)
     z /= np.sqrt(found.shared_by_groups(in_a, groups))
-    p = 2 * norm.sf(np.abs(z))
+    z = np.maximum(z, norm.isf(np.exp(found.log_chance_of_groups(in_a, groups))))
+    p = np.minimum(2 * 2 * norm.sf(np.abs(z)), 1.0)  # of two tests
     sure = (false_discovery_control(np.maximum(p, np.finfo(float).tiny)) <= DISCOVERY) & (z > 0)
     phrases: list[Phrase] = []
     ranked = [i for i in np.argsort(-z, kind="stable").tolist() if sure[i]]

@@ -85,3 +85,22 @@ class TestNgrams:
     def test_no_texts_and_no_words(self):
         assert len(ngrams_of([])) == len(ngrams_of(["", "!"])) == 0
         assert words_of("No, no! it’s (so) can't_do") == ["no", "no", "it’s", "so", "can't", "do"]
+
+
+def test_what_one_side_never_writes_is_told_by_groups():
+    """Seen once: a file's name in 37 of 720 answers and in none of the 792 before, and nothing said of it."""
+    texts = [
+        f"answer {n % 7} by hand" + (" with heuristics_cache" if n in range(0, 240, 12) else "")
+        for n in range(480)
+    ]
+    in_a, groups = np.arange(480) < 240, np.arange(480) // 4
+    assert "heuristics cache" in enriched(texts, in_a, groups)[0].phrase
+    few = [text.replace(" with heuristics_cache", "") if n > 48 else text for n, text in enumerate(texts)]
+    assert enriched(few, in_a, groups) == []
+
+
+def test_groups_with_texts_of_both_sides_tell_no_more_by_their_number():
+    texts = [f"answer {n % 7}" + (" now" if n % 2 and n < 12 else "") for n in range(240)]
+    assert ngrams_of(texts).log_chance_of_groups(np.arange(240) % 2 == 1, np.arange(240) // 2).tolist() == [
+        0.0
+    ] * len(ngrams_of(texts))
