@@ -20,6 +20,7 @@ from rollout_traces.analysis.selections import NEIGHBOURS, Selection, before, fi
 from rollout_traces.analysis.two_sides import BEFORE, A, B, SideRows, read_earlier_visits, read_rows
 from rollout_traces.analysis.unobserved import Contained
 from rollout_traces.errors import StoreError
+from rollout_traces.flags import REGISTRY
 from rollout_traces.model.text import lines, table, titled
 from rollout_traces.model.text import quoted as in_quotes
 
@@ -189,13 +190,16 @@ def _said(young: tuple[str, int], first: int) -> str:
 
 
 def _fixed(columns: RolloutColumns, a: Selection, b: Selection) -> Mapping[str, Collection[Any]]:
-    """The columns by which two sides were chosen, and of those with several values the ones that were asked for."""
-    if (a.where, a.params) == (b.where, b.params):
-        return {}
-    given = (*a.params, *b.params)
-    return {
-        name: given if name in columns.tags else () for name in fixed_by(a, columns) | fixed_by(b, columns)
-    }
+    """The columns by which two sides were chosen, of those with several values the ones that were asked for; and the flags that are looked for in one of the splits alone."""
+    fixed: dict[str, Collection[Any]] = {}
+    if (a.where, a.params) != (b.where, b.params):
+        given = (*a.params, *b.params)
+        named = fixed_by(a, columns) | fixed_by(b, columns)
+        fixed = {name: given if name in columns.tags else () for name in named}
+    splits = {a.split, b.split} - {None}
+    if alone := [name for name, spec in REGISTRY.items() if not splits <= set(spec.splits)]:
+        fixed["flags"] = (*fixed.get("flags", ()), *alone)
+    return fixed
 
 
 def _steps_before(

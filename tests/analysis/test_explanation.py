@@ -91,6 +91,15 @@ class TestFindings:
         assert found(6) == [("answered: 1 to 0.727, perhaps by chance", False)]
         assert found(2) == []
 
+    def test_a_flag_that_evaluations_are_not_looked_through_for_differs_in_nothing(self):
+        """Seen once: "tied_group: 18% to 0%" of an evaluation, in which nobody looks for it."""
+        flags = lambda s, g, i: ["tied_group", "truncated"] if g % 2 else []  # noqa: E731
+        rows = steps(12, groups=12, flags=flags) + [
+            row | {"split": "eval-rollout"} for row in steps(12, groups=12, flags=[])
+        ]
+        found = explain(table(rows), Selection("run", "eval-rollout"), Selection("run", "rollout")).findings
+        assert {f.name for f in found} == {"flags truncated"}
+
     def test_a_place_in_a_group_is_no_number_to_compare(self):
         """Seen once: "equal_to: 2 to 1, p 3e-67" between two engines that each sampled two of four."""
         rows = steps(12, groups=12, engine=lambda s, g, i: f"e{i % 2}", equal_to=lambda s, g, i: i)
