@@ -23,7 +23,7 @@ from rollout_traces.analysis.kinks import goes_on
 from rollout_traces.analysis.learning import is_given, is_mix, is_of_sampler, may_be_learned
 from rollout_traces.analysis.noise import TINY
 from rollout_traces.analysis.parts import effects
-from rollout_traces.analysis.run_rows import UNKNOWN
+from rollout_traces.analysis.run_rows import CUT_BY_NUMBER, UNKNOWN
 from rollout_traces.analysis.scan import whitened
 from rollout_traces.analysis.schedules import has_no_noise
 
@@ -136,15 +136,15 @@ def is_expected(found: Moved) -> bool:
     # what becomes known, and prompts that are new again
     if found.panel.names[0].value in (UNKNOWN, AGAIN) and found.located.z < 0:
         return True
-    if is_given(found.panel) and is_spike(found) and not _is_always_the_same(found):
+    is_of_loader = is_given(found.panel) and found.panel.names[0].column not in CUT_BY_NUMBER
+    if is_of_loader and is_spike(found) and not _is_always_the_same(found):
         return True
     if is_mix(found.panel) and found.template.kind == "ramp":  # a curriculum goes on by and by
         return True
     if found.drift:
         return True
     first = first_steps(len(found.panel.steps))
-    begins = starts(found) and not is_learning(found) and found.located.onset[0] <= first
-    return begins
+    return starts(found) and not is_learning(found) and found.located.onset[0] <= first
 
 
 def is_worth_a_word(found: Moved) -> bool:

@@ -66,6 +66,13 @@ class TestTheMixOfPrompts:
         assert [each.severity for each in source] == ["warn"]
 
 
+def test_a_step_of_old_samples_is_no_chance_of_the_loader():
+    """Seen once: samples seven versions old at one step, an info, since all of a group are as old."""
+    rows = steps(60, groups=16, staleness_max=lambda s, g, i: 7 if s == 38 else int(happens(0.3, s, g, 0)))
+    [entry] = told(table(rows))
+    assert (str(entry.series[0]), entry.step, entry.last) == ("staleness_max", 38, 38)
+
+
 def workers(n_steps: int) -> list[dict[str, object]]:
     """Rows of four workers, of which one is lost at step 30, and with it its rollouts; five steps before, groups shrink."""
     rows = steps(
