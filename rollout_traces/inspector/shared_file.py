@@ -445,7 +445,13 @@ class _HidingStore:
         """The groups of a step."""
         found = self._beneath.groups(run, split, step)
         hidden = [
-            replace(each, prompt="", traces=tuple(map(_without_cut, each.traces))) for each in found.groups
+            replace(
+                each,
+                prompt="",
+                traces=tuple(map(_without_cut, each.traces)),
+                rows=tuple(map(_without_cut, each.rows)),
+            )
+            for each in found.groups
         ]
         return replace(found, groups=tuple(hidden))
 
