@@ -14,6 +14,8 @@ import { besides, weightFor } from "../charts/scale.js";
 import { sampleCard } from "../samples/script.js";
 
 const CELLS = 72;
+// Steps with late rollouts that are named.
+const MOST_LATE = 5;
 
 let call;
 let root;
@@ -94,6 +96,7 @@ function draw() {
       h.each("div.rt-health-grid", { style }, data.measures, measure =>
         card(measure, step, wide, weightFor(now.smooth, data.steps.length)),
       ),
+      late(),
       data.usual.length ? h("p.rt-soft.rt-usual#usual-flags", inert(usualLine(data.usual))) : null,
       heat(
         "Flags",
@@ -109,6 +112,21 @@ function draw() {
     ),
   );
   main.scrollTop = keep;
+}
+
+function late() {
+  const steps = Object.entries(data.late);
+  if (!steps.length) return null;
+  const n = steps.reduce((sum, [, count]) => sum + count, 0);
+  const said = steps
+    .slice(0, MOST_LATE)
+    .map(([step, count]) => `${number(count)} at step ${number(Number(step))}`)
+    .join(", ");
+  const more = steps.length > MOST_LATE ? `, and at ${plural(steps.length - MOST_LATE, "other step")}` : "";
+  return h(
+    "p.rt-soft#late",
+    `${plural(n, "rollout")} came after the step was closed (${said}${more}): flags and reasons count them, logged measures do not.`,
+  );
 }
 
 function card(measure, step, chartWidth, weight) {
