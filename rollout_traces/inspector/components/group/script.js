@@ -107,13 +107,7 @@ function head() {
 }
 
 const notCounted = () =>
-  data.n_not_counted
-    ? h(
-        "span.rt-faint",
-        { title: "Infinite, or of a reward function that failed" },
-        ` without ${plural(data.n_not_counted, "reward")}`,
-      )
-    : null;
+  data.n_not_counted ? ` without ${plural(data.n_not_counted, "infinite or failed reward")}` : "";
 const canCompare = () => data?.members.filter(member => member.id).length > 1;
 const compare = () => state.set({ page: "compare", a: null, b: null });
 

@@ -114,18 +114,15 @@ function draw() {
   main.scrollTop = keep;
 }
 
+// What came late is in no logged measure.
 function late() {
   const steps = Object.entries(data.late);
   if (!steps.length) return null;
-  const n = steps.reduce((sum, [, count]) => sum + count, 0);
-  const said = steps
-    .slice(0, MOST_LATE)
-    .map(([step, count]) => `${number(count)} at step ${number(Number(step))}`)
-    .join(", ");
-  const more = steps.length > MOST_LATE ? `, and at ${plural(steps.length - MOST_LATE, "other step")}` : "";
+  const said = steps.slice(-MOST_LATE).map(([step, count]) => `${plural(count, "rollout")} of step ${number(+step)}`);
+  const more = steps.length > MOST_LATE ? `, and of ${plural(steps.length - MOST_LATE, "step")} before` : "";
   return h(
     "p.rt-soft#late",
-    `${plural(n, "rollout")} came after the step was closed (${said}${more}): flags and reasons count them, logged measures do not.`,
+    `Came late, counted in flags and reasons and in no logged measure: ${said.join(", ")}${more}.`,
   );
 }
 
