@@ -96,9 +96,9 @@ class TestPrompts:
         assert (visit.solved, visit.tried, visit.rollouts) == (1, 2, 5)
 
     def test_waste_is_unknown_where_tokens_are(self):
-        rows = steps(1, groups=1, size=2, reward=1.0)
-        [found] = list_prompts(table(rows), Selection("run")).prompts
-        assert (found.tokens, found.wasted) == (None, None)
+        rows = steps(1, groups=2, size=2, reward=lambda step, group, sample: float(group * sample))
+        found = list_prompts(table(rows), Selection("run")).prompts
+        assert [(each.tokens, each.wasted) for each in found] == [(None, None)] * 2
 
     def test_rewards_of_a_function_that_failed_are_in_no_mean_of_a_list_or_a_visit(self):
         rows = steps(1, groups=1, size=3, reward=lambda step, group, sample: float(sample > 0))
