@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,9 +97,21 @@ def find_trace(connection: sqlite3.Connection, wanted: str) -> str:
     raise StoreError(f"no trace {wanted!r}. `rollout-traces list` shows what there is.")
 
 
-def list_steps(asking: Asking, run_id: str, split: str) -> list[StepInfo]:
-    """The steps of a split that have traces or a ledger, in order; what a later attempt superseded is not counted."""
-    found = asking.connection.execute(
+def is_resumed(connection: sqlite3.Connection, run_id: str) -> bool:
+    """Tells whether a run has several attempts."""
+    query = "SELECT count(DISTINCT attempt) > 1 FROM attempts JOIN runs USING (run) WHERE run_id = ?"
+    return bool(connection.execute(query, (run_id,)).fetchone()[0])
+
+
+def list_steps(
+    connection: sqlite3.Connection, run_id: str, split: str, lost: Mapping[int, tuple[int, int]]
+) -> list[StepInfo]:
+    """The steps of a split that have traces or a ledger, in order.
+
+    Args:
+        lost: step -> traces and rows of ledgers that are not counted, see `superseded`.
+    """
+    found = connection.execute(
         "SELECT p.step, coalesce(sum(a.n_traces), 0), coalesce(sum(a.n_ledger), 0),"
         " (SELECT d.id FROM docs d WHERE d.place = p.place AND d.kind = 'digest' ORDER BY d.doc DESC LIMIT 1) AS digest"
         " FROM places p LEFT JOIN parts a ON a.place = p.place AND NOT a.dead"
@@ -107,7 +119,6 @@ def list_steps(asking: Asking, run_id: str, split: str) -> list[StepInfo]:
         " GROUP BY p.place HAVING count(a.place) > 0 OR digest IS NOT NULL ORDER BY p.step",
         (run_id, split),
     ).fetchall()
-    lost = _superseded(asking, run_id, split)
     none = (0, 0)
     return [
         StepInfo(
@@ -127,11 +138,8 @@ def list_summaries(connection: sqlite3.Connection, place: Place) -> list[str]:
     return [digest for (digest,) in found]
 
 
-def _superseded(asking: Asking, run_id: str, split: str) -> dict[int, tuple[int, int]]:
-    """Step -> traces and rows of ledgers that a later attempt superseded; asks nothing where no attempt is."""
-    state = asking.state
-    if not any(state.runs[run][0] == run_id and of == split for run, of, _ in state.superseded):
-        return {}
+def superseded(asking: Asking, run_id: str, split: str) -> dict[int, tuple[int, int]]:
+    """Step -> traces and rows of ledgers that a later attempt superseded."""
     found = asking.run(
         "SELECT step, count(doc), count(from_ledger) FROM rows WHERE run_id = ? AND split = ? AND superseded"
         " GROUP BY step",

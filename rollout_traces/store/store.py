@@ -15,7 +15,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.model.text import encodable, table, titled
 from rollout_traces.model.transcript import columns_of
 from rollout_traces.store import questions, search, steps
-from rollout_traces.store.asking import EVERYTHING, Attempts, Scope, Steps, Which, within_64_bits
+from rollout_traces.store.asking import EVERYTHING, Asking, Attempts, Scope, Steps, Which, within_64_bits
 from rollout_traces.store.index import Index, Progress
 from rollout_traces.store.labels import Entry, LabelBook, checked_place
 from rollout_traces.store.query.nodes import literal
@@ -236,9 +236,19 @@ class Store(StoreTables):
         return self.run(run).splits
 
     def steps(self, run: str, split: str) -> list[StepInfo]:
-        """The steps of a split that have traces or a ledger, in order."""
+        """The steps of a split that have traces or a ledger, in order; what a later attempt superseded is not counted."""
         run_id = self._run_id(run)
-        return self.ask(lambda asking: steps.list_steps(asking, run_id, split))
+        with self._index.snapshot() as connection:
+            if not steps.is_resumed(
+                connection, run_id
+            ):  # else the table is asked, which may have to be loaded
+                return steps.list_steps(connection, run_id, split, {})
+
+        def answer(asking: Asking) -> list[StepInfo]:
+            lost = steps.superseded(asking, run_id, split)
+            return steps.list_steps(asking.connection, run_id, split, lost)
+
+        return self.ask(answer)
 
     def summaries(self, run: str, split: str, step: int) -> list[str]:
         """The ids of a step's summaries in order of arrival: of each attempt, and of each part that came late."""
