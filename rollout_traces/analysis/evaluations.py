@@ -20,6 +20,7 @@ from rollout_traces.analysis.relations import (
     as_arrays,
     current,
     describe,
+    known_reward,
     quoted,
     written,
 )
@@ -50,8 +51,8 @@ class Flip:
         trials_a: trials of A.
         solved_b: trials of B that solved it.
         trials_b: trials of B.
-        outcome: from A to B: lost, won, kept (solved in both), never; with several trials `unsure` where the
-            interval of the difference holds 0 and the shares differ.
+        outcome: from A to B: lost, won, kept (the solved share is the same and above 0), never; with several trials
+            `unsure` where the interval of the difference holds 0 and the shares differ.
         low: lower end of the 95 % interval of B minus A.
         high: upper end.
         differs: what else differs between its rollouts: column -> (in A, in B).
@@ -316,7 +317,7 @@ def solved_sql(
     if threshold is not None:
         if not columns.has("reward"):
             raise StoreError("flips: a threshold was given and no rewards are known.")
-        return _at_least(threshold), f"reward at least {threshold:g}"
+        return _at_least(columns, threshold), f"reward at least {threshold:g}"
     scopes = [side.condition(columns) for side in (a, b)]
     where = " or ".join(f"({scope})" for scope, _ in scopes)
     params = [p for _, given in scopes for p in given]
@@ -328,9 +329,8 @@ def solved_sql(
             return "cast(success = 1 as int)", "success"
     if not columns.has("reward"):
         raise StoreError("flips: neither success nor reward is known. Log `successes` or `rewards`.")
-    query = (
-        f"select max(reward) as high, min(reward) as low from rollouts where ({where}) and isfinite(reward)"
-    )
+    reward = known_reward(columns)
+    query = f"select max({reward}) as high, min({reward}) as low from rollouts where ({where})"
     row = relations.sql(query, params).to_pylist()[0]
     if row["high"] is None:
         raise StoreError("flips: no rollout of either side has a known reward.")
@@ -338,11 +338,12 @@ def solved_sql(
         raise StoreError(
             f"flips: all rewards are {row['high']:g}; give --threshold to say what counts as solved."
         )
-    return _at_least(row["high"] - 1e-6 * max(1, abs(row["high"]))), f"the best reward, {row['high']:g}"
+    least = row["high"] - 1e-6 * max(1, abs(row["high"]))
+    return _at_least(columns, least), f"the best reward, {row['high']:g}"
 
 
-def _at_least(threshold: float) -> str:
-    return f"case when isfinite(reward) then cast(reward >= {float(threshold)!r} as int) end"
+def _at_least(columns: RolloutColumns, threshold: float) -> str:
+    return f"cast({known_reward(columns)} >= {float(threshold)!r} as int)"
 
 
 def _trials(

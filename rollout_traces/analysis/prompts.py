@@ -11,7 +11,6 @@ from rollout_traces.analysis.relations import (
     RolloutColumns,
     describe,
     failed,
-    known_number,
     known_reward,
 )
 from rollout_traces.analysis.selections import Selection
@@ -20,7 +19,7 @@ from rollout_traces.ledger.groups import TIED_SQL
 
 Order = Literal["solved", "trend", "variance", "waste", "visits", "tokens"]
 ORDERS: dict[str, str] = {
-    "solved": "solve_rate asc nulls last, tried desc",
+    "solved": "solve_rate asc nulls last, tried desc, rollouts desc",
     "trend": "trend asc nulls last",
     "variance": "spread desc nulls last",
     "waste": "wasted desc nulls last",
@@ -39,23 +38,25 @@ class PromptSummary:
         prompt: its preview; None where no trace shows it.
         source: where it comes from.
         visits: steps in which it was asked.
-        tried: rollouts.
+        rollouts: how many there are.
+        tried: those of them whose success is known.
         solved: rollouts that solved it; None where success is unknown.
-        solve_rate: solved of those whose success is known.
-        mean_reward: over rollouts with a known reward.
+        solve_rate: solved of those that tried.
+        mean_reward: over rollouts with a known reward whose reward function did not fail.
         spread: standard deviation of the reward.
         trend: slope of the reward over steps, in rewards a step; None with one step.
         first_solved: first step in which any rollout solved it.
         first_step: first step in which it was asked.
         last_step: last step.
         tokens: sampled tokens.
-        wasted: sampled tokens in groups whose rewards are all equal.
+        wasted: those in groups whose rewards are all equal; None where tokens are unknown.
     """
 
     prompt_key: str
     prompt: str | None
     source: str | None
     visits: int
+    rollouts: int
     tried: int
     solved: int | None
     solve_rate: float | None
@@ -77,9 +78,10 @@ class PromptVisit:
         run: the run.
         split: the split.
         step: the step.
-        tried: rollouts.
+        rollouts: how many there are.
+        tried: those of them whose success is known.
         solved: rollouts that solved it; None where unknown.
-        rewards: every known reward, ascending.
+        rewards: every known reward whose reward function did not fail, ascending.
         mean_reward: their mean.
         n_sampled: mean sampled tokens.
         stop_reasons: stop reason -> rollouts.
@@ -89,6 +91,7 @@ class PromptVisit:
     run: str
     split: str
     step: int
+    rollouts: int
     tried: int
     solved: int | None
     rewards: tuple[float, ...]
@@ -154,15 +157,16 @@ def list_prompts(
             group by 1, 2, 3),
         of_prompt as (
             select prompt_key, {steps} as steps,
-                sum(n) as tried, sum(solved) as solved, sum(solved) / nullif(sum(tried_s), 0) as solve_rate,
+                sum(n) as rollouts, sum(tried_s) as tried, sum(solved) as solved,
+                sum(solved) / nullif(sum(tried_s), 0) as solve_rate,
                 sum(total) / nullif(sum(known), 0) as mean_reward,
                 sqrt(greatest(sum(square) / nullif(sum(known), 0) - power(sum(total) / nullif(sum(known), 0), 2), 0)) as spread,
                 case when min(step) < max(step) then regr_slope(total / nullif(known, 0), step) end as trend,
                 min(case when solved > 0 then step end) as first_solved, min(step) as first_step, max(step) as last_step,
                 sum(tokens) as tokens,
-                sum(case when {TIED_SQL} then tokens else 0 end) as wasted
+                case when count(tokens) > 0 then sum(case when {TIED_SQL} then coalesce(tokens, 0) else 0 end) end as wasted
             from groups where prompt_key is not null group by prompt_key)
-        select prompt_key, tried, solved, solve_rate, mean_reward, spread, trend, first_solved,
+        select prompt_key, rollouts, tried, solved, solve_rate, mean_reward, spread, trend, first_solved,
             first_step, last_step, tokens, wasted, count(*) over () as total,
             (select sum(n) from groups where prompt_key is null) as keyless
         from of_prompt
@@ -210,11 +214,11 @@ def prompt_over_time(
     if not c.has("prompt_key"):
         raise StoreError("prompts: no rollout has a prompt key. Log `prompt_keys`.")
     scope, params = Selection(None, None).condition(c)
-    reward = known_number("reward") if c.has("reward") else "cast(null as double)"
+    reward, success = known_reward(c), c.expression("success")
     ids = f"cast({c.expression('id')} as varchar)"
     within = " and list_contains(?, run)" if runs else ""
     query = f"""
-        select run, split, step, count(*) as tried, sum({c.expression("success")}) as solved,
+        select run, split, step, count(*) as rollouts, count({success}) as tried, sum({success}) as solved,
             list({reward} order by {reward}) filter (where {reward} is not null) as rewards, avg({reward}) as mean_reward,
             avg({c.expression("n_sampled")}) as n_sampled, list({c.expression("stop_reason")}) as stops,
             list({ids} order by {ids}) filter (where {c.expression("traced")}) as ids
@@ -237,6 +241,7 @@ def _summary(row: dict[str, Any]) -> PromptSummary:
         prompt=row["prompt"],
         source=row["source"],
         visits=int(row["visits"]),
+        rollouts=int(row["rollouts"]),
         tried=int(row["tried"]),
         solved=whole("solved"),
         solve_rate=real("solve_rate"),
@@ -260,6 +265,7 @@ def _visit(row: dict[str, Any]) -> PromptVisit:
         run=str(row["run"]),
         split=str(row["split"]),
         step=int(row["step"]),
+        rollouts=int(row["rollouts"]),
         tried=int(row["tried"]),
         solved=None if row["solved"] is None else int(row["solved"]),
         rewards=tuple(float(r) for r in row["rewards"] or ()),

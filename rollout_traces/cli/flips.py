@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rollout_traces.analysis import Flip, Flips
 
 
-SAID = {"unsure": "not sure", "kept": "solved in both", "never": "solved in neither"}
+SAID = {"unsure": "not sure", "kept": "solved as often", "never": "solved in neither"}
 """What outcomes are called here, as on the page Flips."""
 
 
@@ -30,7 +30,7 @@ def flips(
     limit: options.Limit = options.SHOWN,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare two evaluations prompt by prompt: lost, won, not sure, solved in both or in neither.
+    """Compare two evaluations prompt by prompt: lost, won, not sure, solved as often or in neither.
 
     Example: rollout-traces flips my-run --steps 40:80
 

@@ -13,17 +13,17 @@ from rollout_traces.model.text import counted
 
 OF_PROMPTS = {
     "prompt key": "prompt_key",
-    **{name: name for name in ("source", "visits", "solved", "tried")},
+    **{name: name for name in ("source", "visits", "rollouts", "solved", "tried")},
     "reward": "mean_reward",
     **{name: name for name in ("trend", "spread", "wasted", "prompt")},
 }
 """Columns of the table of prompts: heading, field."""
 OF_VISITS = {
-    **{name: name for name in ("run", "split", "step", "tried", "solved")},
+    **{name: name for name in ("run", "split", "step", "rollouts", "solved", "tried")},
     "mean reward": "mean_reward",
     "tokens": "n_sampled",
     "stopped": "stop_reasons",
-    "rollouts": "ids",
+    "kept": "ids",
 }
 SHOWN_IDS = 3
 

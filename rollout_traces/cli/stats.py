@@ -85,7 +85,8 @@ def stats(
     else:
         from rollout_traces.store.step_metrics import summarise_steps
 
-        _print_rows(summarise_steps(store, which.run, which.split, which.between), as_json)
+        rows = summarise_steps(store, which.run, which.split, which.between)
+        _print_rows(rows if as_json else [_with_late(row) for row in rows], as_json)
 
 
 def _is_column(store: Store, which: options.Which) -> bool:
@@ -132,17 +133,26 @@ def _splits(store: Store, which: options.Which) -> list[str]:
 
 
 def _spread(store: Store, column: str, asked: dict[str, Any], bins: int) -> list[tuple[str, int]]:
+    from rollout_traces.model.plain_values import finite_or_text
+
     kinds = {info.name: info.kind for info in store.columns(asked["rows"])}
     numeric = kinds.get(column) == "number"
     values = store.facets(column, **asked, limit=bins + 2 if numeric else 50)
     if numeric and sum(value is not None for value, _ in values) > bins:
         found = store.histogram(column, bins, **asked)
         names = [f"{low:.4g} … {high:.4g}" for low, high in zip(found.edges, found.edges[1:], strict=False)]
+        beyond = [(finite_or_text(value), n) for value, n in found.infinite]
         unknown = [("unknown", found.unknown)] if found.unknown else []
-        return [*zip(names, found.counts, strict=True), *unknown]
+        return [*zip(names, found.counts, strict=True), *beyond, *unknown]
     if numeric:
         values.sort(key=lambda counted: math.inf if counted[0] is None else counted[0])
-    return [("unknown" if value is None else cell(value), n) for value, n in values]
+    return [("unknown" if value is None else cell(finite_or_text(value)), n) for value, n in values]
+
+
+def _with_late(step: dict[str, Any]) -> dict[str, Any]:
+    """A step's row for the table: its late rollouts, which no logged metric holds, beside the number of all."""
+    shown = {name: value for name, value in step.items() if name != "late"}
+    return shown | ({"rollouts": f"{step['rollouts']:,}, {step['late']:,} late"} if step["late"] else {})
 
 
 def _listed(columns: list[str] | None) -> list[str]:

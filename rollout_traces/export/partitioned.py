@@ -17,7 +17,7 @@ from rollout_traces.export.rows import decoded
 from rollout_traces.model.names import VERSION
 from rollout_traces.model.whole_files import empty_folder, unfinished
 from rollout_traces.store.export_source import ABOUT, HISTOGRAMS, METRICS, SCHEMA_VERSION, TEXTS
-from rollout_traces.store.step_metrics import loss_histogram_in
+from rollout_traces.store.step_metrics import loss_histograms_in
 
 if TYPE_CHECKING:
     from rollout_traces.store import Store
@@ -146,7 +146,7 @@ def _write_about(store: Store, folder: Path, runs: Sequence[str] | None) -> None
         for run in chosen
         for split in run.splits
         for info in store.steps(run.id, split)
-        if (found := loss_histogram_in(store, run.id, split, info))
+        for found in loss_histograms_in(store, run.id, split, info)
     ]
     (folder / HISTOGRAMS).write_bytes(orjson.dumps(histograms))
     text, number = pa.string(), pa.int64()

@@ -34,6 +34,7 @@ from rollout_traces.trace.conversion import TraceRecord
 
 if TYPE_CHECKING:
     from rollout_traces.store import RunInfo, Store, TraceRow
+    from rollout_traces.store.asking import Attempts
 
 
 PAGE = 500
@@ -56,6 +57,7 @@ class ExportQuery:
         order_by: sort keys; the oldest step first when None.
         rows: `traces`, or `all` for every rollout there was.
         limit: most rows; all when None.
+        attempts: `newest` leaves out what a later attempt superseded, unless the filter speaks of `superseded`.
     """
 
     run: str | None = None
@@ -66,6 +68,7 @@ class ExportQuery:
     order_by: str | None = None
     rows: Any = "traces"
     limit: int | None = None
+    attempts: Attempts = "all"
 
 
 def matched(store: Store, query: ExportQuery) -> int:
@@ -75,7 +78,8 @@ def matched(store: Store, query: ExportQuery) -> int:
 
 def _which(query: ExportQuery) -> dict[str, Any]:
     """The arguments of a store that say which rows match."""
-    return {name: getattr(query, name) for name in ("run", "split", "where", "text", "steps", "rows")}
+    names = ("run", "split", "where", "text", "steps", "rows", "attempts")
+    return {name: getattr(query, name) for name in names}
 
 
 def found(store: Store, query: ExportQuery) -> Iterator[TraceRow]:

@@ -79,7 +79,9 @@ def export_training(
     query = replace(query, rows="traces")
     left_out: Counter[str] = Counter()
     how = options if options.format not in SESSIONS else replace(options, thinking="reasoning_content")
-    every = replace(query, limit=None)
+    every = replace(query, limit=None, attempts="newest")
+    if superseded := matched(store, query) - matched(store, every):
+        left_out["superseded by a later attempt"] = superseded
     kept = without_duplicates(samples(store, every, how, left_out), how, left_out)
     with unfinished(folder, folder=True) as made:
         splits = _write(made, kept, how, left_out, query.limit)

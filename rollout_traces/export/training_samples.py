@@ -4,7 +4,6 @@ near-duplicates, known by the share of their five-word runs that two completions
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,7 +85,7 @@ class TrainingSample:
             template wrote it: given again they would be there twice.
         key: what makes rollouts answers to the same prompt.
         group: the rollouts of one prompt in one step of one run share it; None for those of no group.
-        reward: the reward; None when unknown or not finite.
+        reward: the reward; None when unknown or not finite, or when its function failed.
         n_sampled: tokens that the policy sampled; characters of the completion where they are unknown.
         about: further columns, by name.
         stored: when it was stored, ISO 8601; empty where that is unknown.
@@ -173,7 +172,6 @@ def _sample(
     if HIDDEN in orjson.dumps(messages, default=str).decode():
         left_out["redacted in part"] += 1
         return None
-    reward = row["reward"]
     components = {name: row[name] for name in row.values if name.startswith("component/")}
     group = tuple(row[name] for name in GROUP_KEYS) if row["group"] is not None else None
     labels = {"labels": list(row["labels"])} if row["labels"] else {}
@@ -184,7 +182,7 @@ def _sample(
         tools=() if transcript is None else _tools_beside(transcript.tools, prompt),
         key=prompt_hash(prompt),
         group=group,
-        reward=float(reward) if isinstance(reward, (int, float)) and math.isfinite(reward) else None,
+        reward=row.known_reward,
         n_sampled=int(row["n_sampled"] or len(str(completion))),
         about={"run": row.run, "step": row.step, **components, **labels},
         stored=str(row["timestamp"] or ""),

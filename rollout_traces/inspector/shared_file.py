@@ -439,19 +439,21 @@ class _HidingStore:
     def query(self, *asked: Any, **named: Any) -> RowPage:
         """Rows of a query."""
         page = self._beneath.query(*asked, **named)
-        return RowPage(tuple(map(_without_cut, page.rows)), page.total, page.next)
+        return RowPage(_without_cut(page.rows), page.total, page.next)
 
     def groups(self, run: str, split: str, step: int) -> StepGroups:
         """The groups of a step."""
         found = self._beneath.groups(run, split, step)
         hidden = [
-            replace(each, prompt="", traces=tuple(map(_without_cut, each.traces))) for each in found.groups
+            replace(each, prompt="", traces=_without_cut(each.traces), rows=_without_cut(each.rows))
+            for each in found.groups
         ]
         return replace(found, groups=tuple(hidden))
 
 
-def _without_cut(row: TraceRow) -> TraceRow:
-    return replace(row, values={name: value for name, value in row.values.items() if name not in CUT})
+def _without_cut(rows: Sequence[TraceRow]) -> tuple[TraceRow, ...]:
+    kept = [{name: value for name, value in row.values.items() if name not in CUT} for row in rows]
+    return tuple(replace(row, values=values) for row, values in zip(rows, kept, strict=True))
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -3,8 +3,9 @@
 Every loss token of a row that was used falls into a cell: the log ratios of the new and of the prox against the
 rollout logprob, the sign of its advantage, its staleness, its source and its turn. A cell holds how many tokens
 it has and how much they update, |A| x loss weight (1 where none is given). The bins end at the thresholds that are
-commonly used (ratios of 0.5, 0.8, 1.2, 1.28, 2, 3, 5), so that rules with these are answered exactly. Where a step has
-more cells than fit, neighbouring bins are merged first, then turns, then sources, then staleness.
+commonly used (ratios of 0.5, 0.8, 1.2, 1.28, 2, 3, 5), so that rules of one of the two ratios with these are answered
+exactly; the ratio of new to prox, a difference of both, has bounds. Where a step has more cells than fit, neighbouring bins
+are merged first, then turns, then sources, then staleness.
 """
 
 from __future__ import annotations
@@ -117,6 +118,27 @@ def unpack(packed: str) -> LossHistogram:
         tokens, weight = arrays["tokens"].astype(np.int64), arrays["weight"].astype(np.float64)
         cells = {name: arrays[name].astype(np.int64) for name in DIMENSIONS}
         return LossHistogram(tuple(head["edges"]), tuple(head["sources"]), cells, tokens, weight)
+
+
+def joined(parts: Sequence[LossHistogram]) -> LossHistogram:
+    """The histogram of a step of several parts, those that came late among them, with the edges that all have.
+
+    Args:
+        parts: at least one.
+    """
+    edges = min((part.edges for part in parts), key=len)
+    names = list(dict.fromkeys(name for part in parts for name in part.sources))
+    names = names if len(names) <= MAX_SOURCES else [*names[: MAX_SOURCES - 1], "other"]
+    numbers = {name: number for number, name in enumerate(names)}
+    merged = [_merged(part, edges, ()) for part in parts]
+    cells = {name: np.concatenate([part.cells[name] for part in merged]) for name in DIMENSIONS}
+    renamed = [
+        np.asarray([*(numbers.get(name, len(names) - 1) for name in part.sources), -1])[part.cells["source"]]
+        for part in merged
+    ]
+    cells["source"] = np.concatenate(renamed)
+    tokens, weight = (np.concatenate([getattr(part, of) for part in merged]) for of in ("tokens", "weight"))
+    return _summed(edges, tuple(names), cells, tokens, weight)
 
 
 def _sources(batch: PackedBatch) -> tuple[tuple[str, ...], np.ndarray]:

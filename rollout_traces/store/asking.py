@@ -45,6 +45,8 @@ from rollout_traces.trace.conversion import METADATA
 
 Which = Literal["traces", "all"]
 """Traced rollouts, or every rollout there was."""
+Attempts = Literal["newest", "all"]
+"""Rollouts that no later attempt of their run superseded, or those too."""
 Steps = tuple[int | None, int | None]
 """First and last step, both included; None at an end is open."""
 EVERYTHING: Steps = (None, None)
@@ -61,6 +63,7 @@ class Scope:
         where: a filter in the query language.
         text: words and quoted phrases that the conversation must hold, all of them.
         rows: `traces`, or `all` for every rollout there was.
+        attempts: `newest` leaves out what a later attempt superseded, unless the filter speaks of `superseded`.
     """
 
     run_ids: tuple[str, ...] | None = None
@@ -69,6 +72,7 @@ class Scope:
     where: str = ""
     text: str = ""
     rows: Which = "traces"
+    attempts: Attempts = "all"
 
     def place(self, state: State) -> list[Sql]:
         """The conditions on run, split, steps and traces."""
@@ -138,6 +142,8 @@ def within_64_bits(number: int) -> int:
     return max(INT64_MIN, min(INT64_MAX, number))
 
 
+REWARD_FAILED = "coalesce(CAST(reward_status AS VARCHAR), 'ok') <> 'ok'"
+"""The condition that a row's reward function timed out or raised, so that its reward says nothing."""
 _GROUP_KEYS = ("place", "group", "attempt")
 GROUPS = f"""
 SELECT place, "group", attempt, n AS group_rows, mean AS group_mean, std AS group_std, low AS group_min,
@@ -146,7 +152,7 @@ FROM (SELECT place, "group", attempt, avg(r) AS mean, stddev_pop(r) AS std, coun
         sum(failed) AS failed, min(r) AS low, max(r) AS high, min("row") AS first, count(doc) AS traced,
         CAST(sum(n_sampled) AS BIGINT) AS n_sampled, bool_and(superseded) AS superseded
     FROM (SELECT *, CASE WHEN isfinite(reward) AND failed = 0 THEN reward END AS r FROM (
-        SELECT *, CAST(coalesce(CAST(reward_status AS VARCHAR), 'ok') <> 'ok' AS TINYINT) AS failed
+        SELECT *, CAST({REWARD_FAILED} AS TINYINT) AS failed
         FROM rows WHERE "group" IS NOT NULL))
     GROUP BY place, "group", attempt)
 """
@@ -224,6 +230,8 @@ class Asking:
         compiler = Compiler(self.names, scope.where, compile_text)
         for node in sorted([*conjuncts(query.node), *scope.searches()], key=_reading):
             parts.append(compiler.filter(node))
+        if scope.attempts == "newest" and "superseded" not in compiler.used:
+            parts.append(Sql("NOT superseded"))
         sorting = compiler if order_by is None else Compiler(self.names, order_by, _no_text)
         order = sorting.order(query.order if order_by is None else parse_sort(order_by))
         return Asked(joined(parts or [EVERY], " AND "), order, frozenset({*compiler.used, *sorting.used}))

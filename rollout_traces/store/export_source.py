@@ -301,11 +301,11 @@ class ExportSource(Source):
         first = bisect_right(rows, after, key=itemgetter(0))
         return rows[first : first + SCALARS]
 
-    def loss_histogram(self, run_id: str, split: str, step: int) -> str | None:
-        """Reads the packed histogram of a step's loss tokens."""
+    def loss_histograms(self, run_id: str, split: str, step: int) -> list[str]:
+        """Reads the packed histograms of a step's loss tokens, one a part of it."""
         data = self.folder.read_named(HISTOGRAMS) or b"[]"
         with damage_said(f"{self.label}: {HISTOGRAMS}"):
-            return next((text for *of, text in orjson.loads(data) if of == [run_id, split, step]), None)
+            return [text for *of, text in orjson.loads(data) if of == [run_id, split, step]]
 
     def _read_scalars(self) -> dict[str, LoggedRows]:
         """Run id -> its logged scalars, in order of arrival."""

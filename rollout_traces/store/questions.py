@@ -15,7 +15,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.ledger.columns import NULL_INT, Kind, Ledger, kind_of
 from rollout_traces.model.plain_values import INT64_MAX, INT64_MIN
 from rollout_traces.model.text import BRIEF
-from rollout_traces.store.asking import Asked, Asking, Scope
+from rollout_traces.store.asking import REWARD_FAILED, Asked, Asking, Scope
 from rollout_traces.store.columns import INTERNAL, quoted
 from rollout_traces.store.query.compiler import EVERY, GROUP, QueryColumn, Sql, composed
 from rollout_traces.store.rows import Histogram, RowPage
@@ -216,8 +216,10 @@ def _after(directions: Sequence[bool], last: int, keys: Sequence[Any]) -> Sql:
 
 def _binned(values: np.ndarray, bins: int) -> Histogram:
     known = values[np.isfinite(values)]
+    infinite = tuple((each, n) for each in (-np.inf, np.inf) if (n := int((values == each).sum())))
+    unknown = len(values) - len(known) - sum(n for _, n in infinite)
     if not len(known):
-        return Histogram((), (), len(values))
+        return Histogram((), (), unknown, infinite)
     low, high = float(known.min()), float(known.max())
     high = high if high > low else low + bins
     # a range may be wider than a float, or hold fewer floats than bins
@@ -225,7 +227,7 @@ def _binned(values: np.ndarray, bins: int) -> Histogram:
     edges = np.linspace(low / scale, high / scale, bins + 1)
     even = (edges[1:] > edges[:-1]).all()
     counts, edges = np.histogram(known / scale, bins if even else edges, (low / scale, high / scale))
-    return Histogram(tuple((edges * scale).tolist()), tuple(counts.tolist()), len(values) - len(known))
+    return Histogram(tuple((edges * scale).tolist()), tuple(counts.tolist()), unknown, infinite)
 
 
 _SQL: Mapping[str, str] = {
@@ -247,7 +249,7 @@ class Measure:
 
     Attributes:
         statistic: one of `STATISTICS`.
-        column: of which column; unknown and non-finite values are left out.
+        column: of which column; unknown and non-finite values are left out, and rewards of a function that failed.
     """
 
     statistic: str
@@ -261,8 +263,6 @@ class Measure:
 
 def aggregate(asking: Asking, scope: Scope, by: Sequence[str], measures: Sequence[Measure]) -> pa.Table:
     """Figures by the values of some columns.
-
-    Rows that a later attempt superseded are left out, unless the filter speaks of `superseded`.
 
     Args:
         asking: asks the table.
@@ -279,8 +279,6 @@ def aggregate(asking: Asking, scope: Scope, by: Sequence[str], measures: Sequenc
         StoreError: no such statistic, or one of a column of text.
     """
     asked = asking.asked(scope)
-    if "superseded" not in asked.columns:
-        asked = replace(asked, condition=composed("{} AND NOT superseded", asked.condition))
     several = len(asking.state.runs) > 1 and scope.run_ids is None
     keys = {
         name: asking.column(name) for name in dict.fromkeys([*(["run"] if several else []), "split", *by])
@@ -299,7 +297,9 @@ def aggregate(asking: Asking, scope: Scope, by: Sequence[str], measures: Sequenc
                 f"{measure.name}: {measure.column} is text; expected a column of numbers. --by tells its values apart."
             )
         measured.append(column)
-        listed.append(f"CASE WHEN isfinite({column.number}) THEN {column.number} END AS m{at}")
+        of_reward = measure.column == "reward" or measure.column.startswith("component/")
+        known = f"isfinite({column.number}){f' AND NOT ({REWARD_FAILED})' if of_reward else ''}"
+        listed.append(f"CASE WHEN {known} THEN {column.number} END AS m{at}")
         figures.append(f"{_SQL[measure.statistic].format(f'm{at}')} AS {quoted(measure.name)}")
     grouped = ", ".join(quoted("by " + name) for name in keys)
     shown = ", ".join(f"{quoted('by ' + name)} AS {quoted(name)}" for name in keys)
@@ -345,11 +345,11 @@ def ledger_of(asking: Asking, scope: Scope, *, from_ledgers: bool) -> Ledger:
         scope: run, split and steps.
         from_ledgers: those; else the rows that traces alone know, as of trainers that keep no ledger.
     """
-    asked = asking.asked(scope)
+    asked = asking.asked(replace(scope, attempts="newest"))
     names = [name for name in asking.shown_columns() if name not in LARGE and _is_ledgers(name)]
     found = asking.run(
         f"SELECT {', '.join(map(quoted, names))} FROM {asking.relation({*names, *asked.columns})}"
-        f" WHERE {asked.condition.text} AND coalesce(from_ledger, false) = ? AND NOT superseded"
+        f" WHERE {asked.condition.text} AND coalesce(from_ledger, false) = ?"
         ' ORDER BY run_no, step, split, "row"',
         (*asked.condition.parameters, from_ledgers),
     )

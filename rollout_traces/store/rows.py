@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -80,8 +81,8 @@ class RunInfo:
         name: its name; several runs may share one.
         started: when its first entry was stored, ISO 8601; empty when unknown.
         last_step: the highest step logged.
-        n_traces: traces of rollouts in the store.
-        n_rollouts: rollouts that the ledgers know of, traced or not; 0 without ledgers.
+        n_traces: traces of rollouts in the store, superseded ones among them.
+        n_rollouts: rollouts that the ledgers know of, traced or not, superseded or not; 0 without ledgers.
         splits: the splits it has traces or ledgers of.
         attempts: the attempts that its training rollouts name, oldest first, each with the first step it wrote.
     """
@@ -120,8 +121,8 @@ class StepInfo:
 
     Attributes:
         step: the trainer's step.
-        n_traces: traces kept.
-        n_rollouts: rollouts there were, from the ledger; None without one.
+        n_traces: traces kept; of rollouts that no later attempt superseded.
+        n_rollouts: rollouts there were, from the ledger, likewise; None without one.
         digest_id: id of the step summary trace; None without one.
     """
 
@@ -160,10 +161,33 @@ class TraceRow:
         """A column's value, None where it is unknown."""
         return self.get(name)
 
+    @property
+    def known_reward(self) -> float | None:
+        """The reward as means count it, see `known_reward`."""
+        return known_reward(self.values)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         place = {name: self.get(name) for name in PLACE}
         return place | {k: list(v) if isinstance(v, tuple) else v for k, v in self.values.items()}
+
+
+def number_of(value: object) -> float | None:
+    """A value as a number, None where it is none."""
+    return float(value) if isinstance(value, int | float) else None
+
+
+def known_reward(values: Mapping[str, Any]) -> float | None:
+    """The reward among a row's values as means count it; None where it is unknown or not finite, or its function failed."""
+    reward = number_of(values.get("reward"))
+    counts = reward is not None and math.isfinite(reward) and (values.get("reward_status") or "ok") == "ok"
+    return reward if counts else None
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are known, None where none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 @dataclass(frozen=True, repr=False)
@@ -198,9 +222,7 @@ class Group:
         prompt_key: what makes rollouts of other steps answers to the same prompt; None when unknown.
         prompt: first words of the prompt; empty when none of the group was traced.
         traces: the traced rollouts, best reward first.
-        rewards: the rewards of all rollouts of the group, in their order; traced ones alone without a
-            ledger. Unknown ones are None.
-        n_rollouts: how many there were.
+        rows: all its rollouts, in their order; the traced ones alone without a ledger.
         tied: all rewards are known and equal within 1e-6 x max(1, |reward|), with two or more.
         zero_advantage: all advantages are known and at most 1e-8 in size.
         from_ledger: the figures speak of all rollouts, not of the traced ones alone.
@@ -210,17 +232,30 @@ class Group:
     prompt_key: str | None
     prompt: str
     traces: tuple[TraceRow, ...]
-    rewards: tuple[float | None, ...]
-    n_rollouts: int
+    rows: tuple[TraceRow, ...]
     tied: bool
     zero_advantage: bool
     from_ledger: bool
 
     @property
+    def n_rollouts(self) -> int:
+        """The number of its rollouts."""
+        return len(self.rows)
+
+    @property
+    def rewards(self) -> tuple[float | None, ...]:
+        """The rewards of its rollouts; unknown ones are None."""
+        return tuple(number_of(row["reward"]) for row in self.rows)
+
+    @property
     def reward_mean(self) -> float | None:
-        """Mean of the known rewards."""
-        known = [reward for reward in self.rewards if reward is not None]
-        return sum(known) / len(known) if known else None
+        """Mean of the rewards that count: see `TraceRow.known_reward`."""
+        return mean_of(row.known_reward for row in self.rows)
+
+    @property
+    def n_not_counted(self) -> int:
+        """The number of rewards that are there and do not count: infinite, or of a function that failed."""
+        return sum(row["reward"] is not None and row.known_reward is None for row in self.rows)
 
 
 @dataclass(frozen=True)
@@ -267,12 +302,14 @@ class Histogram:
     Attributes:
         edges: n + 1 bin edges, ascending; the last bin includes its right edge.
         counts: n counts.
-        unknown: rows without a finite value.
+        unknown: rows without a value.
+        infinite: infinite values and how many rows have each.
     """
 
     edges: tuple[float, ...]
     counts: tuple[int, ...]
     unknown: int
+    infinite: tuple[tuple[float, int], ...] = ()
 
 
 def every_row(store: Any, limit: int, **asked: Any) -> Iterator[TraceRow]:

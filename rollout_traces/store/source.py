@@ -300,9 +300,9 @@ class Source(abc.ABC):
             (run_id, after, SCALARS),
         )
 
-    def loss_histogram(self, run_id: str, split: str, step: int) -> str | None:
-        """Reads the packed histogram of a step's loss tokens, where it is not in a step summary."""
-        return None
+    def loss_histograms(self, run_id: str, split: str, step: int) -> list[str]:
+        """Reads the packed histograms of a step's loss tokens, one a part of it, where they are not in step summaries."""
+        return []
 
     def _of(self, table: str, sql: str, parameters: Sequence[SqlValue] = ()) -> list[tuple[Any, ...]]:
         """The rows of a SELECT from one table; none where the project does not have it yet."""

@@ -153,32 +153,32 @@ def summarise_steps(
         steps: first and last step, both included.
 
     Returns:
-        A flat row a step: `run`, `split`, `step`, `rollouts`, `traced`, the keys of `SHOWN` (as they were logged, else
-        from the ledger, None where unknown), and `flags`: rollouts with each, most frequent first.
+        A flat row a step: `run`, `split`, `step`, `rollouts`, `late` (those of them that came after the step was closed,
+        which the metrics do not speak of), `traced`, the keys of `SHOWN` (as they were logged, else from the ledger,
+        None where unknown), and `flags`: rollouts with each, most frequent first.
     """
     found = []
     for info in [store.run(run)] if run is not None else store.runs():
         for name in [split] if split is not None else info.splits:
             rows = _counts(store, info.id, name, steps)
             metrics = step_metrics(store, info.id, name, SHOWN, steps)
-            for step, (n_rows, traced, flags) in sorted(rows.items()):
-                place = {"run": info.name, "split": name, "step": step, "rollouts": n_rows, "traced": traced}
+            for step, (counts, flags) in sorted(rows.items()):
+                place = {"run": info.name, "split": name, "step": step}
+                of_rows = {what: counts[what] for what in ("rollouts", "late", "traced")}
                 figures = {key: metrics.get(step, {}).get(key) for key in SHOWN}
-                found.append({**place, **figures, "flags": dict(flags.most_common())})
+                found.append({**place, **of_rows, **figures, "flags": dict(flags.most_common())})
     return found
 
 
-def _counts(store: Store, run: str, split: str, steps: Steps) -> dict[int, tuple[int, int, Counter[str]]]:
-    """Step -> its rollouts, the traced ones among them, and how many carry each flag."""
-    columns = ["step", "traced", "flags", "superseded"]
-    found: dict[int, tuple[int, int, Counter[str]]] = {}
-    table = store.rollouts(columns=columns, runs=[run], splits=[split], steps=steps)
-    for step, traced, flags, superseded in zip(*(table[name].to_pylist() for name in columns), strict=True):
-        if superseded:
-            continue
-        n_rows, n_traced, counts = found.get(step, (0, 0, Counter()))
-        counts.update(flags if isinstance(flags, list) else ())
-        found[step] = (n_rows + 1, n_traced + bool(traced), counts)
+def _counts(store: Store, run: str, split: str, steps: Steps) -> dict[int, tuple[Counter[str], Counter[str]]]:
+    """Step -> its rollouts, the late and the traced ones among them, by these words; and how many carry each flag."""
+    columns = ["step", "traced", "late", "flags"]
+    found: dict[int, tuple[Counter[str], Counter[str]]] = {}
+    table = store.rollouts("not superseded", columns, [run], [split], steps)
+    for step, traced, late, flags in zip(*(table[name].to_pylist() for name in columns), strict=True):
+        counts, of_flags = found.setdefault(step, (Counter(), Counter()))
+        counts.update({"rollouts": 1, "late": int(late), "traced": int(traced)})
+        of_flags.update(flags if isinstance(flags, list) else ())
     return found
 
 
@@ -253,9 +253,14 @@ def notes_in(store: Store, run: str, split: str, step: int) -> list[str]:
     return [note for note in found if isinstance(note, str)] if isinstance(found, list) else []
 
 
-def loss_histogram_in(store: Store, run: str, split: str, info: StepInfo) -> str | None:
-    """Reads the packed histogram of a step's loss tokens; None without one."""
+def loss_histograms_in(store: Store, run: str, split: str, info: StepInfo) -> list[str]:
+    """Reads the packed histograms of a step's loss tokens: of what its newest attempt closed, and of what came late."""
     if info.digest_id is None:
-        return store.source.loss_histogram(store.run(run).id, split, info.step)
-    found = read_details(store.record(info.digest_id)).get("loss_histogram")
-    return found if isinstance(found, str) else None
+        return store.source.loss_histograms(store.run(run).id, split, info.step)
+    summaries = [store.record(digest) for digest in store.summaries(run, split, info.step)]
+    attempt = summaries[-1].metadata.get("attempt")
+    of_part = {
+        each.metadata.get("late"): each for each in summaries if each.metadata.get("attempt") == attempt
+    }
+    found = [read_details(each).get("loss_histogram") for each in of_part.values()]
+    return [each for each in found if isinstance(each, str)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.ledger.groups import ZERO_ADVANTAGE, GroupIndex, tied_groups
 from rollout_traces.store.asking import Asking
 from rollout_traces.store.rollout_table import TRAINING
-from rollout_traces.store.rows import Group, RunInfo, StepGroups, StepInfo, TraceRow
+from rollout_traces.store.rows import Group, RunInfo, StepGroups, StepInfo, TraceRow, number_of
 
 Place = tuple[str, str, int]
 NO_PLACE = -1
@@ -97,8 +97,20 @@ def find_trace(connection: sqlite3.Connection, wanted: str) -> str:
     raise StoreError(f"no trace {wanted!r}. `rollout-traces list` shows what there is.")
 
 
-def list_steps(connection: sqlite3.Connection, run_id: str, split: str) -> list[StepInfo]:
-    """The steps of a split that have traces or a ledger, in order."""
+def is_resumed(connection: sqlite3.Connection, run_id: str) -> bool:
+    """Tells whether a run has several attempts."""
+    query = "SELECT count(DISTINCT attempt) > 1 FROM attempts JOIN runs USING (run) WHERE run_id = ?"
+    return bool(connection.execute(query, (run_id,)).fetchone()[0])
+
+
+def list_steps(
+    connection: sqlite3.Connection, run_id: str, split: str, lost: Mapping[int, tuple[int, int]]
+) -> list[StepInfo]:
+    """The steps of a split that have traces or a ledger, in order.
+
+    Args:
+        lost: step -> traces and rows of ledgers that are not counted, see `superseded`.
+    """
     found = connection.execute(
         "SELECT p.step, coalesce(sum(a.n_traces), 0), coalesce(sum(a.n_ledger), 0),"
         " (SELECT d.id FROM docs d WHERE d.place = p.place AND d.kind = 'digest' ORDER BY d.doc DESC LIMIT 1) AS digest"
@@ -107,7 +119,33 @@ def list_steps(connection: sqlite3.Connection, run_id: str, split: str) -> list[
         " GROUP BY p.place HAVING count(a.place) > 0 OR digest IS NOT NULL ORDER BY p.step",
         (run_id, split),
     ).fetchall()
-    return [StepInfo(step, n_traces, n_ledger or None, digest) for step, n_traces, n_ledger, digest in found]
+    none = (0, 0)
+    return [
+        StepInfo(
+            step, n_traces - lost.get(step, none)[0], (n_ledger - lost.get(step, none)[1]) or None, digest
+        )
+        for step, n_traces, n_ledger, digest in found
+    ]
+
+
+def list_summaries(connection: sqlite3.Connection, place: Place) -> list[str]:
+    """The ids of the summaries of a step, in order of arrival."""
+    found = connection.execute(
+        "SELECT d.id FROM docs d JOIN places USING (place) JOIN runs USING (run)"
+        " WHERE run_id = ? AND split = ? AND step = ? AND d.kind = 'digest' ORDER BY d.doc",
+        place,
+    )
+    return [digest for (digest,) in found]
+
+
+def superseded(asking: Asking, run_id: str, split: str) -> dict[int, tuple[int, int]]:
+    """Step -> traces and rows of ledgers that a later attempt superseded."""
+    found = asking.run(
+        "SELECT step, count(doc), count(from_ledger) FROM rows WHERE run_id = ? AND split = ? AND superseded"
+        " GROUP BY step",
+        (run_id, split),
+    )
+    return {row[0]: (row[1], row[2]) for row in zip(*found.to_pydict().values(), strict=True)}
 
 
 def list_groups(asking: Asking, place: Place) -> StepGroups:
@@ -159,7 +197,7 @@ def list_groups(asking: Asking, place: Place) -> StepGroups:
 def _ties(groups: Sequence[Sequence[TraceRow]]) -> list[bool]:
     """Tells of each group whether its rewards are tied."""
     known = [row.values for rows in groups for row in rows]
-    rewards = np.array([_number(row.get("reward")) for row in known], np.float64)
+    rewards = np.array([number_of(row.get("reward")) for row in known], np.float64)
     failed = np.array([row.get("reward_status", "ok") != "ok" for row in known], bool)
     codes = np.repeat(np.arange(len(groups)), [len(rows) for rows in groups])
     ties = np.zeros(len(groups), bool)
@@ -169,16 +207,14 @@ def _ties(groups: Sequence[Sequence[TraceRow]]) -> list[bool]:
 
 
 def _group(group: int | None, traced: list[TraceRow], ledger: list[TraceRow], tied: bool) -> Group:
-    known = [row.values for row in ledger or traced]
-    rewards = tuple(_number(row.get("reward")) for row in known)
-    advantages = [_number(row.get("advantage")) for row in known]
+    rows = ledger or traced
+    advantages = [number_of(row["advantage"]) for row in rows]
     return Group(
         group=group,
-        prompt_key=next((row["prompt_key"] for row in known if "prompt_key" in row), None),
+        prompt_key=next((key for row in rows if (key := row["prompt_key"]) is not None), None),
         prompt=next((row.values["prompt"] for row in traced if row.values.get("prompt")), ""),
         traces=tuple(sorted(traced, key=_best_first)),
-        rewards=rewards,
-        n_rollouts=len(known),
+        rows=tuple(rows),
         tied=tied,
         zero_advantage=all(a is not None and abs(a) <= ZERO_ADVANTAGE for a in advantages),
         from_ledger=bool(ledger),
@@ -186,9 +222,5 @@ def _group(group: int | None, traced: list[TraceRow], ledger: list[TraceRow], ti
 
 
 def _best_first(row: TraceRow) -> tuple[bool, float, int]:
-    reward = _number(row.values.get("reward"))
+    reward = number_of(row["reward"])
     return reward is None, -(reward or 0.0), row.values.get("sample") or 0
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None

@@ -15,7 +15,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.model.text import encodable, table, titled
 from rollout_traces.model.transcript import columns_of
 from rollout_traces.store import questions, search, steps
-from rollout_traces.store.asking import EVERYTHING, Scope, Steps, Which, within_64_bits
+from rollout_traces.store.asking import EVERYTHING, Asking, Attempts, Scope, Steps, Which, within_64_bits
 from rollout_traces.store.index import Index, Progress
 from rollout_traces.store.labels import Entry, LabelBook, checked_place
 from rollout_traces.store.query.nodes import literal
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from rollout_traces.store.live import LiveRuns
 
 log = logging.getLogger(__name__)
-NEWEST = "superseded = 0"
-"""A filter: what no later attempt logged anew."""
 
 
 class Filter(TypedDict, total=False):
@@ -54,6 +52,7 @@ class Filter(TypedDict, total=False):
     where: str
     steps: Steps
     rows: Which
+    attempts: Attempts
 
 
 class QueryKeywords(Filter, total=False):
@@ -237,10 +236,25 @@ class Store(StoreTables):
         return self.run(run).splits
 
     def steps(self, run: str, split: str) -> list[StepInfo]:
-        """The steps of a split that have traces or a ledger, in order."""
+        """The steps of a split that have traces or a ledger, in order; what a later attempt superseded is not counted."""
         run_id = self._run_id(run)
         with self._index.snapshot() as connection:
-            return steps.list_steps(connection, run_id, split)
+            if not steps.is_resumed(
+                connection, run_id
+            ):  # else the table is asked, which may have to be loaded
+                return steps.list_steps(connection, run_id, split, {})
+
+        def answer(asking: Asking) -> list[StepInfo]:
+            lost = steps.superseded(asking, run_id, split)
+            return steps.list_steps(asking.connection, run_id, split, lost)
+
+        return self.ask(answer)
+
+    def summaries(self, run: str, split: str, step: int) -> list[str]:
+        """The ids of a step's summaries in order of arrival: of each attempt, and of each part that came late."""
+        place = (self._run_id(run), split, within_64_bits(step))
+        with self._index.snapshot() as connection:
+            return steps.list_summaries(connection, place)
 
     def groups(self, run: str, split: str, step: int) -> StepGroups:
         """The groups of a step: their traces, and the rewards of all their rollouts from the ledger."""
@@ -268,6 +282,7 @@ class Store(StoreTables):
         steps: Steps = EVERYTHING,
         rows: Which = "traces",
         columns: Sequence[str] | None = None,
+        attempts: Attempts = "all",
     ) -> RowPage:
         """Rollouts that satisfy a filter, in order, page by page.
 
@@ -283,6 +298,7 @@ class Store(StoreTables):
             steps: first and last step, both included, None for an open end.
             rows: `traces`, or `all` for every rollout there was.
             columns: columns that the rows carry; all when None.
+            attempts: `newest` leaves out what a later attempt superseded, unless the filter speaks of `superseded`.
 
         Returns:
             The page, with the number of rows that match in all.
@@ -291,7 +307,7 @@ class Store(StoreTables):
             QueryError: filter or sort cannot be understood; the text points at the place.
             StoreError: no such run, no such cursor, no such column.
         """
-        scope = self._scope(run, split, where, text, steps, rows)
+        scope = self._scope(run, split, where, text, steps, rows, attempts)
         return self.ask(lambda asking: questions.page(asking, scope, order_by, limit, after, columns))
 
     def search(
@@ -321,8 +337,8 @@ class Store(StoreTables):
         return RowPage(rows, page.total, page.next)
 
     def count(self, run: str | None = None, split: str | None = None, **which: Unpack[FilterAndText]) -> int:
-        """Counts the rollouts that satisfy a filter; arguments as for `query`."""
-        scope = self._scope(run, split, **which)
+        """Counts the rollouts that satisfy a filter; arguments as for `facets`."""
+        scope = self._counted(run=run, split=split, **which)
         return self.ask(lambda asking: questions.count(asking, scope))
 
     def facets(self, column: str, limit: int = 50, **which: Unpack[WhichRows]) -> list[tuple[Any, int]]:
@@ -331,14 +347,14 @@ class Store(StoreTables):
         Args:
             column: the column; of lists of names every name counts.
             limit: most values.
-            which: `run`, `split`, `where`, `text`, `steps` and `rows` as for `query`.
+            which: `run`, `split`, `where`, `text`, `steps`, `rows` and `attempts` as for `query`, attempts `newest` by default.
         """
-        scope = self._scope(**which)
+        scope = self._counted(**which)
         return self.ask(lambda asking: questions.facets(asking, scope, column, limit))
 
     def histogram(self, column: str, bins: int = 20, **which: Unpack[WhichRows]) -> Histogram:
-        """Counts of a numeric column in bins of equal width; further arguments as for `query`."""
-        scope = self._scope(**which)
+        """Counts of a numeric column in bins of equal width; further arguments as for `facets`."""
+        scope = self._counted(**which)
         return self.ask(lambda asking: questions.histogram(asking, scope, column, bins))
 
     def aggregate(
@@ -355,8 +371,13 @@ class Store(StoreTables):
             A row a combination of values, with `rollouts` and the figures.
         """
         which.setdefault("rows", "all")
-        scope = self._scope(**which)
+        scope = self._counted(**which)
         return self.ask(lambda asking: questions.aggregate(asking, scope, by, measures))
+
+    def _counted(self, **which: Unpack[WhichRows]) -> Scope:
+        """The rows that a figure speaks of: those of the newest attempts, unless others are asked for."""
+        which.setdefault("attempts", "newest")
+        return self._scope(**which)
 
     def batch(self, run: str, step: int, split: str = "rollout", *, complete: bool = False) -> RolloutBatch:
         """The kept rollouts of a step as the batch that was logged; how many of all they are is logged as a warning.
@@ -374,7 +395,7 @@ class Store(StoreTables):
         from rollout_traces.sources.formats.own_export import batch_of_records
 
         rows = list(self._kept_records(run, step, split))
-        n = self.count(run, split=split, where=NEWEST, steps=(step, step), rows="all")
+        n = self.count(run, split=split, steps=(step, step), rows="all")
         if not n:
             raise StoreError(f"step {step} of {split}: the run has no rollouts there.")
         without = sum(row.get("input_ids") is None for row in rows)
@@ -396,7 +417,7 @@ class Store(StoreTables):
             questions.MAX_LIMIT,
             run=run,
             split=split,
-            where=NEWEST,
+            attempts="newest",
             steps=steps,
             order_by="group, sample",
         )

@@ -16,7 +16,7 @@ from rollout_traces.model.text import encodable
 from rollout_traces.model.transcript import Transcript
 from rollout_traces.model.units import MINUTE
 from rollout_traces.store import questions, steps
-from rollout_traces.store.asking import EVERYTHING, Asking, Scope, Steps, Which, groups_table
+from rollout_traces.store.asking import EVERYTHING, Asking, Attempts, Scope, Steps, Which, groups_table
 from rollout_traces.store.columns import METRICS, type_of
 from rollout_traces.store.engine import check_select
 from rollout_traces.store.index import Index
@@ -303,13 +303,14 @@ class StoreTables:
         text: str | None = None,
         steps: Steps | int = EVERYTHING,
         rows: Which = "traces",
+        attempts: Attempts = "all",
     ) -> Scope:
         """The rows that are meant; one run or split stands for a list of one."""
         runs, splits = ((each,) if isinstance(each, str) else each for each in (run, split))
         run_ids = None if runs is None else tuple(map(self._run_id, runs))
         between = (steps, steps) if isinstance(steps, int) else steps
         named = None if splits is None else tuple(splits)
-        return Scope(run_ids, named, between, encodable(where), encodable(text or ""), rows)
+        return Scope(run_ids, named, between, encodable(where), encodable(text or ""), rows, attempts)
 
     def uid(self, trace_id: str) -> str:
         """Looks up the id that a rollout's labels are kept under: its uid; its trace id where it has none."""

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rollout_traces.analysis import Selection, flips, list_prompts
+from rollout_traces.analysis import Selection, flips, list_prompts, prompt_over_time
 from rollout_traces.analysis.evaluations import bootstrap, newcombe
 from rollout_traces.analysis.timeline import first_seen
+from rollout_traces.cli.flips import SAID
 from tests.analysis.builders import steps, table
 
 
@@ -40,6 +41,26 @@ class TestFlips:
         low, high = newcombe(np.asarray([5.0]), np.asarray([56.0]), np.asarray([0.0]), np.asarray([29.0]))
         assert -high[0] == pytest.approx(-0.0381, abs=1e-3) and -low[0] == pytest.approx(0.1926, abs=1e-3)
 
+    def test_equal_shares_below_one_are_solved_as_often_and_not_in_both(self):
+        rows = [
+            {"step": step, "prompt_key": key, "success": success}
+            for step in (0, 1)
+            for key, outcomes in (("half", (1, 0)), ("none", (0, 0)))
+            for success in outcomes
+        ]
+        found = flips(table(rows), Selection("run", "rollout", (0, 0)), Selection("run", "rollout", (1, 1)))
+        assert {each.prompt_key: each.outcome for each in found.prompts} == {"half": "kept", "none": "never"}
+        assert SAID["kept"] == "solved as often"
+
+    def test_a_reward_of_a_function_that_failed_is_no_trial(self):
+        rows = [
+            {"step": step, "prompt_key": "p", "reward": reward, "reward_status": status}
+            for step in (0, 1)
+            for reward, status in ((1.0, "ok"), (0.0, "timeout"), (0.0, None))
+        ]
+        found = flips(table(rows), Selection("run", "rollout", (0, 0)), Selection("run", "rollout", (1, 1)))
+        assert [(each.solved_a, each.trials_a) for each in found.prompts] == [(1, 2)]
+
     def test_the_bootstrap_is_seeded(self):
         d = np.random.default_rng(0).choice([-1.0, 0.0, 1.0], 200)
         assert bootstrap(d, 1) == bootstrap(d, 1)
@@ -61,3 +82,30 @@ class TestPrompts:
         hard, easy = list_prompts(table(rows), Selection("run")).prompts
         assert (hard.prompt_key, hard.solved, hard.tried, hard.visits, hard.wasted) == ("p1", 2, 8, 2, 0)
         assert (easy.solve_rate, easy.wasted) == (1.0, 80)
+
+    def test_tried_are_those_whose_success_is_known_as_the_rate_and_the_order_have_it(self):
+        rows = [
+            {"step": 0, "prompt_key": key, "group": 0, "success": success}
+            for key, outcomes in (("half", [1, 0, None, None, None]), ("third", [1, 0, 0]))
+            for success in outcomes
+        ]
+        found = list_prompts(table(rows), Selection("run")).prompts
+        shown = [(each.prompt_key, each.solved, each.tried, each.rollouts) for each in found]
+        assert shown == [("third", 1, 3, 3), ("half", 1, 2, 5)]
+        [visit] = prompt_over_time(table(rows), "half")
+        assert (visit.solved, visit.tried, visit.rollouts) == (1, 2, 5)
+
+    def test_waste_is_unknown_where_tokens_are(self):
+        rows = steps(1, groups=2, size=2, reward=lambda step, group, sample: float(group * sample))
+        found = list_prompts(table(rows), Selection("run")).prompts
+        assert [(each.tokens, each.wasted) for each in found] == [(None, None)] * 2
+
+    def test_rewards_of_a_function_that_failed_are_in_no_mean_of_a_list_or_a_visit(self):
+        rows = steps(1, groups=1, size=3, reward=lambda step, group, sample: float(sample > 0))
+        rows[0]["reward_status"] = "timeout"
+        key = rows[0]["prompt_key"]
+        [found], [visit] = (
+            list_prompts(table(rows), Selection("run")).prompts,
+            prompt_over_time(table(rows), key),
+        )
+        assert (found.mean_reward, visit.mean_reward, visit.rewards) == (1.0, 1.0, (1.0, 1.0))

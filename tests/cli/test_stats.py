@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from rollout_traces.cli import build_app
 from rollout_traces.store import Store, open_store
 from rollout_traces.store.step_metrics import summarise_steps
 from tests.cli.conftest import Command
-from tests.store.projects import PROJECT, RUN, conversation, store_values
+from tests.store.projects import PROJECT, RUN, conversation, store_values, write_resumed
 
 
 class TestStats:
@@ -146,3 +148,23 @@ class TestSummary:
         assert (summary["step"], summary["rollouts"], summary["traced"]) == (5, 2, 2)
         assert summary["reward/mean"] == 0.5 and summary["group/tie_share"] == 0.0
         assert summary["stop/length_share"] == 1.0
+
+
+@pytest.mark.usefixtures("trackio_dir")
+class TestAResumedRun:
+    def asked(self, *arguments: str) -> str:
+        write_resumed()
+        found = CliRunner().invoke(build_app(["stats"]), ["stats", *arguments], env={"COLUMNS": "200"})
+        assert found.exit_code == 0, found.output
+        return found.stdout
+
+    def test_a_column_is_counted_without_what_was_superseded_and_infinity_has_its_name(self) -> None:
+        rows = json.loads(self.asked("reward", "--all", "--json"))["rows"]
+        assert {row["value"]: row["count"] for row in rows} == {"0": 3, "0.5": 1, "1": 3, "Infinity": 1}
+        rows = json.loads(self.asked("reward", "--all", "--bins", "2", "--json"))["rows"]
+        assert rows[-1] == {"value": "Infinity", "count": 1}
+
+    def test_late_rollouts_stand_beside_those_that_the_metrics_speak_of(self) -> None:
+        rows = json.loads(self.asked("--json"))["rows"]
+        assert [(row["step"], row["rollouts"], row["late"]) for row in rows] == [(0, 4, 0), (1, 4, 1)]
+        assert "4, 1 late" in self.asked()

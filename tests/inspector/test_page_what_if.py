@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
+import rollout_traces as rt
 from rollout_traces.errors import StoreError
 from rollout_traces.export import export_partitioned
 from rollout_traces.inspector.pages.what_if import what_if
 from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.store.export_source import HISTOGRAMS
+from tests.generator import BatchPlan, batch_arrays, tiny_tokenizer
 from tests.inspector.told import told
 
 PLACE = {"project": "demo", "run": "run-a", "split": "rollout", "step": 4}
@@ -84,3 +86,19 @@ def test_an_export_answers_the_same(home, tmp_path, monkeypatch):
             told(what_if, exported, {**PLACE, "project": folder})
     finally:
         exported.close()
+
+
+def test_a_step_is_whole_with_the_part_that_came_late(trackio_dir):
+    batch = batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=2, group_size=2))
+    ratio = {"prox_logprobs": batch["logprobs"]}
+    logger = rt.RolloutLogger("p", "run", tiny_tokenizer(), worker="thread")
+    logger.log_rollouts({**batch, **ratio}, step=1)
+    logger.close_step(1)
+    logger.log_rollouts({**batch, **ratio}, step=1)
+    assert logger.finish(180)
+    workspace = Workspace()
+    try:
+        found = told(what_if, workspace, {"project": "p", "run": "run", "split": "rollout", "step": 1})
+    finally:
+        workspace.close()
+    assert sum(found["cells"]["tokens"]) == 2 * np.asarray(batch["loss_mask"]).sum()

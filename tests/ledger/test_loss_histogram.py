@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rollout_traces.errors import StoreError
-from rollout_traces.ledger.loss_histogram import EDGES, MAX_BYTES, loss_histogram, pack, unpack
+from rollout_traces.ledger.loss_histogram import EDGES, MAX_BYTES, joined, loss_histogram, pack, unpack
 from tests.steps.test_open_step import rows_of
 
 
@@ -155,3 +155,24 @@ def test_one_with_columns_of_different_lengths_is_refused():
     found = loss_histogram(step_of(4))
     with pytest.raises(StoreError, match="columns of different lengths"):
         unpack(pack(replace(found, weight=found.weight[:-1])))
+
+
+def test_parts_of_a_step_are_one_with_the_edges_and_sources_that_they_share():
+    whole = loss_histogram(step_of(256, 400, sources=[f"source {row % 3}" for row in range(256)]))
+    late = loss_histogram(step_of(4, sources=["source 2", "source 2", "new", None]))
+    found = joined([whole, late])
+    assert len(whole.edges) < len(late.edges) and found.edges == whole.edges
+    assert found.sources == ("source 0", "source 1", "source 2", "new")
+    assert found.tokens.sum() == whole.tokens.sum() + late.tokens.sum()
+    assert found.weight.sum() == pytest.approx(whole.weight.sum() + late.weight.sum())
+    of = lambda part, name: part.tokens[part.cells["source"] == part.sources.index(name)].sum()  # noqa: E731
+    assert of(found, "source 2") == of(whole, "source 2") + of(late, "source 2")
+    assert of(found, "new") == of(late, "new") == 199
+    assert found.tokens[found.cells["source"] == -1].sum() == 199
+
+
+def test_of_many_parts_the_sources_beyond_the_first_are_other():
+    parts = [loss_histogram(step_of(2, sources=[f"{part} a", f"{part} b"])) for part in range(6)]
+    found = joined(parts)
+    assert len(found.sources) == 8 and found.sources[-1] == "other"
+    assert found.tokens[found.cells["source"] == 7].sum() == 5 * 199

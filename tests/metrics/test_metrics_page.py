@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rollout_traces.metrics import BUILT_IN, FAMILIES, Family
 from rollout_traces.metrics.compute import HISTOGRAMS, PER_EPISODE
+from rollout_traces.metrics.diversity import COMPRESSED_FROM
 from rollout_traces.metrics.loops import WINDOW
 from rollout_traces.model.batch import SPLITS
 from rollout_traces.settings.run_settings import CONFIG_KEY, RunSettings
@@ -62,12 +63,15 @@ On Trackio's own page, filtered to `rollout/group` (the demo, 23 steps; the fain
 - **Staleness** below 0 is a token ahead of the trainer: it counts with its sign in mean and max, in
   `staleness/ahead_share`, and in no lag and no mismatch by staleness.
 - **Component shares** take the declared weights, else those that reproduce every reward of the step and no others
-  do; without either there is no key.
+  do; without either there is no key. A share is the sum over groups of a group's covariance of weighted component and
+  reward, over the sum of their variances of the reward: every group weighs the same, whatever its size, and groups
+  whose rewards are all equal are left out.
 - What only decoded text tells (tools, thinking) is known for traced rollouts. Where all were decoded the keys
   are plain; otherwise they are computed on the rollouts that chance selected, their keys end in
   `_of_random`, and the number of those rollouts is under `.../of_random_n`.
-- With `sources`, and at most eight of them, every metric that needs only the ledger is also given under
-  `source/<name>/...`; the same metrics of what was left out under `discarded/...`. Best, worst and noise are
+- With `sources`, and two to eight of them, every metric that needs only the ledger is also given under
+  `source/<name>/...`, but `discarded/*` and `update/*`, which are of the whole step; the same metrics of what was left
+  out under `discarded/...`. Best, worst and noise are
   measured against the reward range of the whole step there too.
 - Names from the data are cleaned for keys (letters, digits, `_ . @ ^ + = -`, 48 characters). Where two names
   become equal, the one that is not that name itself ends in four hex digits, and the step's summary says so.
@@ -78,8 +82,12 @@ On Trackio's own page, filtered to `rollout/group` (the demo, 23 steps; the fain
   rule for ties (below; smallest and largest of that group) deviate by 0, of the reward as of the other quantity; where
   all of either do, nothing is correlated and there is no key. The definition leaves this open: a rule over all groups
   at once would let one group of large rewards hide the others, or make much of differences that are called ties.
-- Standard errors cluster rollouts by group. Of equally common answers in `group/maj@all` each is
-  as likely.
+- Standard errors cluster rollouts by group: of G groups with a finite value the variance is multiplied by G/(G - 1); of
+  fewer than two there is none. Of equally common answers in `group/maj@all` each is as likely.
+- What compares rollouts of a group takes groups of two or more known values: `group/reward_std_mean`,
+  `group/noise_amplified_share`, `group/length_*`, `group/<...>_gini_mean`, `group/maj@all` (parsed answers of known success) and
+  `diversity/unique_answer_share` (parsed answers). Gini coefficients of n values are multiplied by n/(n - 1), so that 1
+  is reached; groups with a negative value, or a sum of 0, have none.
 - A metric that fails costs its own keys alone: `metrics_failed` is 1 and the log says why.
 - Per-token floats come through the spool with float16 precision, about three decimal digits, and float32 where a
   call holds a finite value beyond float16; scalars of a rollout are exact.
@@ -105,7 +113,9 @@ with another temperature or top-p scaling look like.
 
 **Diversity.** Inside groups of two or more, on the first 512 sampled tokens of each rollout. `distinct_n` =
 different n-grams / n-grams of the group, none across rollouts; `jaccard_distance` = mean over pairs of
-1 - |A and B| / |A or B| of their token sets. Mean over groups; `_micro` weighs groups by their size.
+1 - |A and B| / |A or B| of their token sets. Mean over groups; `_micro` weighs groups by their size. `compression_ratio`
+is of single rollouts, those of {compressed_from} sampled tokens or more: the ids as little-endian integers of four bytes, one behind the
+other, over their length after `zlib.compress` as it is (level 6, a header of two bytes and a checksum); mean over rollouts.
 
 **Ties.** A group of two or more is tied when its rewards are equal within 1e-6 x max(1, |reward|). Rows whose
 reward function failed are left out of the comparison, unless it failed for all; a group with another unknown
@@ -145,6 +155,7 @@ def metrics_page() -> str:
         bins=BINS,
         histograms=", ".join(f"`{key}` of the ledger's `{column}`" for key, column in HISTOGRAMS.items()),
         window=WINDOW,
+        compressed_from=COMPRESSED_FROM,
         per_episode=", ".join(f"`{pattern}`" for pattern in _per_episode()),
         config_key=CONFIG_KEY,
         settings="\n".join(f"| `{name}` | {meaning} |" for name, meaning in attributes_of(RunSettings)),

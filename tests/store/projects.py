@@ -59,6 +59,8 @@ def make_ledger(
     rewards = np.asarray([reward for group in groups for reward in group], np.float64)
     n = len(rewards)
     means = np.repeat([np.nanmean(group) for group in groups], [len(group) for group in groups])
+    with np.errstate(invalid="ignore"):  # infinite rewards
+        advantages = rewards - means
     names = np.empty(n, object)
     names[:] = [tuple((flags or {}).get(row, ())) for row in range(n)]
     return Ledger(
@@ -70,7 +72,7 @@ def make_ledger(
             "sample": np.concatenate([np.arange(len(group)) for group in groups]).astype(np.int64),
             "prompt_key": _texts(f"prompt-{g}" for g, group in enumerate(groups) for _ in group),
             "reward": rewards,
-            "advantage": rewards - means,
+            "advantage": advantages,
             "n_sampled": np.arange(n, dtype=np.int64) * 10 + 5,
             "flags": names,
             "selected_by": _texts("random" if row in traced else None for row in range(n)),
@@ -140,6 +142,24 @@ def write_traces(
         run=run,
         project=project,
     )
+
+
+def write_resumed() -> None:
+    """Stores a run of one prompt that was resumed at step 1: step 0, step 1 of two attempts, step 2 of the first alone.
+
+    Of step 1 the second attempt has the rewards 1, infinity, 0 of a function that timed out, and 0.5, which came late; two
+    rows of each step and attempt are traced.
+    """
+    anew = {"reward_status": _texts([None, None, "timeout", None]), "late": np.array([0, 0, 0, 1], np.int64)}
+    for attempt, step, rewards, columns in (
+        ("2026-01-01", 0, [1.0, 1.0, 0.0, 0.0], {}),
+        ("2026-01-01", 1, [0.0] * 4, {}),
+        ("2026-01-01", 2, [0.0] * 4, {}),
+        ("2026-01-02", 1, [1.0, np.inf, 0.0, 0.5], anew),
+    ):
+        named = {"attempt": _texts([attempt] * 4), **columns}
+        ledger = make_ledger([rewards], step=step, batch=f"{attempt}-", traced=(0, 1), **named)
+        write_step(ledger, (0, 1))
 
 
 def store_values(

@@ -10,7 +10,8 @@ ROW = TraceRow("t", "r", "run", "rollout", 3, {"reward": 0.5, "flags": ("a",), "
 
 
 def group(*rewards: float | None) -> Group:
-    return Group(0, "p", "", (), rewards, len(rewards), False, False, True)
+    rows = tuple(TraceRow(None, "r", "run", "rollout", 3, {"reward": reward}) for reward in rewards)
+    return Group(0, "p", "", (), rows, False, False, True)
 
 
 class TestARow:

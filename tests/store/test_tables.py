@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.store import QueryError, Store, index, open_store
 from rollout_traces.store.engine import Engine
 from rollout_traces.store.questions import Measure
-from tests.store.projects import PROJECT, RUN, make_ledger, write_step
+from tests.store.projects import PROJECT, RUN, make_ledger, write_resumed, write_step
 
 
 class TestRollouts:
@@ -68,6 +69,58 @@ class TestRollouts:
                 write_step(make_ledger([[0.0, 1.0]], step=step, batch=attempt, attempt=named), ())
         table = open_store(PROJECT).rollouts("superseded", columns=["step", "attempt"])
         assert table.to_pylist() == [{"step": 2, "attempt": "2026-01-01"}] * 2
+
+
+@pytest.mark.usefixtures("trackio_dir")
+class TestCounts:
+    def test_leave_out_what_a_later_attempt_superseded_unless_the_filter_names_it(self) -> None:
+        write_resumed()
+        store = open_store(PROJECT)
+        every = {"rows": "all"}
+        assert store.count(**every) == 8 and store.count(where="superseded", **every) == 8
+        assert (
+            store.count(where="superseded or not superseded", **every)
+            == store.count(attempts="all", **every)
+            == 16
+        )
+        assert store.facets("attempt", **every) == [("2026-01-01", 4), ("2026-01-02", 4)]
+        found = store.histogram("reward", 2, **every)
+        assert (found.counts, found.unknown, found.infinite) == ((3, 4), 0, ((math.inf, 1),))
+        assert store.query(rows="all").total == 16, "rows are listed, marked"
+        assert store.query(rows="all", attempts="newest").total == 8
+
+    def test_of_steps_leave_it_out_too(self) -> None:
+        write_resumed()
+        steps = open_store(PROJECT).steps(RUN, "rollout")
+        assert [(each.step, each.n_rollouts, each.n_traces) for each in steps] == [
+            (0, 4, 2),
+            (1, 4, 2),
+            (2, None, 0),
+        ]
+
+    def test_an_infinite_number_is_found_by_its_name(self) -> None:
+        write_resumed()
+        store = open_store(PROJECT)
+        for where, n in (
+            ("reward = 'Infinity'", 1),
+            ("reward != 'Infinity'", 7),
+            ("reward in ('-Infinity', 0.5)", 1),
+        ):
+            assert store.count(where=where, rows="all") == n, where
+
+    def test_a_mean_of_a_group_leaves_out_what_is_infinite_or_failed_everywhere(self) -> None:
+        write_resumed()
+        store = open_store(PROJECT)
+        [group] = store.groups(RUN, "rollout", 1).groups
+        assert (group.reward_mean, group.n_rollouts, group.n_not_counted) == (0.75, 4, 2)
+        rows = store.groups_table().to_pylist()
+        assert [row["reward_mean"] for row in rows if row["step"] == 1] == [0.0, 0.75]
+
+    def test_a_mean_of_rewards_leaves_them_out_too(self) -> None:
+        write_resumed()
+        found = open_store(PROJECT).aggregate(["step"], [Measure("mean", "reward"), Measure("max", "sample")])
+        assert [row["mean(reward)"] for row in found.to_pylist()] == [0.5, 0.75]
+        assert [row["max(sample)"] for row in found.to_pylist()] == [3, 3]
 
 
 class TestSql:

@@ -77,6 +77,7 @@ export async function exportDialog(ask) {
     h("p.rt-soft", "On the command line, with a manifest beside the file:"),
     h("pre.rt-code", h("code", answer.command)),
     copyButton(() => answer.command, "copy the command"),
+    answer.superseded > 0 && h("p.rt-soft", `${number(answer.superseded)} of them superseded, and marked as such.`),
     answer.total > answer.most
       ? h("p.rt-faint", `More than ${number(answer.most)}: too many for the browser.`)
       : writing("download JSON lines", "download", said, write),

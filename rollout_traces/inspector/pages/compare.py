@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import (
     MOST_READ,
@@ -27,6 +25,7 @@ from rollout_traces.metrics.shapes import shared_length
 from rollout_traces.model.text import words
 from rollout_traces.store import Group, RunInfo, Store, TraceRow
 from rollout_traces.store.query.nodes import literal
+from rollout_traces.store.rows import mean_of
 from rollout_traces.trace.conversion import TraceRecord, read_transcript
 
 REWARDS = ("reward", "raw_reward", "advantage")
@@ -72,7 +71,7 @@ class CompareAnswer(Drawn):
 
 @dataclass(frozen=True)
 class StepOfPrompt:
-    """The rollouts of one prompt at a step; `traced` are the uids of those that were kept."""
+    """The rollouts of one prompt at a step, of the newest attempt; `traced` are the uids of those that were kept."""
 
     step: int
     n: int
@@ -128,6 +127,7 @@ def prompt_history(view: SplitView, prompt_key: str) -> PromptHistoryAnswer:
     page = view.query(
         where=f"prompt_key = {literal(prompt_key)}",
         rows="all",
+        attempts="newest",
         limit=MOST_READ,
         order_by="step",
     )
@@ -138,8 +138,8 @@ def prompt_history(view: SplitView, prompt_key: str) -> PromptHistoryAnswer:
         StepOfPrompt(
             step,
             len(rows),
-            _mean(rows, "reward"),
-            _mean(rows, "success"),
+            mean_of(row.known_reward for row in rows),
+            mean_of(row["success"] for row in rows),
             [row["trace_uid"] for row in rows if row["trace_uid"] is not None],
             rows[0]["group"],
         )
@@ -196,11 +196,6 @@ def _less(a: Any, b: Any) -> Number:
     return b - a if isinstance(a, (int, float)) and isinstance(b, (int, float)) else None
 
 
-def _mean(rows: list[TraceRow], name: str) -> Number:
-    known = [row[name] for row in rows if row[name] is not None]
-    return float(np.mean(known)) if known else None
-
-
 def _group(view: SplitView, step: int, wanted: int | None, is_named: bool) -> Group | None:
     """The group asked for, else the one of the step whose kept rollouts differ most."""
     groups = view.groups(step).groups
@@ -212,7 +207,7 @@ def _group(view: SplitView, step: int, wanted: int | None, is_named: bool) -> Gr
 
 
 def _spread(group: Group) -> float:
-    rewards = [row["reward"] for row in group.traces if row["reward"] is not None]
+    rewards = [reward for row in group.traces if (reward := row.known_reward) is not None]
     return max(rewards) - min(rewards) if rewards else 0.0
 
 

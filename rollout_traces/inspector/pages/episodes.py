@@ -140,8 +140,10 @@ def episodes(
 
 def _rows(view: SplitView, step: int) -> tuple[list[TraceRow], int]:
     """The rows of a step that belong to an episode, and how many rows of the step were not looked at."""
-    page = view.query(rows="all", steps=(step, step), limit=MOST_READ, order_by="group, sample")
-    rows = [row for row in page.rows if row["episode"] is not None and not row["superseded"]]
+    page = view.query(
+        rows="all", attempts="newest", steps=(step, step), limit=MOST_READ, order_by="group, sample"
+    )
+    rows = [row for row in page.rows if row["episode"] is not None]
     return rows, page.total - len(page.rows)
 
 

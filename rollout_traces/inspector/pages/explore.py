@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from rollout_traces.inspector.pages.figures import (
     population_over_steps,
 )
 from rollout_traces.inspector.workspace import FromRuns, Names, ProjectView, SplitView, remembered
+from rollout_traces.model.plain_values import finite_or_text
 from rollout_traces.store import Histogram, Store, TraceRow
 from rollout_traces.store.asking import Scope, Which
 from rollout_traces.store.query.nodes import literal
@@ -57,7 +59,7 @@ class AskedRows:
 
     def of(self, view: SplitView) -> dict[str, Any]:
         """The same as arguments of the store's questions."""
-        asked = {"where": self.where, "text": self.text, "rows": self.which}
+        asked = {"where": self.where, "text": self.text, "rows": self.which, "attempts": "newest"}
         return {"run": view.run, "split": view.split, **asked}
 
 
@@ -97,19 +99,24 @@ class ColumnsAnswer(FromRuns):
 
 @dataclass(frozen=True)
 class SpreadAnswer:
-    """The spread of a column's values over the rows that match: values with counts, or bins."""
+    """The spread of a column's values over the rows that match: values with counts, or bins and what lies beyond: infinities."""
 
     column: str
     kind: str
-    facets: list[tuple[Any, int]] | None
+    facets: list[tuple[Any, int]]
     bins: Histogram | None
 
 
 @dataclass(frozen=True)
 class ExportAnswer:
-    """The command that exports rows, and the rows as JSON lines where they are no more than `most` and were asked for."""
+    """The command that exports rows, and the rows as JSON lines where they are no more than `most` and were asked for.
+
+    Attributes:
+        superseded: how many of them a later attempt superseded, marked as such in what is written.
+    """
 
     total: int
+    superseded: int
     most: int
     lines: str | None
     command: str
@@ -156,20 +163,25 @@ def spread(view: SplitView, asked: AskedRows, column: str) -> SpreadAnswer:
         return SpreadAnswer(column, kind, store.facets(column, limit=MOST_VALUES, **scope), None)
     facets = store.facets(column, limit=BINS, **scope)
     if len(facets) <= FEW_VALUES:
-        return SpreadAnswer(
-            column, kind, sorted(facets, key=lambda each: (each[0] is None, each[0] or 0)), None
-        )
-    return SpreadAnswer(column, kind, None, store.histogram(column, BINS, **scope))
+        facets.sort(key=lambda each: (each[0] is None, each[0] or 0))
+        return SpreadAnswer(column, kind, _named(facets), None)
+    bins = store.histogram(column, BINS, **scope)
+    return SpreadAnswer(column, kind, _named(bins.infinite), bins)
+
+
+def _named(facets: Iterable[tuple[Any, int]]) -> list[tuple[Any, int]]:
+    return [(finite_or_text(value), n) for value, n in facets]
 
 
 def export(view: SplitView, asked: AskedRows, sort: str = "", only_counted: bool = False) -> ExportAnswer:
     """The command that exports the rows that match, and the rows as JSON lines where they are few, unless they are only to be counted."""
-    total = view.store.count(**asked.of(view))
+    every = asked.of(view) | {"attempts": "all"}
+    total, current = view.store.count(**every), view.store.count(**asked.of(view))
     lines = None
     if total <= MOST_DOWNLOADED and not only_counted:
-        page = view.store.query(order_by=sort or None, limit=max(total, 1), **asked.of(view))
+        page = view.store.query(order_by=sort or None, limit=max(total, 1), **every)
         lines = "\n".join(_line(view.store, row) for row in page.rows)
-    return ExportAnswer(total, MOST_DOWNLOADED, lines, command(view, asked, sort))
+    return ExportAnswer(total, total - current, MOST_DOWNLOADED, lines, command(view, asked, sort))
 
 
 def export_chosen(view: SplitView, ids: Names, only_counted: bool = False) -> ExportAnswer:
@@ -216,7 +228,7 @@ def default_columns(rows: Which, n_traced: int) -> tuple[str, ...]:
 
 
 def _row(row: TraceRow, wanted: list[str]) -> TableRow:
-    cells = [row[name] for name in wanted]
+    cells = [finite_or_text(row[name]) for name in wanted]
     return TableRow(row.id, row.step, row["group"], row["sample"], row.id is not None, cells)
 
 

@@ -17,8 +17,10 @@ from rollout_traces.inspector.pages.figures import Drawn, Number, drawn_by, worn
 from rollout_traces.inspector.pages.incidents import run_alarms
 from rollout_traces.inspector.workspace import InParts, SplitView
 from rollout_traces.metrics.shapes import shared_length
+from rollout_traces.model.plain_values import finite_or_text
 from rollout_traces.model.transcript import Transcript
 from rollout_traces.store import Group, Store, TraceRow
+from rollout_traces.store.rows import known_reward, mean_of, number_of
 from rollout_traces.trace.conversion import read_details, read_transcript
 
 FIGURES = ("reward", "advantage", "n_sampled", "n_turns", "n_tool_calls", "n_tool_errors", "stop_reason")
@@ -133,6 +135,7 @@ class GroupAnswer(Drawn, InParts):
 
     Attributes:
         groups: of the step.
+        n_not_counted: rewards that the mean leaves out: infinite, or of a function that failed.
     """
 
     step: int
@@ -140,6 +143,7 @@ class GroupAnswer(Drawn, InParts):
     groups: list[int]
     prompt: str | None
     mean: Number
+    n_not_counted: int
     tied: bool
     n_rollouts: int
     usual: list[Usual]
@@ -153,7 +157,7 @@ def group(view: SplitView, step: int, group: int | None = None) -> GroupAnswer:
     """All samples of a group, best first, with their actions, the tree of their prefixes and telling phrases."""
     groups = view.groups(step).groups
     chosen, number = _chosen(groups, step, group)
-    members = _members(view, step, chosen)
+    members = _members(view.store, chosen)
     alarms = run_alarms(view)
     kept = [at for at, member in enumerate(members) if member.transcript is not None]
     return GroupAnswer(
@@ -162,6 +166,7 @@ def group(view: SplitView, step: int, group: int | None = None) -> GroupAnswer:
         groups=[each.group for each in groups if each.group is not None],
         prompt=chosen.prompt,
         mean=chosen.reward_mean,
+        n_not_counted=chosen.n_not_counted,
         tied=chosen.tied,
         n_rollouts=chosen.n_rollouts,
         **drawn_by(view),
@@ -184,18 +189,12 @@ def _chosen(groups: Sequence[Group], step: int, wanted: int | None) -> tuple[Gro
     return found
 
 
-def _members(view: SplitView, step: int, chosen: Group) -> list[Member]:
+def _members(store: Store, chosen: Group) -> list[Member]:
     """Every rollout of the group, best reward first: the kept ones, and the others from the ledger."""
-    kept = [_kept(view.store, row) for row in chosen.traces]
+    kept = [_kept(store, row) for row in chosen.traces]
     samples = {member.values.get("sample") for member in kept}
-    page = view.query(
-        where=f"group = {chosen.group}",
-        rows="all",
-        steps=(step, step),
-        limit=MOST_MEMBERS,
-    )
-    others = [Member(row.as_dict()) for row in page.rows if row["sample"] not in samples]
-    return sorted([*kept, *others], key=lambda member: -(_reward(member) or 0.0))
+    others = [Member(row.as_dict()) for row in chosen.rows[:MOST_MEMBERS] if row["sample"] not in samples]
+    return sorted([*kept, *others], key=lambda member: -(number_of(member.values.get("reward")) or 0.0))
 
 
 def _kept(store: Store, row: TraceRow) -> Member:
@@ -205,11 +204,6 @@ def _kept(store: Store, row: TraceRow) -> Member:
     flags = read_details(record).get("flags") or ()
     failed = frozenset(flag["turn"] for flag in flags if flag.get("name") == "tool_error" and "turn" in flag)
     return Member(row.as_dict(), row.id, read_transcript(record), failed)
-
-
-def _reward(member: Member) -> float | None:
-    value = member.values.get("reward")
-    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _components(members: Sequence[Member]) -> list[str]:
@@ -223,7 +217,7 @@ def _described(member: Member, worn: Worn) -> ShownMember:
         id=member.id,
         sample=member.values.get("sample"),
         **worn_listed(worn),
-        values={name: member.values.get(name) for name in names},
+        values={name: finite_or_text(member.values.get(name)) for name in names},
         turns=turns_of(member),
         actions=[] if member.transcript is None else actions(member.transcript, member.failed_turns),
     )
@@ -281,13 +275,12 @@ def _tree(members: Sequence[Member], kept: Sequence[int]) -> ShownTree | None:
 
 def _drawn(branch: Branch, members: Sequence[Member], kept: Sequence[int]) -> Branch:
     places = tuple(kept[at] for at in branch.members)
-    rewards = [reward for at in places if (reward := _reward(members[at])) is not None]
     return replace(
         branch,
         members=places,
         children=tuple(_drawn(child, members, kept) for child in branch.children),
         text=_text(members[places[0]].transcript, branch.start, branch.stop)[:PREVIEW],
-        mean=float(np.mean(rewards)) if rewards else None,
+        mean=mean_of(known_reward(members[at].values) for at in places),
     )
 
 
@@ -297,12 +290,11 @@ def _text(transcript: Transcript | None, start: int, stop: int) -> str:
 
 def _phrases(members: Sequence[Member], kept: Sequence[int]) -> GroupPhrases:
     """Phrases of the kept members above the mean of all members against those below it."""
-    rewards = [reward for member in members if (reward := _reward(member)) is not None]
-    mean = float(np.mean(rewards)) if rewards else 0.0
+    mean = mean_of(known_reward(member.values) for member in members)
     sides: tuple[list[str], list[str]] = ([], [])
     for at in kept:
-        reward, transcript = _reward(members[at]), members[at].transcript
-        if reward is None or transcript is None or reward == mean:
+        reward, transcript = known_reward(members[at].values), members[at].transcript
+        if reward is None or mean is None or transcript is None or reward == mean:
             continue
         sides[reward < mean].append(_said(transcript))
     return GroupPhrases(len(sides[0]), len(sides[1]), *telling_phrases(*sides))

@@ -54,12 +54,14 @@ class StepSummary:
 
     Attributes:
         metrics: by key.
+        late: rows that came after the step was closed: what it logged does not speak of them.
         flags: flag -> its share and its number of rows.
         discards: the same of discard reasons.
         ties: the same of what tied groups have in common; numbers of groups.
     """
 
     metrics: Mapping[str, float]
+    late: int
     flags: Shares
     discards: Shares
     ties: Shares
@@ -89,6 +91,7 @@ class HealthAnswer(InParts):
     Attributes:
         usual: the flags that are properties of the run.
         by: columns by which a measure can be taken apart.
+        late: step -> rollouts that came after it was closed: what it logged does not speak of them.
         kept_only: no step has a ledger: figures are over the kept rollouts.
         off: flags and metrics that were switched off, in words.
         counters: what the run's logger counted and what waits in its spool on this machine; None over a server.
@@ -105,6 +108,7 @@ class HealthAnswer(InParts):
     by: list[str]
     n_traced: int
     n_rows: int
+    late: dict[int, int]
     kept_only: bool
     chosen_by: str | None
     off: dict[str, str]
@@ -167,6 +171,7 @@ def _health(view: SplitView) -> HealthAnswer:
         by=[name for name in BY if counted and _is_known(view, counted[-1].step, name, kept_only)],
         n_traced=sum(info.n_traces for info in counted),
         n_rows=sum(info.n_rollouts or 0 for info in counted),
+        late={step: found.late for step, found in summaries.items() if found.late},
         kept_only=kept_only,
         chosen_by=chosen_over_steps(view),
         off={
@@ -194,7 +199,7 @@ def examples(view: SplitView, step: int, name: str, what: str = "measure") -> Ex
     """Kept rollouts behind a point of Health; `what`: measure, flags, discards or ties."""
     where, order = _question(what, name)
     at = (step, step)
-    page = view.query(where=where, order_by=order or None, steps=at, limit=EXAMPLES)
+    page = view.query(where=where, order_by=order or None, steps=at, limit=EXAMPLES, attempts="newest")
     groups = view.groups(step)
     unknown = groups.n_rollouts is None or (what == "flags" and needs_text(name))
     return ExamplesAnswer(
@@ -245,7 +250,10 @@ def _summaries(
     """
     seen = view.workspace.steps_seen
     place = (view.project, view.run, view.split)
-    key_of = {info.step: (*place, info.step, info.n_rollouts or info.n_traces, keys) for info in counted}
+    key_of = {
+        info.step: (*place, info.step, info.n_rollouts or info.n_traces, info.digest_id, keys)
+        for info in counted
+    }
     missing = [step for step, key in key_of.items() if key not in seen]
     read = view.store.kept_rows if kept_only else view.store.ledger_rows
     for at in range(0, len(missing), STEPS_AT_ONCE):
@@ -270,6 +278,7 @@ def summarise(ledger: Ledger, split: str, keys: Sequence[str], settings: RunSett
     metrics = ledger_metrics(ledger, split, keys, settings) if ledger.n_rows and keys else {}
     return StepSummary(
         {**metrics, FLAGGED: flagged_share(ledger)},
+        int((ledger.get("late") == 1).sum()),
         flag_shares(ledger),
         {name: (count / n_rows, count) for name, count in discards.items()},
         tie_reasons(ledger, settings),

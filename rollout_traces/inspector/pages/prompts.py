@@ -42,12 +42,13 @@ class VisitsOfRun:
 
 @dataclass(frozen=True)
 class PromptAnswer:
-    """One prompt over steps, splits and runs; the last `shown` of `n_visits` visits."""
+    """One prompt over steps, splits and runs; the last `shown` of `n_visits` visits; `tried` of its rollouts are known to have solved it or not."""
 
     prompt_key: str
     prompt: str | None
     n_visits: int
     shown: int
+    rollouts: int
     tried: int
     solved: int | None
     range: Range
@@ -96,6 +97,7 @@ def prompt(view: SplitView, prompt: str) -> PromptAnswer:
         preview.to_pydict()["prompt"][0],
         n_visits=len(visits),
         shown=min(len(visits), MOST_VISITS),
+        rollouts=sum(visit.rollouts for visit in visits),
         tried=sum(visit.tried for visit in visits),
         solved=sum(solved) if solved else None,
         range=axis_range(view, "reward"),

@@ -162,6 +162,7 @@ def samples(view: SplitView, step: int, asked: AskedSamples) -> SamplesAnswer:
             limit=PAGE_ROWS,
             after=asked.after or None,
             steps=(None, None) if everywhere else (step, step),
+            attempts="newest" if everywhere else "all",
         )
         first = parse_sort(asked.sort)[0].term if asked.sort else None
         column = first.name if isinstance(first, Name) else None
@@ -257,7 +258,8 @@ def find_sample(view: SplitView, step: int | None, group: int | None, sample: in
         raise StoreError("step: none named. Pick one with the step pager.")
     wanted = (("group", group), ("sample", sample))
     where = " and ".join(f"{name} = {value}" for name, value in wanted if value is not None)
-    page = view.query(where=where, steps=(step, step), limit=1, columns=["sample"])
+    newest_first = "superseded, group, sample"
+    page = view.query(where=where, steps=(step, step), limit=1, columns=["sample"], order_by=newest_first)
     if not page.rows or page.rows[0].id is None:
         named = f"step {step}, group {group}, sample {sample} of {view.split}"
         if not view.query(where=where, steps=(step, step), limit=1, rows="all").total:

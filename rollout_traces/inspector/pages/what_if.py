@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import Card, Range, axis_range, sample_card
 from rollout_traces.inspector.workspace import InParts, SplitView
-from rollout_traces.ledger.loss_histogram import DIMENSIONS, unpack
+from rollout_traces.ledger.loss_histogram import DIMENSIONS, joined, unpack
 from rollout_traces.settings.run_settings import Range as DeclaredRange
-from rollout_traces.store.step_metrics import loss_histogram_in
+from rollout_traces.store.step_metrics import loss_histograms_in
 
 DECLARED = ("clip_low", "clip_high", "importance_cap", "importance_band")
 NO_HISTOGRAM = (
@@ -62,7 +63,7 @@ def what_if(view: SplitView, step: int) -> WhatIfAnswer:
     info = next((each for each in view.steps() if each.step == step), None)
     if info is None:
         raise StoreError(f"step {step} of {view.split} is not there. Pick one with the step pager.")
-    cells, why = _cells(loss_histogram_in(view.store, view.run, view.split, info))
+    cells, why = _cells(loss_histograms_in(view.store, view.run, view.split, info))
     settings = view.settings
     groups = view.groups(step).groups
     return WhatIfAnswer(
@@ -75,11 +76,11 @@ def what_if(view: SplitView, step: int) -> WhatIfAnswer:
     )
 
 
-def _cells(stored: str | None) -> tuple[Cells | None, str]:
-    if stored is None:
+def _cells(stored: Sequence[str]) -> tuple[Cells | None, str]:
+    if not stored:
         return None, NO_HISTOGRAM
     try:
-        found = unpack(stored)
+        found = joined([unpack(each) for each in stored])
     except StoreError as error:
         return None, f"The step's histogram of its loss tokens cannot be read: {error}"
     return Cells(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rollout_traces.model.text import SAID
-from rollout_traces.sources.base import Claim, Fields, Found, Head, LinesFormat, number_in, split_of
+from rollout_traces.sources.base import EVAL, Claim, Fields, Found, Head, LinesFormat, number_in, split_of
 from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, numbers, scalars
 
 _KIND_OF_FOLDER = r"(?:rollout|validation|val|train|generation)s?(?:[_\-](?:data|dir|dump|generations?|rollouts?|samples?))*"
@@ -28,9 +28,10 @@ class Verl(LinesFormat):
             return None
         step = number_in(r"^(\d+)\.jsonl", head.path.name)
         lacks = [*NO_TOKENS, "roles inside the prompt", "stop reasons"]
-        if head.lacks("uid"):
-            lacks.append("groups (equal prompts are one)")
         split = split_of(*head.names[1:3])
+        if head.lacks("uid"):
+            where = " in validation" if split == EVAL else ""
+            lacks.append(f"groups{where} (equal prompts are one)")
         return Claim(head.above(_KIND_OF_FOLDER), step, split, lacks)
 
     def read(self, fields: Fields, found: Found) -> Iterator[RolloutRow]:

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Literal, NoReturn
 
 from rollout_traces.errors import QueryError
+from rollout_traces.model.plain_values import INFINITE
 from rollout_traces.store.columns import INTERNAL, Kind, literal, quoted
 from rollout_traces.store.query.nodes import (
     COMPARISONS,
@@ -403,6 +404,8 @@ class Compiler:
             return Valued(Sql("?", (term.name,)), "text", term.span)
         if isinstance(term, Name) and self._names_a_flag(term):
             self._refuse(term.span, f"{term.name} is a flag; use flags has {term.name}.")
+        if beside.kind == "number" and isinstance(term, Constant) and term.value in INFINITE:
+            return Valued(Sql("?", (INFINITE[str(term.value)],)), "number", term.span)
         value = self._value(term)
         if value.kind == "any":
             self._refuse(term.span, "null has no order; use 'is null' or 'is not null'.")

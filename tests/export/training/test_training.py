@@ -7,14 +7,18 @@ import json
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rollout_traces.errors import ConfigError
 from rollout_traces.export import ExportQuery
 from rollout_traces.export.training import export_training
 from rollout_traces.export.training_samples import TrainingOptions
+from rollout_traces.store import open_store
 from tests.export.training.conftest import LONG
 from tests.generator import CALCULATOR
+from tests.store.projects import PROJECT as RESUMED
+from tests.store.projects import make_ledger, write_resumed, write_step
 
 
 def rows_of(folder: Path, name: str = "train") -> list[dict]:
@@ -221,3 +225,26 @@ class TestFiles:
         assert done.exit_code == 0, done.output
         assert "left out: 1, evaluation" in done.output
         assert (out / "train.jsonl").exists()
+
+
+class TestWhatSaysNothing:
+    def test_what_a_later_attempt_superseded_is_left_out_and_counted(self, trackio_dir, tmp_path):
+        write_resumed()
+        options = TrainingOptions("reward", near_duplicates=None)
+        store = open_store(RESUMED)
+        manifest = export_training(store, tmp_path / "current", options)
+        assert manifest.left_out == {"superseded by a later attempt": 4, "no reward": 1}
+        assert [(row["step"], row["reward"]) for row in rows_of(tmp_path / "current")] == [
+            (0, 1.0),
+            (0, 1.0),
+            (1, 1.0),
+        ]
+        assert manifest.made_from.matched == 8
+        manifest = export_training(store, tmp_path / "lost", options, ExportQuery(where="superseded"))
+        assert manifest.left_out == {} and manifest.splits == {"train": 4}
+
+    def test_a_reward_whose_function_failed_is_none(self, trackio_dir, tmp_path):
+        status = np.array([None, "error"], object)
+        write_step(make_ledger([[1.0, 0.0]], step=0, traced=(0, 1), reward_status=status), (0, 1))
+        manifest = export_training(open_store(RESUMED), tmp_path / "out", TrainingOptions("reward"))
+        assert manifest.left_out == {"no reward": 1} and manifest.splits == {"train": 1}

@@ -104,6 +104,12 @@ test("a threshold inside a bin gives an estimate and its bounds", () => {
   assert.ok(about > 0.2 && about < 0.9);
 });
 
+test("a clip of a ratio that is the difference of two binned ones has bounds, also by rule", () => {
+  const found = tried(histogram([cell({ new: 3, prox: 3, weight: 2 })]), new Map([["clip", [0.2, 0.2]]]));
+  assert.deepEqual(found.all.masked.slice(1), [0, 1]);
+  assert.deepEqual(found.rules[0].update.slice(1), [0, 1]);
+});
+
 test("rules whose quantities are missing say for how much", () => {
   const found = tried(
     histogram([cell({ staleness: -1 }), cell({ tokens: 30, staleness: 1 })]),

@@ -11,7 +11,7 @@ import pytest
 from rollout_traces.inspector.workspace import Function, Workspace
 from tests.inspector.told import told
 from tests.store.conftest import shared_folder
-from tests.store.projects import PROJECT, RUN
+from tests.store.projects import PROJECT, RUN, write_resumed
 
 __all__ = ["shared_folder"]
 Ask = Callable[..., Any]
@@ -28,4 +28,15 @@ def ask(shared_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         return told(function, workspace, place | sent)
 
     yield asked
+    workspace.close()
+
+
+@pytest.fixture
+def ask_resumed(trackio_dir: Path) -> Iterator[Ask]:
+    """Asks a function of the run that `write_resumed` stores."""
+    write_resumed()
+    workspace = Workspace()
+    yield lambda function, **sent: told(
+        function, workspace, {"project": PROJECT, "run": RUN, "split": "rollout", **sent}
+    )
     workspace.close()

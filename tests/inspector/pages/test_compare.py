@@ -116,3 +116,8 @@ def test_rollouts_without_token_ids_share_no_prefix_and_have_no_tree(view: Split
     assert [side["tokens"] for side in found.sides] == [None, None]
     shown = group(view, 1)
     assert shown.tree is None and len([each for each in shown.members if each.id]) == 4
+
+
+def test_the_history_of_a_prompt_has_the_newest_attempt_and_rewards_that_count_alone(ask_resumed):
+    steps = ask_resumed(prompt_history, prompt_key="prompt-0")["steps"]
+    assert [(each["step"], each["n"], each["reward"]) for each in steps] == [(0, 4, 0.5), (1, 4, 0.75)]

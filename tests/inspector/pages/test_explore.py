@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from rollout_traces.errors import StoreError
@@ -16,7 +17,9 @@ from rollout_traces.inspector.pages.explore import (
     spread,
     table,
 )
-from tests.store.projects import PROJECT, RUN
+from rollout_traces.inspector.workspace import Workspace
+from tests.inspector.told import told
+from tests.store.projects import PROJECT, RUN, make_ledger, write_step
 
 
 class TestRows:
@@ -74,7 +77,7 @@ class TestValues:
         monkeypatch.setattr("rollout_traces.inspector.pages.explore.FEW_VALUES", 7)
         bins = ask(spread, column="n_sampled", rows="all", where="split = 'rollout'")
         assert (
-            bins["facets"] is None and sum(bins["bins"]["counts"]) == 24 and len(bins["bins"]["counts"]) == 24
+            bins["facets"] == [] and sum(bins["bins"]["counts"]) == 24 and len(bins["bins"]["counts"]) == 24
         )
         assert ask(spread, column="n_sampled", where="reward = 1")["facets"] == [[5, 3]]
 
@@ -109,3 +112,28 @@ class TestAnExport:
         assert found["total"] == 2 and "uid in (" in found["command"]
         with pytest.raises(StoreError, match="ids: none named"):
             ask(export_chosen, ids=[])
+
+
+class TestAResumedRun:
+    def test_has_rows_and_spreads_of_the_newest_attempt_unless_the_filter_names_others(self, ask_resumed):
+        every = {"rows": "all", "columns": ["reward"]}
+        found = ask_resumed(table, **every)
+        assert (found["total"], found["n_rows"]) == (8, 8)
+        assert ["Infinity"] in [row["cells"] for row in found["rows"]]
+        assert ask_resumed(table, where="superseded", **every)["total"] == 8
+        spread_of = ask_resumed(spread, column="reward", rows="all")
+        assert spread_of["facets"] == [[0.0, 3], [0.5, 1], [1.0, 3], ["Infinity", 1]]
+        assert ask_resumed(table, where="reward = 'Infinity'", **every)["total"] == 1
+
+    def test_is_exported_whole_and_says_how_much_of_it_is_superseded(self, ask_resumed):
+        found = ask_resumed(export, rows="all")
+        assert (found["total"], found["superseded"]) == (16, 8) == (len(found["lines"].splitlines()), 8)
+
+
+def test_a_histogram_has_its_infinite_values_beside_its_bins(trackio_dir):
+    write_step(make_ledger([[*range(40), np.inf, -np.inf, np.nan]], step=0), ())
+    workspace = Workspace()
+    asked = {"project": PROJECT, "run": RUN, "split": "rollout", "column": "reward", "rows": "all"}
+    found = told(spread, workspace, asked)
+    workspace.close()
+    assert found["facets"] == [["-Infinity", 1], ["Infinity", 1]] and found["bins"]["unknown"] == 1

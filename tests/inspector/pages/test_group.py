@@ -191,3 +191,12 @@ class TestActions:
         member = Member({}, "t", made, frozenset({2}))
         assert [turn.failed for turn in turns_of(member)] == [False, True, True, False]
         assert turns_of(Member({})) == []
+
+
+def test_a_group_is_of_one_attempt_and_its_mean_of_the_rewards_that_count(ask_resumed):
+    found = ask_resumed(group, step=1, group=0)
+    assert (found["mean"], found["n_rollouts"], found["n_not_counted"]) == (0.75, 4, 2)
+    assert [member["values"]["reward"] for member in found["members"]] == ["Infinity", 1.0, 0.5, 0.0]
+    assert ask_resumed(group, step=2, group=0)["n_rollouts"] == 4, (
+        "a step that no newer attempt wrote is shown"
+    )

@@ -67,3 +67,11 @@ class TestTies:
 
     def test_of_groups_of_one_there_are_none(self):
         assert tie_reasons(make_ledger([[1.0], [0.5]], step=1), RunSettings()) == {}
+
+
+def test_a_resumed_run_has_the_newest_attempt_alone_and_says_what_came_late(ask_resumed):
+    found = ask_resumed(health)
+    assert found["steps"] == [0, 1] and (found["n_traced"], found["n_rows"]) == (4, 8)
+    assert found["late"] == {"1": 1}
+    point = ask_resumed(examples, step=1, name="reward/mean")
+    assert (point["n_rows"], point["n_matched"]) == (4, 2)

@@ -68,7 +68,7 @@ def test_a_group_flag_that_is_usual_for_the_run_is_told_apart_except_where_it_ro
 
     def marked(step: int, *flags: str) -> tuple[list[str], list[str]]:
         row = TraceRow("id", "run", "run", "rollout", step, {"flags": flags})
-        shown = _group(Group(0, None, "", (row,), (1.0,), 1, True, False, True), None, alarms)
+        shown = _group(Group(0, None, "", (row,), (row,), True, False, True), None, alarms)
         return shown.flags, shown.usual_flags
 
     every = ("duplicate_completions", "noise_amplified_group", "tied_group")

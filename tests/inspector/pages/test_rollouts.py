@@ -88,3 +88,15 @@ def test_logged_numbers_come_with_how_far_the_run_was(ask):
         "rollouts": [8.0, 16.0, 24.0],
         "tokens": [320.0, 640.0, 960.0],
     }
+
+
+class TestAResumedRun:
+    def test_of_all_steps_lists_and_counts_the_newest_attempt_alone(self, ask_resumed):
+        found = ask_resumed(samples, step=1, scope="all")
+        assert (found["n_traced"], found["n_rows"], found["n_matched"]) == (4, 8, 4)
+        assert ask_resumed(samples, step=1, scope="all", where="superseded")["n_matched"] == 4
+        assert [each["mean"] for each in ask_resumed(samples, step=1)["groups"]] == [0.75]
+
+    def test_opens_the_sample_of_the_newest_attempt_else_of_the_one_before(self, ask_resumed):
+        opened = [ask_resumed(rollout, step=step, group=0, sample=0) for step in (1, 2)]
+        assert [each["superseded"] for each in opened] == [False, True]

@@ -107,6 +107,10 @@ class TestClaims:
             "groups (equal prompts are one)",
         ]
 
+    def test_groups_that_validation_alone_lacks_are_said_to_be_its_own(self, tmp_path):
+        found = self.claim(tmp_path, RECORD, "r/validation_data/2.jsonl")
+        assert found.lacks[-1] == "groups in validation (equal prompts are one)"
+
     @pytest.mark.parametrize("other", [{"messages": []}, {"input_prompt": "q"}])
     def test_records_that_other_formats_know_are_theirs(self, tmp_path, other):
         assert self.claim(tmp_path, RECORD | other, "r/rollout_data/1.jsonl") is None

@@ -159,5 +159,10 @@ class TestNumbers:
         for x in (-1.5e308, 0.0, 1.5e308, math.inf, None):
             store_values(conversation("chat", CHAT, x=x), step=0)
         found = open_store(PROJECT).histogram("x", bins=3)
-        assert (sum(found.counts), found.counts[0], found.unknown) == (3, 1, 2)
+        assert (sum(found.counts), found.counts[0], found.unknown, found.infinite) == (
+            3,
+            1,
+            1,
+            ((math.inf, 1),),
+        )
         assert found.edges[0] == -1.5e308 and all(map(math.isfinite, found.edges))

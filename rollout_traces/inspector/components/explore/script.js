@@ -459,34 +459,33 @@ function spreadView(answer) {
       svg("text.rt-axis", { x: 0, y: 85 }, number(edges[0])),
       svg("text.rt-axis", { x: width, y: 85, "text-anchor": "end" }, number(edges.at(-1))),
     );
-    return [head, drawing, h("p.rt-faint", unknown ? `${plural(unknown, "row")} without a value` : "")];
+    const without = h("p.rt-faint", unknown ? `${plural(unknown, "row")} without a value` : "");
+    return [head, drawing, facetList(answer, answer.facets), without];
   }
+  return [head, facetList(answer, answer.facets.slice(0, state.get().hist === answer.column ? 40 : 8))];
+}
+
+function facetList({ column, kind }, facets) {
   const total = data.total || 1;
-  const top = Math.max(1, ...answer.facets.map(facet => facet[1]));
-  return [
-    head,
-    h.each(
-      "div.rt-facets#facets",
-      answer.facets.slice(0, state.get().hist === answer.column ? 40 : 8),
-      ([value, count]) =>
-        h(
-          "button",
-          {
-            disabled: value === null,
-            onclick: () =>
-              narrow(
-                answer.kind === "tags"
-                  ? `${answer.column} has ${quoted(value)}`
-                  : `${answer.column} = ${typeof value === "number" ? value : quoted(value)}`,
-              ),
-          },
-          h("span.rt-facet-bar", { style: { width: `${(count / top) * 100}%` } }),
-          h("span.rt-ellipsis", value === null ? "unknown" : shown(value)),
-          h("b", number(count)),
-          h("span.rt-faint", percent(count / total)),
-        ),
+  const top = Math.max(1, ...facets.map(facet => facet[1]));
+  return h.each("div.rt-facets#facets", facets, ([value, count]) =>
+    h(
+      "button",
+      {
+        disabled: value === null,
+        onclick: () =>
+          narrow(
+            kind === "tags"
+              ? `${column} has ${quoted(value)}`
+              : `${column} = ${typeof value === "number" ? value : quoted(value)}`,
+          ),
+      },
+      h("span.rt-facet-bar", { style: { width: `${(count / top) * 100}%` } }),
+      h("span.rt-ellipsis", value === null ? "unknown" : shown(value)),
+      h("b", number(count)),
+      h("span.rt-faint", percent(count / total)),
     ),
-  ];
+  );
 }
 
 async function openExport() {

@@ -9,7 +9,7 @@ import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { queries } from "../explain/queries.js";
 
-const OUTCOMES = { lost: "lost", won: "won", unsure: "not sure", kept: "solved in both", never: "solved in neither" };
+const OUTCOMES = { lost: "lost", won: "won", unsure: "not sure", kept: "solved as often", never: "solved in neither" };
 const NOTHING_SHOWN = ["kept", "never"];
 
 let call;

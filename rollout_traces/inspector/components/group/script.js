@@ -79,7 +79,13 @@ function head() {
   return h(
     "header.rt-workbench-head",
     h("h1", `Step ${number(data.step)} · group ${number(data.group)}`),
-    h("span", "mean reward ", h("b", number(data.mean)), data.tied ? h("span.rt-chip.rt-chip-warn", "tied") : null),
+    h(
+      "span",
+      "mean reward ",
+      h("b", number(data.mean)),
+      notCounted(),
+      data.tied ? h("span.rt-chip.rt-chip-warn", "tied") : null,
+    ),
     h(
       "span.rt-soft",
       `${number(data.members.filter(member => member.id).length)} of ${plural(data.n_rollouts, "rollout")} kept with their text${data.members.every(member => member.id) ? "" : "; the others are rows of the ledger"}`,
@@ -100,6 +106,8 @@ function head() {
   );
 }
 
+const notCounted = () =>
+  data.n_not_counted ? ` without ${plural(data.n_not_counted, "infinite or failed reward")}` : "";
 const canCompare = () => data?.members.filter(member => member.id).length > 1;
 const compare = () => state.set({ page: "compare", a: null, b: null });
 

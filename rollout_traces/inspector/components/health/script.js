@@ -14,6 +14,8 @@ import { besides, weightFor } from "../charts/scale.js";
 import { sampleCard } from "../samples/script.js";
 
 const CELLS = 72;
+// Steps with late rollouts that are named.
+const MOST_LATE = 5;
 
 let call;
 let root;
@@ -94,6 +96,7 @@ function draw() {
       h.each("div.rt-health-grid", { style }, data.measures, measure =>
         card(measure, step, wide, weightFor(now.smooth, data.steps.length)),
       ),
+      late(),
       data.usual.length ? h("p.rt-soft.rt-usual#usual-flags", inert(usualLine(data.usual))) : null,
       heat(
         "Flags",
@@ -109,6 +112,18 @@ function draw() {
     ),
   );
   main.scrollTop = keep;
+}
+
+// What came late is in no logged measure.
+function late() {
+  const steps = Object.entries(data.late);
+  if (!steps.length) return null;
+  const said = steps.slice(-MOST_LATE).map(([step, count]) => `${plural(count, "rollout")} of step ${number(+step)}`);
+  const more = steps.length > MOST_LATE ? `, and of ${plural(steps.length - MOST_LATE, "step")} before` : "";
+  return h(
+    "p.rt-soft#late",
+    `Came late, counted in flags and reasons and in no logged measure: ${said.join(", ")}${more}.`,
+  );
 }
 
 function card(measure, step, chartWidth, weight) {

@@ -51,7 +51,7 @@ export function onePrompt(one, now, width) {
       h("h1.rt-prompts-title#prompt-key", inert(one.prompt_key)),
       h(
         "span.rt-soft",
-        `${plural(one.tried, "rollout")}${one.solved === null ? "" : `, ${number(one.solved)} solved`}${firstSolved(one)}`,
+        `${plural(one.rollouts, "rollout")}${one.solved === null ? "" : `, ${number(one.solved)} solved${ofKnown(one)}`}${firstSolved(one)}`,
       ),
       explain(one.prompt_key, now),
     ),
@@ -69,6 +69,8 @@ export function onePrompt(one, now, width) {
     places.map(place => visits(place, one, now)),
   ];
 }
+
+const ofKnown = one => (one.tried < one.rollouts ? ` of ${number(one.tried)} known` : "");
 
 function firstSolved(one) {
   const steps = one.places.flatMap(place => place.visits.filter(visit => visit.solved > 0).map(visit => visit.step));

@@ -132,7 +132,7 @@ function row(each, sourced) {
     h("td.rt-num", { title: "standard deviation of the reward" }, number(each.spread)),
     h("td.rt-num", number(each.visits)),
     h("td.rt-num", number(each.tokens)),
-    h("td.rt-num", each.tokens ? percent((each.wasted || 0) / each.tokens) : "–"),
+    h("td.rt-num", each.tokens ? percent(each.wasted / each.tokens) : "–"),
     h("td.rt-num", firstSolved(each)),
     h(
       "td.rt-num.rt-nowrap",
@@ -175,7 +175,7 @@ function drawOne() {
   const node = slot();
   setPopulation(
     "prompts",
-    h("b", plural(one.tried, "rollout")),
+    h("b", plural(one.rollouts, "rollout")),
     ` of this prompt in ${plural(one.n_visits, "visit")}`,
     one.shown < one.n_visits ? `, the last ${number(one.shown)} are shown` : "",
   );

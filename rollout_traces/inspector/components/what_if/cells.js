@@ -1,11 +1,12 @@
 // A step's loss tokens in cells: what rules take of them. A cell holds tokens whose log ratios lie within bins; where a
-// threshold cuts a bin, the share is estimated from a grid of points in it, and its bounds are given.
+// threshold cuts a bin, the share has bounds, and an estimate from a grid of points in it. A ratio of new to prox is the
+// difference of two binned values, which go together in ways that no grid knows: its bounds are wide.
 
 import { applied, together } from "./rules.js";
 
-const WITHIN = [0.02, 0.26, 0.5, 0.74, 0.98];
+const WITHIN = [1e-9, 0.25, 0.5, 0.75, 1 - 1e-9];
 // Nats beyond the last edge, for the open bins.
-const BEYOND = [0.02, 0.3, 0.7, 1.5, 5];
+const BEYOND = [1e-9, 0.3, 0.7, 1.5, 5];
 const MOST_STALE = 3;
 
 // Points of a bin; [NaN] where the value is unknown.
@@ -16,7 +17,8 @@ function points(edges, bin) {
   return WITHIN.map(share => edges[bin - 1] + share * (edges[bin] - edges[bin - 1]));
 }
 
-// What one cell loses: {masked, cut, update}, each [about, at least, at most], and which rules see nothing there.
+// What one cell loses: masked, cut and of the update, as [about, at least, at most] of each; and of each rule how many
+// points it sees there, and what it takes of the update.
 function ofCell(cells, at, rules) {
   const token = {
     ratio: NaN,
@@ -32,7 +34,7 @@ function ofCell(cells, at, rules) {
   const most = [0, 0, 0];
   const losses = new Array(rules.length);
   const seen = new Array(rules.length).fill(0);
-  const ofRule = new Array(rules.length).fill(0);
+  const ofRule = rules.map(() => [0, 1, 0]);
   let known = false;
   let count = 0;
   for (const fresh of points(cells.edges, cells.new[at]))
@@ -45,7 +47,8 @@ function ofCell(cells, at, rules) {
           losses[r] = rules[r].lost(token);
           if (!Number.isNaN(losses[r])) {
             seen[r] += 1;
-            ofRule[r] += losses[r];
+            const [sum, low, high] = ofRule[r];
+            ofRule[r] = [sum + losses[r], Math.min(low, losses[r]), Math.max(high, losses[r])];
           }
         }
         const lost = together(losses);
@@ -96,7 +99,7 @@ export function tried(cells, chosen) {
   const all = empty();
   const bySource = new Map();
   const byTurn = new Map();
-  const ofRules = rules.map(({ rule }) => ({ rule, observed: 0, taken: 0, weight: 0 }));
+  const ofRules = rules.map(({ rule }) => ({ rule, observed: 0, taken: [0, 0, 0], weight: 0 }));
   for (let at = 0; at < cells.n; at++) {
     const outcome = ofCell(cells, at, rules);
     const [tokens, weight] = [cells.tokens[at], cells.weight[at]];
@@ -111,7 +114,8 @@ export function tried(cells, chosen) {
     for (const [r, entry] of ofRules.entries())
       if (outcome.seen[r]) {
         entry.observed += tokens;
-        entry.taken += (outcome.ofRule[r] / outcome.seen[r]) * weight;
+        const [sum, low, high] = outcome.ofRule[r];
+        for (const [k, part] of [sum / outcome.seen[r], low, high].entries()) entry.taken[k] += part * weight;
         entry.weight += weight;
       }
   }
@@ -124,7 +128,7 @@ export function tried(cells, chosen) {
     rules: ofRules.map(({ rule, observed, taken, weight }) => ({
       rule,
       observed: all.tokens ? observed / all.tokens : 0,
-      update: weight ? taken / weight : NaN,
+      update: taken.map(part => (weight ? part / weight : NaN)),
     })),
     sources: listed(bySource, key => (key < 0 ? "unknown" : (cells.sources[key] ?? "other"))),
     turns: listed(byTurn, key => (key < 0 ? "unknown" : key >= MOST_STALE ? "turn 4 and later" : `turn ${key + 1}`)),

@@ -148,19 +148,19 @@ const between = ([about, least, most]) =>
       ? "unobserved"
       : most - least < 0.0005
         ? percent(about)
-        : `about ${percent(about)}`;
+        : `${percent(least)} to ${percent(most)}`;
 function ofUpdate(values) {
   if (values[0] === null) return "This rollout: its advantages are 0, so it updates nothing";
   if (Number.isNaN(values[0])) return "This rollout: what the rules take of its update is unobserved";
   return `This rollout: the rules take ${between(values)} of its update`;
 }
 
-const bounds = ([, least, most]) =>
+const bounds = ([about, least, most]) =>
   least === null || Number.isNaN(least)
     ? ""
     : most - least < 0.0005
       ? "exactly, at these thresholds"
-      : `at least ${percent(least)}, at most ${percent(most)}`;
+      : `the histogram’s bins tell no more; about ${percent(about)} where tokens lie evenly in them`;
 
 function drawStep(rules) {
   const slot = part(".rt-of-step");
@@ -193,7 +193,7 @@ function drawStep(rules) {
         "By rule, each alone",
         found.rules.map(entry => ({
           name: entry.rule.label,
-          update: Array(3).fill(entry.observed ? entry.update : NaN),
+          update: entry.observed ? entry.update : Array(3).fill(NaN),
         })),
         ["update"],
       ),
