@@ -18,6 +18,7 @@ from rollout_traces.analysis.detected_movement import (
     from_its_first,
     is_rest_of,
     is_spike,
+    log_chance_of_groups,
     of_chosen,
     rows_of_basis,
     shows_nearby,
@@ -25,7 +26,7 @@ from rollout_traces.analysis.detected_movement import (
     stands,
     there_and_back,
 )
-from rollout_traces.analysis.kinks import goes_along, since_it_bent, since_its_kink, turns
+from rollout_traces.analysis.kinks import goes_along, kink_of, since_it_bent, since_its_kink, turns
 from rollout_traces.analysis.learning import is_mix, may_be_learned
 from rollout_traces.analysis.noise import TINY, Noise, fits_of, noise_of
 from rollout_traces.analysis.panel import Panel
@@ -266,7 +267,9 @@ def _search(
     for bent in learned:
         others = [each for each in others if stands(each, beside(basis, rows_of_basis(bent)), rests)]
         others = [replace(each, drift=each.drift or goes_along(each, bent)) for each in others]
-    learned = [replace(each, is_sure=True) for each in learned]
+    learned = [
+        replace(each, is_sure=each.drift or _is_bent(each, float(sure[each.chosen.at]))) for each in learned
+    ]
     curves = polynomials(len(panel.steps), DRIFT_DEGREE if learned else 0)[1:]
     if learned:
         others = [
@@ -320,6 +323,16 @@ def _set(panel: Panel, noise: Noise, located: Located, sure: float) -> Moved:
         is_sure=log_p <= sure,
         is_set=is_logged(panel),
     )
+
+
+def _is_bent(found: Moved, sure: float) -> bool:
+    """Tells whether slow change plainly has a kink: of a logged number, which noise hardly bends, that it does not go on from where it is instead."""
+    if not is_logged(found.panel):
+        return _is_beyond_noise(found, sure)
+    if kink_of(found.panel, found.chosen.at) is not None:
+        return True
+    _, beside, remembers = _likelihoods(found)
+    return _log_chance(found, beside - _wandering(found)) <= _lasting(found, sure, remembers)
 
 
 def _is_beyond_noise(found: Moved, sure: float) -> bool:
@@ -426,24 +439,15 @@ def _found(
             located.template.start,
             located.template.stop - located.template.start,
         )
-    log_p = float(best.log_p[at])
-    counted = panel.is_share and panel.control[at] < 1
-    if counted and np.isfinite(share_sizes(panel, at, located.template, basis[at])):
-        located = since_it_differs(panel, chosen.at, located, basis[chosen.at])
-        log_p = _log_chance_of_counts(panel, at, located.template, basis[at], chosen, log_p)
-    return Moved(panel, basis, noise, located, chosen, log_p)
-
-
-def _log_chance_of_counts(
-    panel: Panel, at: int, template: Template, basis: np.ndarray, chosen: Chosen, log_p: float
-) -> float:
-    """Log of the chance of a share by the counts of rows; of one that is elsewhere too no less than that of its mean, which is given."""
-    size = np.asarray(share_sizes(panel, at, template, basis))
-    chance = float(np.log(n_tests(len(panel.steps))) + log_chance(size, np.asarray(np.inf)))
-    inside = template.inside(len(panel.steps))
-    elsewhere = np.nan_to_num(panel.levels[list(chosen.members)][:, ~inside]).any()
-    is_new = inside.sum() > SPIKE and not elsewhere
-    return min(chance, 0.0) if is_new else max(log_p, min(chance, 0.0))
+    found = Moved(panel, basis, noise, located, chosen, float(best.log_p[at]))
+    if not panel.is_share or panel.control[at] == 1:
+        return found
+    size = np.asarray(share_sizes(panel, at, located.template, basis[at]))
+    if np.isfinite(size):  # no surer than by the counts of rows
+        found = replace(found, located=since_it_differs(panel, chosen.at, located, basis[chosen.at]))
+        by_rows = float(np.log(n_tests(len(panel.steps))) + log_chance(size, np.asarray(np.inf)))
+        found = replace(found, log_p=max(found.log_p, min(by_rows, 0.0)))
+    return replace(found, log_p=min(found.log_p, log_chance_of_groups(found)))
 
 
 def _beside_drift(panel: Panel, values: np.ndarray, noise: Noise, basis: np.ndarray) -> Whitened:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from rollout_traces.analysis.noise import Noise, clipped
-from rollout_traces.analysis.panel import Panel
+from rollout_traces.analysis.panel import Panel, rows_of
 from rollout_traces.analysis.parts import PLAINLY, Chosen
 from rollout_traces.analysis.scan import (
     MOST_LENGTHS,
@@ -19,6 +19,7 @@ from rollout_traces.analysis.scan import (
     Located,
     Template,
     coefficients,
+    n_tests,
     whitened,
 )
 from rollout_traces.analysis.screen import freedom_of, log_chance
@@ -294,6 +295,33 @@ def _is_apart(one: Chosen, other: Chosen) -> bool:
     """Tells whether two parts hold other values of one column, so that no row is in both."""
     column, others = ({part[0] for part in each.values or ()} for each in (one, other))
     return column == others and set(one.members).isdisjoint(other.members)
+
+
+def log_chance_of_groups(found: Moved) -> float:
+    """Log of the chance that all groups with a value, or all that lack it where it is lost, lie at a movement's steps (Fisher's exact test); 0 where others do too.
+
+    How far a mean of few such groups may lie, its tails hardly say: they are those of the groups themselves.
+    """
+    from scipy.stats import hypergeom
+
+    panel, rows, measure = found.panel, found.panel.source, found.panel.measure
+    if (
+        rows is None
+        or measure is None
+        or not {column for column, _ in found.chosen.values or ()} <= set(rows.parts)
+    ):
+        return 0.0
+    values = measure.read() if found.located.z > 0 else 1 - measure.read()
+    held = np.isfinite(values)
+    if found.chosen.values:
+        held &= rows_of(rows, found.chosen.values)
+    unit, at, n = rows.unit[held], rows.at[held], int(rows.unit.max()) + 1
+    inside = np.bincount(unit, found.template.inside(len(panel.steps))[at], n) > 0
+    there, having = np.bincount(unit, minlength=n) > 0, np.bincount(unit, values[held], n) > 0
+    if (having & ~inside).any():
+        return 0.0
+    chance = hypergeom.logpmf(having.sum(), there.sum(), inside.sum(), having.sum())
+    return min(float(np.log(2 * n_tests(len(panel.steps))) + chance), 0.0)
 
 
 def is_spike(found: Moved) -> bool:

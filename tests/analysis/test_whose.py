@@ -378,3 +378,28 @@ def test_movements_remain_where_what_joins_them_raises(monkeypatch):
     report = diagnose(table(rows), "run")
     assert [each.step for each in report.diagnoses if each.severity == "error"] == [42]
     assert report.problems and "KeyError" in report.problems[0]
+
+
+def test_what_was_seen_at_one_step_alone_in_all_groups_of_a_source_is_sure():
+    """Seen once: a verifier that timed out for 62 % of one source at one step, "perhaps by chance"."""
+    rows = steps(
+        40,
+        groups=24,
+        size=8,
+        source=lambda s, g, i: ["math", "code", "chat", "logic"][g % 4],
+        reward_status=lambda s, g, i: "timeout" if s == 10 and g % 4 == 1 and i < 5 else "ok",
+    )
+    [entry] = told(table(rows))
+    assert (entry.severity, entry.part, entry.step, entry.last) == ("warn", (("source", "code"),), 10, 10)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rare_value_that_two_groups_of_a_step_have_is_not(seed):
+    where = np.random.default_rng(seed).integers(5, 35)
+    rows = steps(
+        40,
+        groups=24,
+        size=8,
+        reward_status=lambda s, g, i: "timeout" if s == where and g < 2 and i < 2 else "ok",
+    )
+    assert not told(table(rows))
