@@ -21,7 +21,6 @@ from rollout_traces.analysis.detected_movement import (
     log_chance_of_groups,
     of_chosen,
     rows_of_basis,
-    shows_nearby,
     since_it_was_lost,
     stands,
     there_and_back,
@@ -262,7 +261,7 @@ def _search(
                 of_all = (*of_all, (new, panel.beside_rest))
                 panel, noise = less_of_all(whole, of_whole, basis, of_all)
             basis[panel.beside_rest, new] = 0.0
-    others = [each for each in kept if stands(each, basis, rests) and shows_nearby(each, kept)]
+    others = [each for each in kept if stands(each, basis, rests)]
     learned = [] if learning is None or not is_needed(learning, others) else [since_it_bent(learning, others)]
     for bent in learned:
         others = [each for each in others if stands(each, beside(basis, rows_of_basis(bent)), rests)]

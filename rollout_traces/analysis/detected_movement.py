@@ -116,31 +116,6 @@ def stands(found: Moved, basis: np.ndarray, rests: Sequence[np.ndarray]) -> bool
     return bool(abs(size[0]) >= STILL)
 
 
-def shows_nearby(found: Moved, others: Sequence[Moved]) -> bool:
-    """Tells whether what a logged number did shows at an edge, in how it differs up to its other movements: before one of them its noise may have been another.
-
-    Args:
-        found: the movement.
-        others: all movements of the number.
-    """
-    n, values = len(found.panel.steps), found.panel.values[found.chosen.at]
-    edges = {
-        edge for each in others if each is not found for edge in (each.template.start, each.template.stop)
-    }
-    if found.panel.source is not None or not edges or is_spike(found) or found.template.kind == "ramp":
-        return True
-    seen = []
-    for own in {found.template.start, found.template.stop} - {0, n}:
-        low = max((edge for edge in edges if edge < own), default=0)
-        high = min((edge for edge in edges if edge > own), default=n)
-        stretches = values[low:own][-2 * NEAR_EDGE :], values[own:high][: 2 * NEAR_EDGE]
-        before, since = (each[np.isfinite(each)] for each in stretches)
-        if min(len(before), len(since)) > SPIKE:
-            error = np.sqrt(before.var(ddof=1) / len(before) + since.var(ddof=1) / len(since))
-            seen.append(abs(since.mean() - before.mean()) >= STILL * error)
-    return not seen or any(seen)
-
-
 RESIDUE = 0.5
 """A second movement at the edge of a first, of less than this much of its size, is what the first one's shape left."""
 NEAR_EDGE = 5
@@ -275,7 +250,7 @@ def _less_drift(one: Moved, found: Sequence[Moved], slow: np.ndarray) -> np.ndar
 def is_rest_of(found: Moved, other: Moved) -> bool:
     """Tells whether a movement is what is left of another at its edges."""
     one, two = found.template, other.template
-    if found.chosen.values and (not other.chosen.values or _is_apart(found.chosen, other.chosen)):
+    if found.chosen.values and not other.chosen.values:
         return False
     both_last = one.kind != "window" and two.kind != "window" and found.located.z * other.located.z > 0
     of_all = both_last and not other.chosen.values
@@ -289,12 +264,6 @@ def is_rest_of(found: Moved, other: Moved) -> bool:
     reach = max(NEAR_EDGE, (two.stop - two.start) // NEAR_EDGE)
     own, others = ([edge for edge in (each.start, each.stop) if edge < n] for each in (one, two))
     return any(abs(edge - each) <= reach for edge in others for each in own)
-
-
-def _is_apart(one: Chosen, other: Chosen) -> bool:
-    """Tells whether two parts hold other values of one column, so that no row is in both."""
-    column, others = ({part[0] for part in each.values or ()} for each in (one, other))
-    return column == others and set(one.members).isdisjoint(other.members)
 
 
 def log_chance_of_groups(found: Moved) -> float:

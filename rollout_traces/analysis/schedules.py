@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollout_traces.analysis.detected_movement import NEAR
 from rollout_traces.analysis.kinks import kink_of
 from rollout_traces.analysis.noise import OF_LEVEL, TINY, is_occasional, is_setting
 from rollout_traces.analysis.panel import Panel
@@ -50,8 +49,7 @@ def setting_changes(panel: Panel) -> list[Located] | None:
         return None
     if not has_no_noise(levels_T) or (is_logged(panel) and _is_steered_away(panel)):
         return None
-    changes = changes_of(*jumps_of(levels_T))
-    return changes and [_until_it_was_back(levels_T, each) for each in changes]
+    return changes_of(*jumps_of(levels_T))
 
 
 def _turns_again(levels_T: np.ndarray) -> bool:
@@ -60,26 +58,6 @@ def _turns_again(levels_T: np.ndarray) -> bool:
     ways = np.sign(by[by != 0])
     turns = int((ways[1:] != ways[:-1]).sum())
     return bool(is_setting(levels_T[None])[0]) and not is_steered(levels_T) and turns > MOST_CHANGES
-
-
-def _until_it_was_back(levels_T: np.ndarray, change: Located) -> Located:
-    """A lower level from which the schedule itself soon rises to what was before, as where a warm-up is begun again, as a window.
-
-    Args:
-        levels_T: float [T], without gaps.
-        change: how it jumped.
-    """
-    start = change.template.start
-    before = levels_T[start - 1]
-    away = np.abs(levels_T[start:] - before) > BACK * abs(levels_T[start] - before)
-    stop = int(away.argmin())
-    is_lower = change.template.kind == "level" and start > BESIDE and abs(levels_T[start]) < abs(before)
-    if not is_lower or not 0 < stop <= NEAR or away[stop : stop + BESIDE].any():
-        return change
-    usual = float(np.median(np.abs(np.diff(levels_T[start - 1 - BESIDE : start]))))
-    error = (1 + JUMPS) * max(usual, OF_LEVEL * float(np.abs(levels_T).max()))
-    window, last = Template("window", start, start + stop), start + stop - 1
-    return Located(window, change.onset, (last, last), (levels_T[start] - before) / error)
 
 
 def _is_steered_away(panel: Panel) -> bool:
@@ -134,10 +112,6 @@ BESIDE = 5
 """Steps to each side of one that say by how much a schedule goes on ..."""
 JUMPS = 2.0
 """... and times that by which it goes on where it jumps."""
-
-
-BACK = 0.2
-"""Part of a jump that may be left of it where a schedule is back at what was before."""
 
 
 def is_scheduled(values_T: np.ndarray) -> bool:

@@ -307,16 +307,6 @@ def test_a_gradient_that_falls_while_the_rate_is_warmed_up_is_how_a_run_starts()
     assert entry.step == 15
 
 
-@pytest.mark.parametrize("decays", [False, True])
-def test_a_learning_rate_that_is_warmed_up_again_is_low_until_it_is_back(decays):
-    """Seen once: “fell from 1e-05 to 2e-06, since step 120” of four steps of a run of 200."""
-    t = np.arange(200)
-    decay = np.cos(np.pi * t / 400) if decays else np.ones(200)
-    rate = 1e-5 * decay * np.minimum(np.where(t < 120, t + 1, t - 119) / 5, 1)
-    [entry] = diagnose(logged(steps(200), rate.tolist(), "train/learning_rate"), "run").diagnoses
-    assert (entry.shape, entry.step, entry.last) == ("window", 120, 123)
-
-
 def test_a_learning_rate_that_starts_anew_and_decays_is_another_level():
     t = np.arange(200)
     rate = 1e-6 + 1e-5 * (1 + np.cos(np.pi * (t % 100) / 100))

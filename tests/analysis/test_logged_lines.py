@@ -318,14 +318,3 @@ def test_steps_that_lack_most_of_their_rollouts_for_a_while_are_a_warning():
     rows = [row for row in steps(80, groups=10, size=3) if not (40 <= row["step"] < 60 and row["group"] > 3)]
     [entry] = [each for each in told(table(rows)) if "rollouts of a step" in each.sentence]
     assert entry.sentence == "“rollouts of a step” fell from 30 to 12, from step 40 to 59."
-
-
-def test_what_differs_more_before_a_level_did_not_move_there():
-    """Seen once: “actor/loss fell from 0.0434 to 0.017 since step 6” of noise before a loss that was seven times as large from step 23 on."""
-    values = (
-        "61 218 611 376 420 546 177 106 122 236 211 473 563 226 215 533 265 250 290 132 264 222 176 2221 1993 2374 2389 2331"
-        " 2446 2252 2456 2293 2070 2166 2310 2251 2206 2133 2150 2057 1922 2034 2246 2381 2151 2220 2192 2090 2113 2034 2136"
-        " 2251 2272 2153 2272 2404 2265 2252 2291 2358 2112 2140 2224 2127 2184 2128 2334 2255 2325 2196 2290 1907 2072"
-    )
-    [entry] = told(logged(steps(73), [int(each) / 1e4 for each in values.split()], "actor/loss"))
-    assert entry.step == 23
