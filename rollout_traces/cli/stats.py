@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import compress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -37,7 +38,7 @@ def stats(
 ) -> None:
     """Summarise every step, count the values of one column, or give figures by the values of others.
 
-    Splits are never mixed. Figures with --by, --mean and the like speak of all rollouts; a column is counted
+    Runs and splits are never mixed. Figures with --by, --mean and the like speak of all rollouts; a column is counted
     over the kept ones, with --all over all.
 
     Example: rollout-traces stats run-001 reward
@@ -109,27 +110,24 @@ def _check_run(store: Store, word: str) -> None:
 
 
 def _count(store: Store, column: str, which: options.Which, bins: int, as_json: bool) -> None:
-    """Prints how a column is spread, split by split."""
-    splits = [which.split] if which.split is not None else _splits(store, which)
-    several = len(splits) > 1
-    counted: list[dict[str, Any]] = [
-        ({"split": split} if several else {}) | {"value": value, "count": count}
-        for split in splits
-        for value, count in _spread(store, column, which.asked() | {"split": split}, bins)
-    ]
+    """Prints how a column is spread, run by run and split by split."""
+    runs = [store.run(which.run)] if which.run is not None else store.runs()
+    there = [(run, split) for run in runs for split in run.splits if which.split in (None, split)]
+    asked = [which.asked() | {"run": run.id, "split": split} for run, split in there]
+    places = [each for each in zip(there, asked, strict=True) if store.count(**each[1])]
+    several = [len({one.id for (one, _), _ in places}) > 1, len({split for (_, split), _ in places}) > 1]
+    counted: list[dict[str, Any]] = []
+    for (run, split), question in places:
+        place = dict(compress((("run", run.name), ("split", split)), several))
+        spread = _spread(store, column, question, bins)
+        counted += [place | {"value": value, "count": count} for value, count in spread]
     if as_json:
         print_rows(counted)
         return
     highest = max((each["count"] for each in counted), default=0) or 1
     rows = [[*each.values(), "█" * round(BAR * each["count"] / highest)] for each in counted]
     title = "all rollouts" if which.all_rows else "kept rollouts alone; --all counts every rollout"
-    print_table([*(["split"] if several else []), column, "rollouts", ""], rows, title=title)
-
-
-def _splits(store: Store, which: options.Which) -> list[str]:
-    runs = [store.run(which.run)] if which.run is not None else store.runs()
-    there = list(dict.fromkeys(split for info in runs for split in info.splits))
-    return [split for split in there if store.count(**which.asked() | {"split": split})] or there[:1]
+    print_table([*compress(("run", "split"), several), column, "rollouts", ""], rows, title=title)
 
 
 def _spread(store: Store, column: str, asked: dict[str, Any], bins: int) -> list[tuple[str, int]]:

@@ -10,7 +10,15 @@ from rollout_traces.cli import build_app
 from rollout_traces.store import Store, open_store
 from rollout_traces.store.step_metrics import summarise_steps
 from tests.cli.conftest import Command
-from tests.store.projects import PROJECT, RUN, conversation, store_values, write_resumed
+from tests.store.projects import (
+    PROJECT,
+    RUN,
+    conversation,
+    make_ledger,
+    store_values,
+    write_resumed,
+    write_step,
+)
 
 
 class TestStats:
@@ -168,3 +176,12 @@ class TestAResumedRun:
         rows = json.loads(self.asked("--json"))["rows"]
         assert [(row["step"], row["rollouts"], row["late"]) for row in rows] == [(0, 4, 0), (1, 4, 1)]
         assert "4, 1 late" in self.asked()
+
+    def test_runs_are_counted_apart_where_there_are_several(self) -> None:
+        write_step(make_ledger([[1.0, 0.0]], step=0, batch="other-"), (), run=("other", "other-id"))
+        rows = json.loads(self.asked("reward", "--all", "--json"))["rows"]
+        assert [row for row in rows if row["run"] == "other"] == [
+            {"run": "other", "value": "0", "count": 1},
+            {"run": "other", "value": "1", "count": 1},
+        ]
+        assert sum(row["count"] for row in rows if row["run"] == RUN) == 8
