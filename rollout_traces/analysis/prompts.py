@@ -144,17 +144,17 @@ def list_prompts(
     if order not in ORDERS:
         raise StoreError(f"prompts: no order {order!r}. Orders: {', '.join(ORDERS)}.")
     scope, params = which.condition(c)
-    steps = "count(distinct step)" if order == "visits" else "null"
+    steps = f"count(distinct ({_place(which)}))" if order == "visits" else "null"
     query = f"""
         with groups as materialized (
-            select prompt_key, step, "group", count(*) as n, count(r) as known, sum(failed) as failed, count(success) as tried_s,
+            select prompt_key, {_place(which)}, "group", count(*) as n, count(r) as known, sum(failed) as failed, count(success) as tried_s,
                 sum(success) as solved, sum(r) as total, sum(r*r) as square, min(r) as low, max(r) as high,
                 sum(tokens) as tokens
-            from (select prompt_key, step, {c.expression("group")} as "group",
+            from (select prompt_key, {_place(which)}, {c.expression("group")} as "group",
                     {known_reward(c)} as r, {failed(c)} as failed, {c.expression("success")} as success,
                     {c.expression("n_sampled")} as tokens
                  from rollouts where {scope})
-            group by 1, 2, 3),
+            group by prompt_key, {_place(which)}, "group"),
         of_prompt as (
             select prompt_key, {steps} as steps,
                 sum(n) as rollouts, sum(tried_s) as tried, sum(solved) as solved,
@@ -180,13 +180,18 @@ def list_prompts(
     return PromptList(prompts, int(rows[0]["total"]), int(rows[0]["keyless"] or 0))
 
 
+def _place(which: Selection) -> str:
+    """The columns that tell where a prompt was asked, of rollouts that may be of several runs and splits."""
+    return "step" if which.run is not None and which.split is not None else "run, split, step"
+
+
 def _shown(
     relations: Relations, columns: RolloutColumns, which: Selection, keys: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
     """Prompt key -> `visits`, `source`, and `prompt`, the preview, of a rollout that knows it."""
     scope, params = which.condition(columns)
     query = f"""
-        select prompt_key, count(distinct step) as visits, any_value({columns.expression("source")}) as source,
+        select prompt_key, count(distinct ({_place(which)})) as visits, any_value({columns.expression("source")}) as source,
             any_value({columns.expression("prompt")}) as prompt
         from rollouts where {scope} and prompt_key in (select unnest(?)) group by prompt_key"""
     return {row["prompt_key"]: row for row in relations.sql(query, [*params, list(keys)]).to_pylist()}

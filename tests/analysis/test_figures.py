@@ -83,6 +83,13 @@ class TestPrompts:
         assert (hard.prompt_key, hard.solved, hard.tried, hard.visits, hard.wasted) == ("p1", 2, 8, 2, 0)
         assert (easy.solve_rate, easy.wasted) == (1.0, 80)
 
+    def test_groups_and_visits_of_two_runs_are_told_apart(self):
+        """Seen once: 6 visits of a prompt that two runs had asked at the same six steps, and its tied groups of one run no waste beside the other's."""
+        rows = steps(3, groups=1, size=2, prompt_key="p", n_sampled=10, reward=lambda s, g, i: 1.0)
+        others = [row | {"run": "other", "reward": 0.0} for row in rows]
+        [found] = list_prompts(table([*rows, *others]), Selection(None), order="visits").prompts
+        assert (found.visits, found.rollouts, found.wasted) == (6, 12, 120)
+
     def test_tried_are_those_whose_success_is_known_as_the_rate_and_the_order_have_it(self):
         rows = [
             {"step": 0, "prompt_key": key, "group": 0, "success": success}
