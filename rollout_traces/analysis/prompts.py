@@ -17,9 +17,10 @@ from rollout_traces.analysis.selections import Selection
 from rollout_traces.errors import StoreError
 from rollout_traces.ledger.groups import TIED_SQL
 
-Order = Literal["solved", "trend", "variance", "waste", "visits", "tokens"]
+Order = Literal["solved", "easiest", "trend", "variance", "waste", "visits", "tokens"]
 ORDERS: dict[str, str] = {
     "solved": "solve_rate asc nulls last, tried desc, rollouts desc",
+    "easiest": "solve_rate desc nulls last, tried desc, rollouts desc",
     "trend": "trend asc nulls last",
     "variance": "spread desc nulls last",
     "waste": "wasted desc nulls last",
@@ -125,7 +126,7 @@ def list_prompts(
     offset: int = 0,
     columns: RolloutColumns | None = None,
 ) -> PromptList:
-    """Prompts of a selection, by solve rate, its trend, variance, waste, visits or tokens.
+    """Prompts of a selection, by solve rate, the hardest or the easiest first, its trend, variance, waste, visits or tokens.
 
     Args:
         relations: where to read.

@@ -46,7 +46,7 @@ def prompts(
     Args:
         run: A run; all by default.
         key: One prompt's key: all its rollouts over time.
-        sort: solved, trend, variance, waste, visits or tokens.
+        sort: solved, easiest, trend, variance, waste, visits or tokens.
         steps: Steps, such as 10:20.
         limit: Most prompts.
     """

@@ -82,6 +82,7 @@ class TestPrompts:
         hard, easy = list_prompts(table(rows), Selection("run")).prompts
         assert (hard.prompt_key, hard.solved, hard.tried, hard.visits, hard.wasted) == ("p1", 2, 8, 2, 0)
         assert (easy.solve_rate, easy.wasted) == (1.0, 80)
+        assert list_prompts(table(rows), Selection("run"), order="easiest").prompts == (easy, hard)
 
     def test_groups_and_visits_of_two_runs_are_told_apart(self):
         """Seen once: 6 visits of a prompt that two runs had asked at the same six steps, and its tied groups of one run no waste beside the other's."""

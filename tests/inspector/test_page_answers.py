@@ -368,6 +368,9 @@ class TestPages:
 
     def test_a_prompt_leads_to_its_rollouts_and_two_runs_to_their_flips(self, shown: Visit):
         shown.open(**{**PLACE, "split": "eval-rollout"}, tab="prompts")
+        for order in ("easiest", "solved"):
+            shown.get("order-solved").click()
+            expect(shown.get("order-solved")).to_have_attribute("data-order", order)
         shown.get("order-trend").click()
         expect(shown.get("order-trend")).to_have_attribute("aria-pressed", "true")
         shown.get("prompt-row").first.locator("button").click()

@@ -121,7 +121,7 @@ function late() {
   const said = steps.slice(-MOST_LATE).map(([step, count]) => `${plural(count, "rollout")} of step ${number(+step)}`);
   const more = steps.length > MOST_LATE ? `, and of ${plural(steps.length - MOST_LATE, "step")} before` : "";
   return h(
-    "p.rt-soft#late",
+    "p.rt-soft.rt-late#late",
     `Came late, counted in flags and reasons and in no logged measure: ${said.join(", ")}${more}.`,
   );
 }

@@ -9,6 +9,8 @@ import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
 import { onePrompt } from "./one_prompt.js";
 
+// What a second click on a column asks for.
+const CONTRARY = { solved: "easiest" };
 const ASKED = ["project", "run", "split", "where", "order"];
 const COLUMNS = [
   ["solve_rate", "solved", "solved"],
@@ -77,16 +79,24 @@ function drawList(now) {
       ),
     );
   const sourced = list.prompts.some(each => each.source);
-  const head = ([name, title, order]) =>
-    h(
+  const head = ([name, title, order]) => {
+    const isOn = order === list.order || CONTRARY[order] === list.order;
+    const next = order === list.order ? (CONTRARY[order] ?? order) : order;
+    return h(
       "th.rt-num",
-      { "aria-sort": order === list.order ? "other" : null },
+      { "aria-sort": isOn ? "other" : null },
       h(
         "button.rt-th",
-        { "aria-pressed": String(order === list.order), testid: `order-${order}`, onclick: () => state.set({ order }) },
+        {
+          "aria-pressed": String(isOn),
+          dataset: { order: list.order },
+          testid: `order-${order}`,
+          onclick: () => state.set({ order: next }),
+        },
         title,
       ),
     );
+  };
   const all = ghost("all", () => state.set({ where: null }));
   return replace(
     slot(),
