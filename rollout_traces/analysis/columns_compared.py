@@ -23,6 +23,7 @@ from rollout_traces.analysis.compare import (
     young_change,
 )
 from rollout_traces.analysis.finding import Finding, OneSided, PartOfRows
+from rollout_traces.analysis.parts import REMAINS
 from rollout_traces.analysis.relations import Relations, as_arrays, sql_text
 from rollout_traces.analysis.run_rows import ROUNDING, distinct
 from rollout_traces.analysis.schedules import counts
@@ -163,16 +164,14 @@ class ColumnsCompared:
         yield Finding(name, None, level_a, level_b, n_a, n_b, n_a, n_b, effect)
 
     def in_its_part(self, name: str, columns: Sequence[str]) -> Finding | None:
-        """One number compared in the part in which it moved most: where few rollouts moved, all together hardly did.
-
-        Its p is for all parts that were looked at.
+        """One number compared in the part in which it moved most, by a p for all that were looked at: where few rollouts moved, all together hardly did.
 
         Args:
             name: the number.
             columns: those by which the rollouts are parted.
 
         Returns:
-            None where no part has enough groups on both sides.
+            None where no part has enough groups on both sides, or the others moved as well.
         """
         values = self.rows.number(name)
         best, n_looked_at = (0.0, "", -1), 0
@@ -187,8 +186,14 @@ class ColumnsCompared:
         codes, texts = self.rows.parts[column]
         part = PartOfRows(column, (texts[code],))
         known, total = self.group_sums(np.where(codes == code, values, np.nan))
+        others = self.group_sums(np.where((codes >= 0) & (codes != code), values, np.nan))
         n_a, n_b = (int(known[side].sum()) for side in (self.in_a, self.in_b))
-        levels = float(total[self.in_a].sum() / n_a), float(total[self.in_b].sum() / n_b)
+        levels, rest = (
+            [float(_mean(n[side].sum(), x[side].sum())) for side in (self.in_a, self.in_b)]
+            for n, x in ((known, total), others)
+        )
+        if abs(rest[0] - rest[1]) >= REMAINS * abs(levels[0] - levels[1]):
+            return None
         effect = Effect(0.0, 0.0, 0.0, 1.0)
         by_chance = 2 * n_looked_at * NormalDist().cdf(-t_best)
         if by_chance <= DISCOVERY and abs(levels[0] - levels[1]) > ROUNDING * float(
@@ -196,7 +201,7 @@ class ColumnsCompared:
         ):
             effect = self._effect(name, _mean(known, total))
             effect = replace(effect, p=min(1.0, n_looked_at * effect.p))
-        return Finding(name, None, *levels, n_a, n_b, n_a, n_b, effect, part=part)
+        return Finding(name, None, levels[0], levels[1], n_a, n_b, n_a, n_b, effect, part=part)
 
     @cached_property
     def _cells(self) -> dict[str, _Cells]:

@@ -410,6 +410,21 @@ class TestParts:
             str(i) for i, row in enumerate(rows) if row["step"] == 39 and row["host"] == "h2"
         }
 
+    def test_a_part_beside_which_the_others_moved_as_much_is_none(self):
+        """Seen once: "answered: 0.989 to 0.719 on engine “vllm-0”, 0.734 elsewhere" of a source whose answers could no longer be read."""
+        rng = np.random.default_rng(5)
+        rows = steps(
+            60,
+            groups=16,
+            size=8,
+            engine=lambda s, g, i: f"vllm-{i % 2}",
+            source=lambda s, g, i: "a" if g < 4 else "b",
+        )
+        for row in rows:
+            row["answered"] = float(rng.random() < 0.98 and not (row["step"] == 59 and row["source"] == "a"))
+        found = explain(table(rows), Selection("run", "rollout", (59, 59))).findings
+        assert not [each.sentence for each in found if each.part is not None and each.part.column == "engine"]
+
     def test_steps_without_a_change_name_no_part(self):
         claims = []
         for seed in range(8):
