@@ -239,9 +239,8 @@ class Store(StoreTables):
         """The steps of a split that have traces or a ledger, in order; what a later attempt superseded is not counted."""
         run_id = self._run_id(run)
         with self._index.snapshot() as connection:
-            if not steps.is_resumed(
-                connection, run_id
-            ):  # else the table is asked, which may have to be loaded
+            # else the table is asked, which may have to be loaded
+            if not steps.is_resumed(connection, run_id):
                 return steps.list_steps(connection, run_id, split, {})
 
         def answer(asking: Asking) -> list[StepInfo]:
