@@ -79,6 +79,12 @@ class TestVersions:
         assert caplog.text.count("is not among the versions tested (>=99)") == 1
         assert f"trl {trl_of_tomorrow.version}" in caplog.text
 
+    def test_a_version_of_those_it_was_tested_with_is_one(self, monkeypatch):
+        trl_of_today = dataclasses.replace(integration_named("trl"), supported=">=1,<2")
+        for version, is_tested in (("1.4.0", True), ("1.5.0rc1", True), ("2.0.0", False)):
+            monkeypatch.setattr(Integration, "version", property(lambda self, version=version: version))
+            assert trl_of_today.is_supported == is_tested
+
     @pytest.mark.parametrize("version", ["not a version", ""])
     def test_a_version_that_is_none_is_untested(self, monkeypatch, version):
         monkeypatch.setattr(Integration, "version", property(lambda self: version))

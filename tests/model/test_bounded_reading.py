@@ -262,3 +262,14 @@ def test_pandas_left_out_is_as_if_not_installed() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError: pandas is left out")
+
+
+def test_a_batch_is_handed_over_in_parts_of_as_many_bytes_as_one_may_have(monkeypatch):
+    """What two processes hand each other is read whole: each part has to fit."""
+    monkeypatch.setattr(bounded_reading, "MOST_PIECE", 800)
+    batch = pa.record_batch({"n": pa.array(range(1000), pa.int64())})
+    parts = list(bounded_reading._parts(batch))
+    assert {part.num_rows for part in parts} == {100} and max(part.nbytes for part in parts) <= 800
+    assert [n for part in parts for n in part["n"].to_pylist()] == list(range(1000))
+    wide = pa.record_batch({"text": ["x" * 2000, "y" * 2000]})
+    assert [part.num_rows for part in bounded_reading._parts(wide)] == [1, 1]

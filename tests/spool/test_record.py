@@ -7,15 +7,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from rollout_traces.capture.host_copy import capture
+from rollout_traces.model.batch import RolloutBatch
 from rollout_traces.spool.record import (
     Record,
     RecordBuffer,
     RecordError,
+    batch_from_record,
     decode,
     encode,
     float16_overflows,
     narrowest_int,
 )
+from tests.capture.packing import batch_to_record
 
 RESERVED = (6, 7)
 """Bytes of the prefix that mean nothing."""
@@ -131,3 +135,27 @@ def test_a_finite_value_that_float16_cannot_hold_is_noticed(values, overflows):
     wide = np.asarray(values, np.float32)
     with np.errstate(over="ignore"):
         assert float16_overflows(wide.astype(np.float16), wide) is overflows
+
+
+@pytest.mark.parametrize("source", ["given", "versions", "loss_mask"])
+def test_masks_of_a_batch_come_back_to_the_last_row(source):
+    """They are packed to bits over all rows: how many of these there are is what the rows say."""
+    lengths, draw = np.array([3, 1, 9]), np.random.default_rng(0)
+    is_there = np.arange(9) < lengths[:, None]
+    loss, response = (draw.integers(0, 2, (3, 9)) * is_there for _ in range(2))
+    loss[2, 8] = response[2, 8] = 1
+    further = {
+        "given": {"response_mask": response},
+        "versions": {"versions": np.where(response, 2, -1)},
+        "loss_mask": {},
+    }
+    given = {
+        "input_ids": np.arange(27).reshape(3, 9),
+        "attention_mask": is_there.astype(int),
+        "loss_mask": loss,
+    }
+    batch = capture([RolloutBatch(**given, **further[source], rewards=np.zeros(3))], step=1, split="rollout")
+    back = batch_from_record(decode(as_bytes(batch_to_record(batch))))
+    assert back.offsets.tolist() == [0, 3, 4, 13]
+    np.testing.assert_array_equal(back.loss_mask, loss[is_there])
+    np.testing.assert_array_equal(back.response_mask, (loss if source == "loss_mask" else response)[is_there])

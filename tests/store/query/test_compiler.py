@@ -166,3 +166,10 @@ class TestNumbers:
             ((math.inf, 1),),
         )
         assert found.edges[0] == -1.5e308 and all(map(math.isfinite, found.edges))
+
+
+def test_a_number_is_empty_where_it_is_unknown(tmp_path: Path, trackio_dir: Path) -> None:
+    write_step(make_ledger([[1.0, np.nan, 0.0]], step=0), ())
+    with contextlib.closing(open_store(PROJECT, folder=trackio_dir, index_path=tmp_path / "index")) as store:
+        found = [store.query(where=f"reward is {what}", rows="all").rows for what in ("empty", "not empty")]
+    assert [[row["sample"] for row in rows] for rows in found] == [[1], [0, 2]]
