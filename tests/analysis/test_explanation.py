@@ -219,6 +219,17 @@ class TestLoggedNumbers:
         assert (row["level"], row["steps"]) == (8.37, 1)
         assert not [f for f in explain(relations, Selection("run", "rollout", (49, 49))).findings if f.logged]
 
+    def test_a_spike_of_what_is_0_at_times_is_told(self, rollouts):
+        clipped = np.maximum(np.random.default_rng(3).normal(0.02, 0.02, 60), 0.0)
+        clipped[50] = 0.9
+        assert (clipped == 0).any()
+        found = explain(
+            TableRelations(rollouts, logged({"train/clip": clipped.tolist()})),
+            Selection("run", "rollout", (50, 50)),
+        )
+        [told_of] = [f for f in found.findings if f.logged]
+        assert told_of.is_sure and told_of.a == 0.9 and told_of.effect.p < 1e-4
+
     def test_two_ranges_are_compared_too(self, rollouts):
         rng = np.random.default_rng(1)
         values = rng.normal(0, 1, 60) + 5 * (np.arange(60) >= 30)

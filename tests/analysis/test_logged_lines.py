@@ -318,3 +318,13 @@ def test_steps_that_lack_most_of_their_rollouts_for_a_while_are_a_warning():
     rows = [row for row in steps(80, groups=10, size=3) if not (40 <= row["step"] < 60 and row["group"] > 3)]
     [entry] = [each for each in told(table(rows)) if "rollouts of a step" in each.sentence]
     assert entry.sentence == "“rollouts of a step” fell from 30 to 12, from step 40 to 59."
+
+
+@pytest.mark.parametrize("on_the_way", [(0.35,), (0.3, 0.4), (0.25, 0.3, 0.4)])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_level_that_is_reached_by_and_by_begins_at_the_first_step_off_its_way(seed, on_the_way):
+    values = 0.03 * np.random.default_rng(seed).normal(size=100)
+    values[60:] += 1
+    values[60 - len(on_the_way) : 60] += on_the_way
+    [entry] = told(logged(steps(100), values.tolist(), "train/x"))
+    assert (entry.shape, entry.step) == ("level", 60 - len(on_the_way))
