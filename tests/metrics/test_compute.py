@@ -198,6 +198,13 @@ class TestEachFamilySeesItsRows:
         assert found["rollout/source/code/reward/mean"] == 0.25
         assert not [key for key in found if "source/" in key and "discarded" in key]
 
+    @pytest.mark.parametrize("keys", ["default", ("default", "!stop/*")])
+    def test_by_default_a_source_has_the_means_of_its_rewards_and_successes_alone(self, keys):
+        ledger = make_ledger(source=["math", "code"] * 2, reward=[1.0, 0.25, 0.5, 9.0], success=[1, 0, 1, 1])
+        found = rollout_metrics(None, ledger, keys=keys)
+        of_source = {key.split("source/")[1] for key in found if "source/" in key}
+        assert of_source == {f"{name}/{of}/mean" for name in ("math", "code") for of in ("reward", "success")}
+
     def test_one_source_alone_has_none_of_its_own(self):
         found = rollout_metrics(None, make_ledger(source=["math"] * 2, reward=[1.0, 0.5]), keys="full")
         assert not [key for key in found if "source/" in key]

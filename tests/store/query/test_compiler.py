@@ -173,3 +173,16 @@ def test_a_number_is_empty_where_it_is_unknown(tmp_path: Path, trackio_dir: Path
     with contextlib.closing(open_store(PROJECT, folder=trackio_dir, index_path=tmp_path / "index")) as store:
         found = [store.query(where=f"reward is {what}", rows="all").rows for what in ("empty", "not empty")]
     assert [[row["sample"] for row in rows] for rows in found] == [[1], [0, 2]]
+
+
+@pytest.mark.parametrize("where", ["abs(source) > 1", "flags + 1 > 2"])
+def test_what_is_no_number_is_refused_where_one_is_meant(
+    tmp_path: Path, trackio_dir: Path, where: str
+) -> None:
+    write_step(
+        make_ledger([[1.0, 0.0]], step=0, source=np.array(["a", "b"], object), flags={0: ("truncated",)}), ()
+    )
+    with contextlib.closing(open_store(PROJECT, folder=trackio_dir, index_path=tmp_path / "index")) as store:
+        with pytest.raises(QueryError, match="expected a number"):
+            store.query(where=where, rows="all")
+        assert store.query(where="abs(reward) > 0.5", rows="all").total == 1
