@@ -17,7 +17,7 @@ from rollout_traces.capture.host_copy import Capture, capture
 from rollout_traces.capture.part import GroupNumbers
 from rollout_traces.ledger.build import build_ledger
 from rollout_traces.model.batch import RolloutBatch
-from rollout_traces.model.packed_batch import concatenate
+from rollout_traces.model.packed_batch import ASSUMED_MASK, concatenate
 from rollout_traces.spool.record import (
     Record,
     RecordError,
@@ -437,3 +437,16 @@ class TestWhatANumpyMaskHides:
         hidden = capture([self.batch(token_rewards=rewards)], step=1, split="rollout")
         np.testing.assert_array_equal(hidden.row_floats["rewards"], [np.nan, 36.0])
         assert hidden.not_given["row_floats/rewards"].tolist() == [True, False]
+
+
+@pytest.mark.parametrize("versions_first", [True, False])
+def test_rows_whose_mask_is_assumed_are_noted_where_others_of_the_step_say_theirs(versions_first):
+    rng = np.random.default_rng(0)
+    said, assumed = make_arrays(rng, 2, 8), make_arrays(rng, 3, 8)
+    del assumed["versions"]
+    parts = [said, assumed] if versions_first else [assumed, said]
+    batches = [RolloutBatch(**each) for each in parts]
+    back = read(Capture().take(batches, step=1, split="rollout"))
+    assert np.flatnonzero(back.not_given[ASSUMED_MASK]).tolist() == (
+        [2, 3, 4] if versions_first else [0, 1, 2]
+    )
