@@ -195,7 +195,7 @@ def steps_again(panels: Sequence[Panel]) -> dict[int, int]:
     Args:
         panels: the series of rollouts, over the same steps.
     """
-    same_P_T, values = [], []
+    same_P_T, measures = [], []
     for panel in panels:
         if panel.parts[0] != () or panel.is_share:
             continue
@@ -205,17 +205,24 @@ def steps_again(panels: Sequence[Panel]) -> dict[int, int]:
         )
         if n.max() <= MOST_AGAIN * known.sum():
             same_P_T.append(np.where(known, first[place], -1))
-            values.append(panel.measure.read())  # type: ignore[union-attr]
+            measures.append(panel.measure)
     if len(same_P_T) < FEWEST_AGAIN:
         return {}
     same, steps = np.stack(same_P_T), panels[0].steps
     pairs, n = np.unique((same + len(steps) * np.arange(len(steps)))[same >= 0], return_counts=True)
+    pairs = np.stack(np.divmod(pairs[n > MOST_AGAIN * len(same)], len(steps)))
+    pairs = pairs[:, pairs[1] < pairs[0]].T
+    if not len(pairs):
+        return {}
     of_row = panels[0].source.at  # type: ignore[union-attr]
+    ends = np.searchsorted(np.sort(of_row), np.arange(len(steps) + 1))
+    read = [measure.read() for measure in measures]  # type: ignore[union-attr]
+    ordered = [values[np.lexsort((values, of_row))] for values in read]
     found = {}
-    for at, before in zip(*np.divmod(pairs[n > MOST_AGAIN * len(same)], len(steps)), strict=True):
-        sides = [[np.sort(each[of_row == step]) for each in values] for step in (before, at)]
-        n_same = sum(np.array_equal(one, other, equal_nan=True) for one, other in zip(*sides, strict=True))
-        if before < at and n_same > MOST_AGAIN * len(values):  # means of small counts are the same by chance
+    for at, before in pairs.tolist():
+        own, earlier = (slice(*ends[step : step + 2]) for step in (at, before))
+        n_same = sum(np.array_equal(each[own], each[earlier], equal_nan=True) for each in ordered)
+        if n_same > MOST_AGAIN * len(ordered):  # means of small counts are the same by chance
             found[int(steps[at])] = int(steps[before])
     return found
 
