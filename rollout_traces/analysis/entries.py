@@ -10,6 +10,7 @@ import numpy as np
 
 from rollout_traces.analysis.compete import (
     AlikeMovements,
+    first_steps,
     is_learning,
     span,
 )
@@ -180,6 +181,24 @@ def carried_again(found: Sequence[Diagnosis]) -> list[Diagnosis]:
                 each, severity=severity, sentence=sentence, cost=cost, consequences=consequences
             )
     return kept
+
+
+def ordered(found: Sequence[Diagnosis], steps: np.ndarray) -> list[Diagnosis]:
+    """Errors first, then by what they cost; of infos what somebody set, what is sure, what may be chance; then what is learned all along, and how a run starts comes last.
+
+    Args:
+        found: what is said.
+        steps: int [T], the run's.
+    """
+    begins = int(steps[min(first_steps(len(steps)), len(steps) - 1)])
+
+    def place(each: Diagnosis) -> tuple[int, bool, bool, bool, float, int]:
+        info = each.severity == "info"
+        starts = info and each.onset[0] <= begins
+        is_set = info and any(m.is_set for m in each.movements)
+        return SEVERITIES.index(each.severity), starts, not is_set, not each.is_sure, -each.cost, each.step
+
+    return sorted(found, key=place)
 
 
 def _doubt(entry: AlikeMovements, n_series: int) -> str:

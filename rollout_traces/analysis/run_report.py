@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollout_traces.analysis.compete import AlikeMovements, entries, first_steps, of_their_own
+from rollout_traces.analysis.compete import AlikeMovements, entries, of_their_own
 from rollout_traces.analysis.contributions import carriers_of
 from rollout_traces.analysis.curves import (
     HEAVIEST,
@@ -21,8 +21,8 @@ from rollout_traces.analysis.curves import (
 )
 from rollout_traces.analysis.detect import log_chance_of_noise, movements
 from rollout_traces.analysis.detected_movement import NEAR_EDGE, RESIDUE, Moved, is_spike, spikes_of_rows
-from rollout_traces.analysis.diagnosis import SEVERITIES, Diagnosis
-from rollout_traces.analysis.entries import carried_again, diagnosis_of
+from rollout_traces.analysis.diagnosis import Diagnosis
+from rollout_traces.analysis.entries import carried_again, diagnosis_of, ordered
 from rollout_traces.analysis.evaluations import with_flips
 from rollout_traces.analysis.evidence import level_queries
 from rollout_traces.analysis.faults import (
@@ -487,21 +487,3 @@ def _said(scope: RunScope, entry: AlikeMovements, n_series: int, n_rows: float) 
         if carried.n_carriers and (carriers := carriers_of(scope, carried)):
             return diagnosis_of(entry, n_series, n_rows, carried, carriers)
     return diagnosis_of(entry, n_series, n_rows)
-
-
-def ordered(found: Sequence[Diagnosis], steps: np.ndarray) -> list[Diagnosis]:
-    """Errors first, then by what they cost; of infos what somebody set, what is sure, what may be chance; then what is learned all along, and how a run starts comes last.
-
-    Args:
-        found: what is said.
-        steps: int [T], the run's.
-    """
-    begins = int(steps[min(first_steps(len(steps)), len(steps) - 1)])
-
-    def place(each: Diagnosis) -> tuple[int, bool, bool, bool, float, int]:
-        info = each.severity == "info"
-        starts = info and each.onset[0] <= begins
-        is_set = info and any(m.is_set for m in each.movements)
-        return SEVERITIES.index(each.severity), starts, not is_set, not each.is_sure, -each.cost, each.step
-
-    return sorted(found, key=place)
