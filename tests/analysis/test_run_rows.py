@@ -249,9 +249,12 @@ class TestRolloutsThatAreShownAgain:
         """Seen once: every step was compared with itself, row by row, and a million rows took 42 s in place of 6."""
         seen = []
         monkeypatch.setattr(run_report, "steps_again", lambda panels: seen.append(panels) or {})
-        diagnose(
-            table(steps(30, reward=lambda s, g, i: s + g * i, n_sampled=lambda s, g, i: 9 * s + g)), "run"
+        drawn = np.random.default_rng(1).normal(size=(4, 30, 6, 4))
+        named = ("reward", "n_sampled", "mean_logprob", "mismatch_k3")
+        rows = steps(
+            30, **{name: lambda s, g, i, n=n: float(drawn[n, s, g, i]) for n, name in enumerate(named)}
         )
+        diagnose(table(rows), "run")
         monkeypatch.undo()
         without_rows = [replace(panel, measure=None) for panel in seen[0]]
         assert run_report.steps_again(without_rows) == {}
