@@ -22,8 +22,8 @@ from rollout_traces.model.plain_values import NOT_FINITE
 
 NOTHING = ""
 """The value of a share that no row has: what a value that comes later had been before."""
-PLACES = frozenset({"equal_to", "version_min", "version_max", "trained"})
-"""Numbers of the ledger that name rows or grow with the run."""
+PLACES = frozenset({"equal_to", "version_min", "version_max", "trained", "update_share"})
+"""Numbers of the ledger that name rows, grow with the run, or add up to 1 at every step."""
 FIELDS = ("mean", "rows", "squares", "mass", "spread")
 """Of a series at a step: its mean, rows behind it, the squares of its groups' sums around it, the squares of their sizes,
 and the part of the groups' variance that is the mean's."""

@@ -197,6 +197,16 @@ class TestWhatIsHealthy:
         values = np.random.default_rng(3).standard_t(5, (300, 20))
         assert logged(lambda s: {f"k{i}": v for i, v in enumerate(values[s])}, 300) == []
 
+    def test_a_step_of_half_as_many_rollouts_alarms_nothing(self):
+        """Seen once: an error, since each of its rollouts had twice the part of the update."""
+        for seed in (1, 2):
+            ledgers = []
+            for s in range(ONSET + 2):
+                n_groups = GROUPS // 2 if s == ONSET else GROUPS
+                size = np.abs(np.random.default_rng([s, 3, seed]).normal(0, 1, n_groups * SIZE))
+                ledgers.append(ledger(seed=s, n_groups=n_groups, update_share=size / size.sum()))
+            assert alerts(ledgers) == [], seed
+
     def test_the_numbers_of_ten_healthy_runs_alarm_nothing(self):
         assert [alerts_while_logged(healthy_run(seed)) for seed in range(10)] == [[]] * 10
 
