@@ -14,5 +14,5 @@ ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
     os.chdir(ROOT)
     print(f"transformers {transformers.__version__}")
-    files = [f"tests/decode/test_{name}.py" for name in ("golden", "decoder", "messages", "provenance")]
+    files = [f"tests/decode/test_{name}.py" for name in ("golden", "decoder", "messages", "spans")]
     sys.exit(pytest.main(["-q", "-m", "not slow", "-p", "no:cacheprovider", *files]))
