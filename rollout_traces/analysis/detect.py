@@ -71,6 +71,7 @@ from rollout_traces.analysis.slow_change import (
     is_loss,
     is_needed,
     is_purpose,
+    is_unlearned,
     learning_is_likelier,
     less_of_all,
     may_be_slow,
@@ -135,7 +136,7 @@ def _lone(panel: Panel, noise: Noise, sure: float) -> Moved:
 
 def _beside_learning(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -> list[Moved]:
     """The movements of a measure, as they are or beside slow change, whichever is likelier."""
-    found = _search(panel, noise, limit, sure, None)
+    found = _search(panel, noise, limit, sure, None, _may_drift(panel))
     lasting = [each for each in found if each.template.kind != "window" and not is_learning(each)]
     if not lasting or any(is_learning(each) for each in found) or not _may_drift(panel):
         return found
@@ -147,7 +148,7 @@ def _beside_learning(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.nda
     if came_or_went(panel, list(chosen.members), lasting[0].template):
         return found
     learning = drift_of_run(panel, noise, constant_basis(panel), learner, apart)
-    others = _search(panel, noise, limit, sure, learning)
+    others = _search(panel, noise, limit, sure, learning, True)
     if not any(is_learning(each) for each in others):
         return found
     compared = [chosen.at] if learner == chosen.at else _of_one_column(panel, chosen.at)
@@ -190,17 +191,22 @@ def _account(
 
 
 def _search(
-    panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray, learning: Moved | None
+    panel: Panel,
+    noise: Noise,
+    limit: np.ndarray,
+    sure: np.ndarray,
+    learning: Moved | None,
+    may_drift: bool,
 ) -> list[Moved]:
     """Looks for movements one after the other, beside slow change where that is known or turns out to be likelier.
 
     Args:
         panel, noise, limit, sure: as for `movements`.
         learning: slow change over the run; None where it is not known.
+        may_drift: whether there may be any.
     """
     n, basis = len(panel.steps), constant_basis(panel)
-    may_drift = _may_drift(panel)
-    noise = replace(noise, variance=noise.variance.copy())
+    as_given, noise = noise, replace(noise, variance=noise.variance.copy())
     whole, of_whole = panel, noise
     of_all: OfAll = ()
     if learning is not None:
@@ -262,6 +268,8 @@ def _search(
                 panel, noise = less_of_all(whole, of_whole, basis, of_all)
             basis[panel.beside_rest, new] = 0.0
     others = [each for each in kept if stands(each, basis, rests)]
+    if learning is not None and is_unlearned(learning, others):
+        return _search(whole, as_given, limit, sure, None, False)
     learned = [] if learning is None or not is_needed(learning, others) else [since_it_bent(learning, others)]
     for bent in learned:
         others = [each for each in others if stands(each, beside(basis, rows_of_basis(bent)), rests)]

@@ -81,7 +81,7 @@ def beside_learning(
     smooth = with_curve(basis)
     follows = np.asarray([not may_be_learned(panel, part) for part in panel.parts])
     if is_purpose(panel):
-        follows[1:] |= _is_lost_again(noise, smooth)[1:]
+        follows[1:] |= _goes_back(noise, smooth)[1:]
     if panel.parts[0] != () or not follows.any():
         return *less_of_all(panel, noise, smooth, of_all), smooth, of_all
     curve = slice(basis.shape[1], smooth.shape[1])
@@ -91,17 +91,26 @@ def beside_learning(
     return *unlearned, smooth, of_all
 
 
-def _is_lost_again(noise: Noise, smooth: np.ndarray) -> np.ndarray:
-    """bool [S]: whether the curve of a series, beside what else it does, float [S, K, T], falls by more than half of what it rose: what is learned stays."""
+def _goes_back(noise: Noise, smooth: np.ndarray) -> np.ndarray:
+    """bool [S]: whether the curve of a series, beside what else it does, float [S, K, T], falls by more than half of what it rises: what is learned stays."""
     w = whitened(noise.clipped, noise, smooth)
     y, rows = w.apply(np.where(np.isfinite(noise.clipped), noise.clipped, 0.0)), w.apply(smooth)
     found = np.zeros(len(smooth), bool)
     for at, (own, values) in enumerate(zip(rows, y, strict=True)):
         size = np.linalg.lstsq(own.T, values, rcond=None)[0]
-        curve_T = size[-DRIFT_DEGREE:] @ smooth[at, -DRIFT_DEGREE:]
-        highest = curve_T.max()
-        found[at] = highest - curve_T[-1] > RESIDUE * (highest - curve_T[0])
+        by = np.diff(size[-DRIFT_DEGREE:] @ smooth[at, -DRIFT_DEGREE:])
+        found[at] = -by[by < 0].sum() > RESIDUE * by[by > 0].sum()
     return found
+
+
+def is_unlearned(learning: Moved, others: Sequence[Moved]) -> bool:
+    """Tells whether slow change of what training is for, beside its other movements, goes down and up, which nobody learns."""
+    if not is_purpose(learning.panel):
+        return False
+    at = np.asarray([learning.chosen.at])
+    basis = np.concatenate([constant_basis(learning.panel)[0], *map(rows_of_basis, others)])
+    noise = learning.noise.at(at)
+    return bool(_goes_back(noise, with_curve(basis[None]))[0])
 
 
 def less_of_all(panel: Panel, noise: Noise, basis: np.ndarray, of_all: OfAll) -> tuple[Panel, Noise]:
