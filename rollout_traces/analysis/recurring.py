@@ -183,11 +183,14 @@ def _since(panel: Panel, i: int) -> _Recurring | None:
     if len(at):
         chance = _log_chance_of_two(values, start, at, PLAINLY * float(np.median(usual)))
         return _levels(panel, i, places[at], min(log_p, chance), begins=True)
-    bends = np.abs(np.diff(values, 2))  # a line goes on, and goes up and down by nothing
+    levels = panel.levels[i, places]
+    of_size = np.log(levels) if levels.min() > 0 else levels  # what is larger differs by more
+    bends, by = np.abs(np.diff(of_size, 2)), np.abs(np.diff(levels))  # a line goes on, and bends by nothing
     log_p, start = _begins(bends, nothing) if is_number else (0.0, 0)
-    if not start or not np.median(bends[start:]) > FASTER * np.median(bends[: start - 1]) > 0:
+    if not start or not all(
+        np.median(each[start:]) > FASTER * np.median(each[: start - 1]) > 0 for each in (bends, by)
+    ):
         return None
-    by = np.abs(np.diff(panel.levels[i, places]))
     there, usual = float(np.median(by[start:])), float(np.median(by[: start - 1]))
     return _Recurring(panel, panel.parts[i], places[start:], log_p, there, usual, begins=True, is_spread=True)
 
