@@ -57,7 +57,6 @@ from rollout_traces.analysis.screen import (
 )
 from rollout_traces.analysis.selections import NEIGHBOURS
 from rollout_traces.analysis.severity import LEAP, is_worth_a_word
-from rollout_traces.analysis.slow_change import PURPOSES
 from rollout_traces.analysis.step_cells import MOST_FREEDOM, pooled
 from rollout_traces.flags import needs_text
 
@@ -366,8 +365,7 @@ def _errors(trail: Trail, at: np.ndarray, n: int) -> np.ndarray:
 
 def _is_paid(name: SeriesName) -> bool:
     """Tells whether a series is the mean of what training pays or of a component of it."""
-    is_paid = name.column in PURPOSES or name.column.startswith("component/")
-    return is_paid and name.value is None and name.statistic == "mean"
+    return name.is_paid and name.value is None and name.statistic == "mean"
 
 
 def _panel(trail: Trail, at: np.ndarray, n: int) -> Panel:

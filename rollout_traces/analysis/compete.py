@@ -15,7 +15,7 @@ from rollout_traces.analysis.parts import BOUND, REMAINS, effects
 from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows
 from rollout_traces.analysis.scan import OF_RUN, Whitened, coefficients, n_tests, whitened
 from rollout_traces.analysis.screen import freedom_of, log_chance
-from rollout_traces.analysis.slow_change import PLAIN_CHANCE, is_loss
+from rollout_traces.analysis.slow_change import PLAIN_CHANCE, is_loss, is_purpose
 
 ALIKE = 4.0
 """Log likelihood that another movement's steps may cost a movement that is the same: two ends, each known within 95 %."""
@@ -26,9 +26,13 @@ ENDS = 10
 OF_LARGER_SHARE = 1 / 3
 """Part of the larger share of an end up to which rollouts that end so are hardly the same ones before and since."""
 OF_REWARDS = "group/reward_std_mean"
-LENGTH = "n_sampled"
-OVER_TOKENS = ("mismatch_abs_max", "log_ratio_sum")
-"""Largest values and sums over the tokens of a rollout, of which longer ones have more."""
+OF_MORE = {
+    "mismatch_abs_max": "n_sampled",
+    "log_ratio_sum": "n_sampled",
+    "n_tool_errors": "n_tool_calls",
+    "error_signatures": "n_tool_calls",
+}
+"""Largest values and sums over the tokens of a rollout, of which longer ones have more, and errors of its calls."""
 LENGTHS = 16
 """Stretches of lengths in which rollouts are about as long."""
 SHOWS = 3.0
@@ -142,7 +146,7 @@ def _causes(made: list[AlikeMovements]) -> list[AlikeMovements]:
         )
         if cause is None:
             continue
-        if cause.head.drift and is_loss(entry.head):
+        if cause.head.drift and is_loss(entry.head) and is_purpose(entry.head.panel):
             continue
         if cause.head.drift:
             entry.found = [replace(found, drift=True) for found in entry.found]
@@ -153,7 +157,7 @@ def _causes(made: list[AlikeMovements]) -> list[AlikeMovements]:
 
 
 def _is_from_mix(entry: AlikeMovements, cause: AlikeMovements) -> bool:
-    """Tells whether an entry is, at its steps, what comes of other shares of how rollouts ended, which another entry tells from then on or before, or of longer answers, as largest values over tokens are, or is of those of one end, which are others when they are many times as many."""
+    """Tells whether an entry is, at its steps, what comes of other shares of how rollouts ended, which another entry tells from then on or before, or of longer answers or more calls, as largest values over tokens and errors are, or is of those of one end, which are others when they are many times as many."""
     onset = int(entry.head.panel.steps[entry.head.located.onset[1]])
     part = entry.head.panel.parts[entry.head.chosen.at] if entry.part is None else entry.part
     for found in cause.found:
@@ -164,11 +168,8 @@ def _is_from_mix(entry: AlikeMovements, cause: AlikeMovements) -> bool:
             return True
     columns = {found.panel.names[0].column for found in cause.found if span(found)[0] <= onset}
     of_rows = [found for found in entry.found if found.panel.source is not None]
-    if (
-        entry.head.panel.names[0].column in OVER_TOKENS
-        and LENGTH in columns
-        and _is_of_mix(entry.head, LENGTH)
-    ):
+    more = OF_MORE.get(entry.head.panel.names[0].column)
+    if more in columns and _is_of_mix(entry.head, more):
         return True
     return bool(of_rows) and any(
         all(_is_of_mix(found, column) for found in of_rows) for column in columns & set(BY_OUTCOME)

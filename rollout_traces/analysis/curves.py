@@ -40,6 +40,11 @@ class SeriesName(NamedTuple):
         return self.column in PURPOSES or self.column.startswith("component/")
 
     @property
+    def is_failure(self) -> bool:
+        """Whether it is of errors of tools."""
+        return self.column.rpartition("/")[2] in FAILURES or self.value == "tool_error"
+
+    @property
     def is_beyond(self) -> bool:
         """Whether it is of the few values of what is paid that lie beyond all others."""
         return self.is_paid and self.value is not None and self.value[:1] in BEYOND
@@ -49,6 +54,8 @@ BEYOND = ("<", ">")
 """Signs before a value of a number, for those that lie on one side of it."""
 PURPOSES = ("reward", "success")
 """What training is for."""
+FAILURES = ("n_tool_errors", "tool_errors", "error_signatures")
+"""Columns of errors of tools."""
 STEP_SIZE = SeriesName("rollouts of a step", None, "logged")
 """How many rollouts a step has: a number that somebody sets, as what the trainer logs."""
 

@@ -65,16 +65,15 @@ from rollout_traces.analysis.slow_change import (
     beside_learning,
     came_or_went,
     drift_of_run,
-    falls,
     gain,
     is_component,
     is_loss,
     is_needed,
     is_purpose,
-    is_unlearned,
     learning_is_likelier,
     less_of_all,
     may_be_slow,
+    nobody_learns,
     shows_beside_learned,
     with_curve,
 )
@@ -268,7 +267,7 @@ def _search(
                 panel, noise = less_of_all(whole, of_whole, basis, of_all)
             basis[panel.beside_rest, new] = 0.0
     others = [each for each in kept if stands(each, basis, rests)]
-    if learning is not None and is_unlearned(learning, others):
+    if learning is not None and nobody_learns(learning, others):
         return _search(whole, as_given, limit, sure, None, False)
     learned = [] if learning is None or not is_needed(learning, others) else [since_it_bent(learning, others)]
     for bent in learned:
@@ -289,8 +288,8 @@ def _search(
 
 
 def _may_drift(panel: Panel) -> bool:
-    """Tells whether slow change may be what a measure did: of a few steps nobody can tell, and no policy learns to get less."""
-    return len(panel.steps) >= FEWEST_EVALUATIONS and not falls(panel)
+    """Tells whether slow change may be what a measure did: of a few steps nobody can tell."""
+    return len(panel.steps) >= FEWEST_EVALUATIONS
 
 
 def _drifts_apart(panel: Panel, noise: Noise) -> Chosen | None:

@@ -81,7 +81,8 @@ def beside_learning(
     smooth = with_curve(basis)
     follows = np.asarray([not may_be_learned(panel, part) for part in panel.parts])
     if is_purpose(panel):
-        follows[1:] |= _goes_back(noise, smooth)[1:]
+        risen, fallen = _up_and_down(noise, smooth)
+        follows[1:] |= (fallen > RESIDUE * risen)[1:]  # what is learned stays
     if panel.parts[0] != () or not follows.any():
         return *less_of_all(panel, noise, smooth, of_all), smooth, of_all
     curve = slice(basis.shape[1], smooth.shape[1])
@@ -91,26 +92,26 @@ def beside_learning(
     return *unlearned, smooth, of_all
 
 
-def _goes_back(noise: Noise, smooth: np.ndarray) -> np.ndarray:
-    """bool [S]: whether the curve of a series, beside what else it does, float [S, K, T], falls by more than half of what it rises: what is learned stays."""
+def _up_and_down(noise: Noise, smooth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """float [S] each: by how much the curve of a series, beside what else it does, float [S, K, T], rises, and by how much it falls."""
     w = whitened(noise.clipped, noise, smooth)
     y, rows = w.apply(np.where(np.isfinite(noise.clipped), noise.clipped, 0.0)), w.apply(smooth)
-    found = np.zeros(len(smooth), bool)
-    for at, (own, values) in enumerate(zip(rows, y, strict=True)):
-        size = np.linalg.lstsq(own.T, values, rcond=None)[0]
-        by = np.diff(size[-DRIFT_DEGREE:] @ smooth[at, -DRIFT_DEGREE:])
-        found[at] = -by[by < 0].sum() > RESIDUE * by[by > 0].sum()
-    return found
+    sizes = [np.linalg.lstsq(own.T, values, rcond=None)[0] for own, values in zip(rows, y, strict=True)]
+    curves = np.einsum("sk,skt->st", np.stack(sizes)[:, -DRIFT_DEGREE:], smooth[:, -DRIFT_DEGREE:])
+    by = np.diff(curves, axis=1)
+    return np.maximum(by, 0.0).sum(axis=1), np.maximum(-by, 0.0).sum(axis=1)
 
 
-def is_unlearned(learning: Moved, others: Sequence[Moved]) -> bool:
-    """Tells whether slow change of what training is for, beside its other movements, goes down and up, which nobody learns."""
-    if not is_purpose(learning.panel):
+def nobody_learns(learning: Moved, others: Sequence[Moved]) -> bool:
+    """Tells whether slow change beside other movements takes away, by more than half of what it adds, what training is for, or adds failures of tools; that an evaluation gets worse is told of what training does."""
+    panel = learning.panel
+    wanted = _wanted(panel)
+    if not wanted or "/" in panel.names[0].column:
         return False
-    at = np.asarray([learning.chosen.at])
-    basis = np.concatenate([constant_basis(learning.panel)[0], *map(rows_of_basis, others)])
-    noise = learning.noise.at(at)
-    return bool(_goes_back(noise, with_curve(basis[None]))[0])
+    basis = np.concatenate([constant_basis(panel)[0], *map(rows_of_basis, others)])
+    noise = learning.noise.at(np.asarray([learning.chosen.at]))
+    risen, fallen = _up_and_down(noise, with_curve(basis[None]))[::wanted]
+    return bool(fallen[0] > RESIDUE * risen[0])
 
 
 def less_of_all(panel: Panel, noise: Noise, basis: np.ndarray, of_all: OfAll) -> tuple[Panel, Noise]:
@@ -290,18 +291,13 @@ FASTER = 3.0
 
 
 def is_loss(found: Moved) -> bool:
-    """Tells whether what training is for fell, which nobody learns."""
-    return found.located.z < 0 and is_purpose(found.panel)
+    """Tells whether what training is for fell, or tools fail more, which nobody learns."""
+    return found.located.z * _wanted(found.panel) < 0
 
 
-def falls(panel: Panel) -> bool:
-    """Tells whether what training is for is less in training at the end of a run than at its start: no policy learns that."""
-    name = panel.names[0]
-    if panel.parts[0] != () or name.column not in PURPOSES or name.value is not None:
-        return False
-    known = panel.values[0][np.isfinite(panel.values[0])]
-    ends = max(int(SLOW * len(known)), 1)
-    return bool(len(known) and known[-ends:].mean() < known[:ends].mean())
+def _wanted(panel: Panel) -> int:
+    """Which way a measure goes where a policy learns: 1 for more of what training is for, -1 for fewer failures, 0 where it may go either way."""
+    return -1 if panel.names[0].is_failure else int(is_purpose(panel))
 
 
 def is_purpose(panel: Panel) -> bool:

@@ -303,3 +303,47 @@ def test_what_one_source_alone_does_by_and_by_is_said_of_it():
     )
     [entry] = diagnose(table(rows), "run").diagnoses
     assert entry.part == (("source", "hotpot"),) and "answers are cut off" in entry.sentence
+
+
+class TestToolsThatFailMore:
+    """Seen once: a tool failed ever more often from the middle of a run on, and “the policy became more certain; also rose: n_tool_errors”."""
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_are_no_learning(self, seed):
+        def errors(s: int, g: int, i: int) -> int:
+            return int(happens(0.04 + 0.024 * max(s - 20, 0), s, g, 1000 * seed + i))
+
+        entry = told(table(steps(40, groups=10, n_tool_errors=errors)))[0]
+        assert (entry.severity, entry.shape, entry.name) == ("error", "ramp", "tools fail")
+        assert 16 <= entry.step <= 27
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_as_more_calls_are_made_are(self, seed):
+        def calls(s: int, g: int, i: int) -> int:
+            return sum(happens(0.2 + 0.6 * s / 40, s, g, 1000 * seed + 10 * i + at) for at in range(6))
+
+        def errors(s: int, g: int, i: int) -> int:
+            n = calls(s, g, i)
+            return sum(happens(0.15, s, g, 1000 * seed + 100 + 10 * i + at) for at in range(n))
+
+        found = told(table(steps(40, groups=10, n_tool_calls=calls, n_tool_errors=errors)))
+        assert {each.severity for each in found} <= {"info"}
+
+
+SOLVED = """
+10 12 11 14 13 12 12 12 12 10 18 15 14 11 13 13 9 16 12 10 13 11 13 13 13 17 18 15 16 10 12 15 11 15 9 11 19 13 16 17
+21 17 13 13 11 10 15 11 10 17 15 16 13 14 6 10 16 12 14 10 8 11 7 5 12 12 9 11 8 9 5 6 9 8 8 6 3 14 11 6
+12 11 10 9 10 6 5 8 20 15 13 15 17 15 18 16 17 13 15 18 19 17 15 16 15 21 14 13 22 13 16
+"""
+"""Of 27 rollouts of a step, how many were solved."""
+
+
+def test_success_that_falls_for_a_third_of_a_run_is_no_learning():
+    """Seen once: 13 of 27 solved, 9 of 27 from step 54 to 87 and 16 since, and “the reward rises, since step 88”."""
+    solved = [int(n) for n in SOLVED.split()]
+    rows = steps(len(solved), groups=27, size=1, success=lambda s, g, i: int(g < solved[s]))
+    [entry] = diagnose(table(rows), "run").diagnoses
+    assert entry.sentence.startswith("the reward falls: success fell") and (entry.step, entry.last) == (
+        54,
+        87,
+    )
