@@ -148,7 +148,7 @@ def since_it_was_lost(found: Moved) -> Moved:
 
 
 def _comes_by_and_by(window: Moved) -> bool:
-    """Tells whether a window begins with less than half of the step with which it ends, or a rise by a line over a quarter of the run that ends there explains more of its series."""
+    """Tells whether a window begins with less than half of the step with which it ends, or a rise by a line over a quarter of the run that ends there explains more of its series than the best of so many lines does by chance."""
     if is_spike(window):
         return False
     t, template, at = np.arange(len(window.panel.steps)), window.template, np.asarray([window.chosen.at])
@@ -164,7 +164,8 @@ def _comes_by_and_by(window: Moved) -> bool:
     begins = np.linspace(0, latest, min(latest + 1, MOST_LENGTHS))[:, None]
     rises = np.where(t < stop, np.maximum((t - begins + 1) / (stop - begins), 0.0), 0.0)
     own = w.sizes(template.over(len(t))[None])[0]
-    return bool((w.sizes(rises) * np.sign(own)).max() > abs(own))
+    risen = max(float((w.sizes(rises) * np.sign(own)).max()), 0.0)
+    return bool((risen**2 - own**2) / 2 > np.log(len(rises)))
 
 
 def _level_behind(window: Moved, size: float) -> Located:

@@ -268,6 +268,20 @@ def test_what_a_source_learned_by_few_evaluations_and_lost_at_once_is_lost_since
     assert entry.after is not None and entry.before is not None and entry.after < entry.before
 
 
+@pytest.mark.parametrize("seed", (12, 28, 53))
+def test_a_source_that_was_paid_more_for_five_steps_has_lost_nothing(seed):
+    """Seen once: “the reward falls, since step 28”, where it was 0.48 before step 23 and is 0.5 since 28."""
+    rng = np.random.default_rng([11, seed])
+    rows = []
+    for s in range(40):
+        for g, of_group in enumerate(rng.normal(0, 0.5, 12)):
+            more = 0.3 if g % 3 == 1 and 23 <= s < 28 else 0.0
+            for reward in 0.5 + 0.2 * (of_group + rng.normal(size=4)) + more:
+                rows.append({"step": s, "group": g, "source": "abc"[g % 3], "reward": float(reward)})
+    [entry] = told(table(rows))
+    assert (entry.shape, entry.part) == ("window", (("source", "b"),))
+
+
 def test_rewards_of_an_engine_that_all_had_learned_and_it_lost_are_lost_since_then():
     """Seen once: they “rose” from step 9, where all had learned most, to 44."""
     run = draw_trial(draw_spec("alternating", 585329), 1).run
