@@ -270,7 +270,7 @@ def _search(
     if learning is not None and nobody_learns(learning, others):
         return _search(whole, as_given, limit, sure, None, False)
     learned = [] if learning is None or not is_needed(learning, others) else [since_it_bent(learning, others)]
-    for bent in learned:
+    for bent in (each for each in learned if each is not learning):
         others = [each for each in others if stands(each, beside(basis, rows_of_basis(bent)), rests)]
         others = [replace(each, drift=each.drift or goes_along(each, bent)) for each in others]
     learned = [

@@ -11,7 +11,7 @@ from rollout_traces.analysis.learning import is_of_prompts
 from rollout_traces.analysis.run_rows import read_rows
 from rollout_traces.analysis.selections import RunScope
 from tests.analysis.builders import steps, table
-from tests.analysis.test_movements import drawn, logged, told
+from tests.analysis.test_movements import drawn, happens, logged, told
 from tests.perturbations.equations import compute
 from tests.perturbations.run import Run
 from tests.perturbations.spec import draw_spec
@@ -79,6 +79,20 @@ def test_one_opponent_that_is_lost_to_falls_beside_what_is_learned_against_the_o
     [entry] = [each for each in report.diagnoses if each.after < each.before]
     assert entry.part == (("extra/opponent", "o3"),)
     assert abs(entry.step - 50) <= 4
+
+
+@pytest.mark.parametrize("seed", (0, 11))
+def test_a_host_that_solves_less_and_less_is_said_while_all_others_learn(seed):
+    """Seen once: 0.4 to 0.09 on one host of six, and nothing said: what all learn was taken off it twice."""
+
+    def solved(s: int, g: int, i: int) -> int:
+        less = 0.02 * max(s - 19, 0) if i == 0 else 0.0
+        return int(happens(max(0.25 + 0.25 * min(s / 25, 1.0) - less, 0.0), s, g, 1000 * seed + i))
+
+    hosts = {"extra/host": lambda s, g, i: f"node{i}"}
+    [entry] = told(table(steps(45, groups=10, size=6, success=solved, **hosts)))
+    assert (entry.severity, entry.part) == ("error", (("extra/host", "node0"),))
+    assert entry.sentence.startswith("the reward falls") and entry.step >= 19
 
 
 class TestRowsOfOneGroupOrTwo:
