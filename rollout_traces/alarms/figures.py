@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollout_traces.analysis.curves import SeriesName
+from rollout_traces.analysis.curves import UNKNOWN, SeriesName
 from rollout_traces.analysis.group_shapes import group_rows
 from rollout_traces.analysis.noise import DEVIATION, SMALLEST_ERROR
 from rollout_traces.analysis.relations import NOT_COMPARED
-from rollout_traces.analysis.run_rows import MOST_PARTS, UNKNOWN, RowMeasure, RunRows
+from rollout_traces.analysis.run_rows import MOST_PARTS, RowMeasure, RunRows
 from rollout_traces.analysis.scan import lengths
 from rollout_traces.analysis.screen import FEWEST_STEPS
 from rollout_traces.analysis.selections import NEIGHBOURS, OUTCOMES

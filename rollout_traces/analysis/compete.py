@@ -85,7 +85,7 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
         replace(each, drift=each.drift or _comes_with(each, found)) for each in found if each not in learned
     ]
     others += [replace(each, drift=False) for each in against]
-    for each in sorted(others, key=lambda f: (_is_computed(f), -abs(f.located.z))):
+    for each in sorted(others, key=_place):
         home = next(
             (
                 entry
@@ -108,6 +108,11 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
         if not all(each.drift for each in entry.found):  # what begins with something sudden is not slow
             entry.found = [replace(each, drift=False) for each in entry.found]
     return _causes(made)
+
+
+def _place(found: Moved) -> tuple[bool, bool, float]:
+    """Orders movements: how many rollouts there are, of which times are, the surest first, and last what is computed from another one."""
+    return _is_computed(found), not is_size(found.panel.names[0]), -abs(found.located.z)
 
 
 def of_their_own(found: Sequence[Moved]) -> list[Moved]:

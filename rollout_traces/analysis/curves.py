@@ -40,9 +40,13 @@ class SeriesName(NamedTuple):
         return self.column in PURPOSES or self.column.startswith("component/")
 
     @property
-    def is_failure(self) -> bool:
-        """Whether it is of errors of tools."""
-        return self.column.rpartition("/")[2] in FAILURES or self.value == "tool_error"
+    def wanted(self) -> int:
+        """Which way it goes as a policy learns: 1 for up, -1 for down, 0 where it may go either way."""
+        column = self.column.rpartition("/")[2]
+        if self.value is None:
+            return WANTED.get(column, 0)
+        is_fault = column in OF_FAULTS and self.value != "ok"
+        return -1 if is_fault or self.value in ("tool_error", UNKNOWN) else 0
 
     @property
     def is_beyond(self) -> bool:
@@ -50,12 +54,23 @@ class SeriesName(NamedTuple):
         return self.is_paid and self.value is not None and self.value[:1] in BEYOND
 
 
+UNKNOWN = "unknown"
+"""The value of a number that a row does not have, as the name of a share."""
 BEYOND = ("<", ">")
 """Signs before a value of a number, for those that lie on one side of it."""
 PURPOSES = ("reward", "success")
 """What training is for."""
-FAILURES = ("n_tool_errors", "tool_errors", "error_signatures")
-"""Columns of errors of tools."""
+WANTED = {
+    "reward": 1,
+    "success": 1,
+    "answered": 1,
+    "n_tool_errors": -1,
+    "tool_errors": -1,
+    "staleness_max": -1,
+}
+"""Numbers that go one way alone as a policy learns ..."""
+OF_FAULTS = ("error_signatures", "reward_status")
+"""... and columns whose values it never learns to have more of."""
 STEP_SIZE = SeriesName("rollouts of a step", None, "logged")
 """How many rollouts a step has: a number that somebody sets, as what the trainer logs."""
 

@@ -32,6 +32,7 @@ from rollout_traces.analysis.names import SIGNATURES, Signature
 from rollout_traces.analysis.scan import SPIKE
 from rollout_traces.analysis.severity import (
     ABSENT,
+    SLIGHT,
     SURE,
     is_setting,
     leaps,
@@ -82,12 +83,14 @@ def shape_of(found: Moved, before: float | None, after: float | None) -> Shape:
         return "spike" if template.stop - template.start <= SPIKE else "window"
     if template.kind == "ramp":
         return "ramp"
-    if found.panel.names[0].statistic in ("share", "text") and before is not None and after is not None:
-        if before < ABSENT < after:
-            return "came"
-        if after < ABSENT < before:
-            return "went"
-    return "level"
+    return _way_of_share(found.panel.names[0], before, after) or "level"
+
+
+def _way_of_share(name: SeriesName, before: float | None, after: float | None) -> Shape | None:
+    """Tells whether a share came or went; None where it did neither."""
+    if name.statistic not in ("share", "text") or before is None or after is None:
+        return None
+    return "came" if before < ABSENT < after else "went" if after < ABSENT < before else None
 
 
 def cost_of(found: Moved, n_rows: float) -> float:
@@ -304,12 +307,21 @@ def named(
     """
     by_tier = sorted(SIGNATURES, key=lambda signature: signature.tier)
     least = 0.0 if is_learned else RESIDUE * sizes[0]
-    plain = [i for i, m in enumerate(moved) if sizes[i] >= least or m.shape in ("came", "went")]
+    plain = [i for i, m in enumerate(moved) if sizes[i] >= least or _way_of_share(m.name, m.before, m.after)]
+    if is_learned:
+        plain = [i for i in plain if _is_other(moved[i])] or plain[:1]
     for signature in reversed(by_tier) if is_learned else SIGNATURES:
         for i in plain:
             if _fits(signature, moved[i], part):
                 return signature, i
     return None, 0
+
+
+def _is_other(m: Movement) -> bool:
+    """Tells whether a series ended at another level than it began at, by more than what is slight."""
+    if m.before is None or m.after is None:
+        return False
+    return abs(m.after - m.before) > SLIGHT * max(abs(m.before), abs(m.after))
 
 
 def _fits(signature: Signature, m: Movement, part: Part | None) -> bool:

@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rollout_traces.analysis.curves import HEAVIEST_COLUMN, HEAVIEST_SQL, STEP_SIZE, Part, SeriesName, is_size
+from rollout_traces.analysis.curves import (
+    HEAVIEST_COLUMN,
+    HEAVIEST_SQL,
+    STEP_SIZE,
+    UNKNOWN,
+    Part,
+    SeriesName,
+    is_size,
+)
 from rollout_traces.analysis.diagnosis import Diagnosis
 from rollout_traces.analysis.finding import Detail, Finding, PartOfRows, Picture
 from rollout_traces.analysis.in_words import TAGS, literal, value_filter
@@ -20,7 +28,7 @@ from rollout_traces.analysis.relations import (
     sql_text,
     written,
 )
-from rollout_traces.analysis.run_rows import OF_TRACES, UNKNOWN
+from rollout_traces.analysis.run_rows import OF_TRACES
 from rollout_traces.analysis.selections import RunScope, Selection
 from rollout_traces.analysis.two_sides import COUNTED, A, B, SideRows, needs_texts
 from rollout_traces.flags import needs_text

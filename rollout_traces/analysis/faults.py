@@ -10,6 +10,7 @@ import numpy as np
 from rollout_traces.analysis.curves import (
     FEWEST_BESIDE,
     MOST_GAPS,
+    UNKNOWN,
     Part,
     SeriesName,
     ended_numbers,
@@ -29,7 +30,7 @@ from rollout_traces.analysis.in_words import (
 )
 from rollout_traces.analysis.parts import REMAINS
 from rollout_traces.analysis.relations import current, known_reward
-from rollout_traces.analysis.run_rows import BY_OUTCOME, UNKNOWN, RunRows
+from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows
 from rollout_traces.analysis.schedules import has_no_noise
 from rollout_traces.analysis.screen import FEWEST_EVALUATIONS, FEWEST_STEPS
 from rollout_traces.analysis.selections import RunScope

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollout_traces.analysis.curves import BEYOND, SeriesName
+from rollout_traces.analysis.curves import BEYOND, UNKNOWN, SeriesName
 from rollout_traces.analysis.relations import (
     KEPT_AT_RANDOM,
     known_text,
@@ -51,8 +51,6 @@ NULL_BY_DEFINITION = ("update_share", "advantage")
 """Numbers that a row of a step without any advantage does not have: that they are unknown is no loss."""
 TOGETHER = 6
 """Numeric columns that are read together."""
-UNKNOWN = "unknown"
-"""The value of a number that a row does not have, as the name of a share."""
 CUT_BY_NUMBER = ("staleness_max",)
 """Whole numbers by which rollouts are parted, as by a text."""
 CUT_BY_OUTCOME = ("stop_reason",)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rollout_traces.analysis.compete import ENDS, first_steps, is_learning, starts
-from rollout_traces.analysis.curves import STEP_SIZE, is_size
+from rollout_traces.analysis.curves import STEP_SIZE, UNKNOWN, is_size
 from rollout_traces.analysis.detected_movement import (
     NEAR,
     NEAR_EDGE,
@@ -23,16 +23,17 @@ from rollout_traces.analysis.kinks import goes_on
 from rollout_traces.analysis.learning import is_given, is_mix, is_of_sampler, may_be_learned
 from rollout_traces.analysis.noise import TINY
 from rollout_traces.analysis.parts import effects
-from rollout_traces.analysis.run_rows import CUT_BY_NUMBER, UNKNOWN
+from rollout_traces.analysis.run_rows import CUT_BY_NUMBER
 from rollout_traces.analysis.scan import whitened
 from rollout_traces.analysis.schedules import has_no_noise
+from rollout_traces.analysis.slow_change import is_purpose
 
 SURE = 1e-6
 """Chance, over all series of the run, up to which an entry is an error; above it is a warning."""
 SLIGHT = RESIDUE / 2
 """Part of its level by which a logged number changes at least where that is an error, at one step alone a warning; of half of it that lasts is a warning."""
-SLIGHT_OF_GIVEN = 0.02
-"""... and of a number that rollouts are given, which has little noise: a line of a system prompt is a fiftieth of a prompt."""
+SLIGHT_OF_ROWS = 0.02
+"""... and of a number of rollouts, which may have little noise: a line of a system prompt is a fiftieth of a prompt."""
 ABSENT = 0.002
 """A share below this is of a value that is not there."""
 FEW_ROWS, FEW_GROUPS = 30, 10
@@ -42,22 +43,31 @@ FEW_ROWS, FEW_GROUPS = 30, 10
 def severity_of(found: Moved, n_series: int) -> Severity:
     """Info for slow change, for how a run starts and for what may be chance; an error where chance is out of the question, but for the mix of prompts, which somebody may have set."""
     changed, is_of_rows = _relative_change(found), found.panel.source is not None
-    is_trifle = changed < (SLIGHT_OF_GIVEN if is_of_rows else SLIGHT if _is_one_number(found) else SLIGHT / 2)
-    if not found.is_sure or is_trifle or is_expected(found) or _is_of_a_curve(found) or _stands_still(found):
+    is_trifle = changed < (SLIGHT_OF_ROWS if is_of_rows else SLIGHT if _is_one_number(found) else SLIGHT / 2)
+    beyond_chance = found.log_p + np.log(max(n_series, 1)) < np.log(SURE)
+    is_plain = found.is_sure or (beyond_chance and _is_plain_loss(found))
+    if not is_plain or is_trifle or is_expected(found) or _is_of_a_curve(found) or _stands_still(found):
         return "info"
     if is_size(found.panel.names[0]):
         return "warn" if _starves(found) else "info"
-    beyond_chance = found.log_p + np.log(max(n_series, 1)) < np.log(SURE)
     may_be_meant = is_mix(found.panel) or _is_of_few(found) or _is_one_number(found) or _is_shared(found)
     is_slight = not is_of_rows and changed < SLIGHT
+    may_be_meant |= not found.is_sure
     return "error" if beyond_chance and not (may_be_meant or is_slight or goes_on(found)) else "warn"
 
 
-def _relative_change(found: Moved) -> float:
-    """By how much of the smaller of its levels a logged number, or one that rollouts are given, as the length of prompts, changed; infinite of others, and where it is not known."""
+def _is_plain_loss(found: Moved) -> bool:
+    """Tells whether less is solved or paid by a quarter of what it was, which nobody overlooks though noise that lasts may do it."""
     before, after, _ = levels_of(found)
-    is_number = not found.panel.is_share and is_given(found.panel)
-    if (found.panel.source is not None and not is_number) or before is None or after is None:
+    if not is_purpose(found.panel) or before is None or after is None:
+        return False
+    return before - after > SLIGHT * abs(before)
+
+
+def _relative_change(found: Moved) -> float:
+    """By how much of the smaller of its levels a number that is not paid changed; infinite of others, and where it is not known."""
+    before, after, _ = levels_of(found)
+    if found.panel.is_share or found.panel.names[0].is_paid or before is None or after is None:
         return np.inf
     return abs(after - before) / max(min(abs(before), abs(after)), TINY)
 

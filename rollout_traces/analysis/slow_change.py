@@ -26,7 +26,6 @@ from rollout_traces.analysis.learning import is_given, may_be_learned
 from rollout_traces.analysis.noise import Noise
 from rollout_traces.analysis.panel import Panel, one_of
 from rollout_traces.analysis.parts import Chosen
-from rollout_traces.analysis.run_rows import UNKNOWN
 from rollout_traces.analysis.scan import (
     Kind,
     Located,
@@ -103,9 +102,9 @@ def _up_and_down(noise: Noise, smooth: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def nobody_learns(learning: Moved, others: Sequence[Moved]) -> bool:
-    """Tells whether slow change beside other movements takes away, by more than half of what it adds, what training is for, or adds failures of tools; that an evaluation gets worse is told of what training does."""
+    """Tells whether slow change beside other movements goes the way that no policy learns by more than half of what it goes the other; how an evaluation gets worse is told beside what training does."""
     panel = learning.panel
-    wanted = _wanted(panel)
+    wanted = panel.names[0].wanted
     if not wanted or "/" in panel.names[0].column:
         return False
     basis = np.concatenate([constant_basis(panel)[0], *map(rows_of_basis, others)])
@@ -249,7 +248,7 @@ def may_be_slow(found: Moved, template: Template) -> bool:
         template: the one of the scan's that it is nearest to, of which there are about as many as of what is learned.
     """
     panel, n = found.panel, len(found.panel.steps)
-    if is_spike(found) or is_given(panel) or is_loss(found) or panel.names[0].value == UNKNOWN:
+    if is_spike(found) or is_given(panel) or is_loss(found):
         return False
     # what is held back in one part is learned in the others
     if not (may_be_learned(panel, found.chosen.values) or is_purpose(panel)):
@@ -291,13 +290,8 @@ FASTER = 3.0
 
 
 def is_loss(found: Moved) -> bool:
-    """Tells whether what training is for fell, or tools fail more, which nobody learns."""
-    return found.located.z * _wanted(found.panel) < 0
-
-
-def _wanted(panel: Panel) -> int:
-    """Which way a measure goes where a policy learns: 1 for more of what training is for, -1 for fewer failures, 0 where it may go either way."""
-    return -1 if panel.names[0].is_failure else int(is_purpose(panel))
+    """Tells whether a measure went the way that no policy learns, as rewards that fall or tools that fail more."""
+    return found.located.z * found.panel.names[0].wanted < 0
 
 
 def is_purpose(panel: Panel) -> bool:

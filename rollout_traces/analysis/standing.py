@@ -9,7 +9,7 @@ import numpy as np
 
 from rollout_traces.analysis.columns_compared import LEAST_SHARE
 from rollout_traces.analysis.compete import without_children
-from rollout_traces.analysis.curves import Part
+from rollout_traces.analysis.curves import UNKNOWN, Part
 from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement
 from rollout_traces.analysis.entries import LARGEST, named
 from rollout_traces.analysis.in_words import (
@@ -23,7 +23,7 @@ from rollout_traces.analysis.in_words import (
 from rollout_traces.analysis.learning import is_given, may_be_learned
 from rollout_traces.analysis.panel import ALONE, Panel, rows_of
 from rollout_traces.analysis.parts import REMAINS, SAME_ROWS
-from rollout_traces.analysis.run_rows import ENOUGH_ROWS, ROUNDING, UNKNOWN
+from rollout_traces.analysis.run_rows import ENOUGH_ROWS, ROUNDING
 from rollout_traces.analysis.screen import FEWEST_EVALUATIONS, log_chance
 from rollout_traces.analysis.severity import SURE
 
