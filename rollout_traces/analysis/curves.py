@@ -63,7 +63,6 @@ PURPOSES = ("reward", "success")
 WANTED = {
     "reward": 1,
     "success": 1,
-    "answered": 1,
     "n_tool_errors": -1,
     "tool_errors": -1,
     "staleness_max": -1,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import lgamma
 
 import numpy as np
 
@@ -22,15 +21,17 @@ from rollout_traces.analysis.in_words import (
     steps_filter,
 )
 from rollout_traces.analysis.learning import is_given
-from rollout_traces.analysis.noise import DEVIATION, TINY
+from rollout_traces.analysis.noise import CLIPPED, DEVIATION, TINY
 from rollout_traces.analysis.panel import FEWEST_GROUPS, Panel
 from rollout_traces.analysis.parts import FEWEST_ROWS, PLAINLY, REMAINS, SAME_ROWS
 from rollout_traces.analysis.run_rows import BY_OUTCOME
 from rollout_traces.analysis.schedules import is_logged, setting_changes
-from rollout_traces.analysis.screen import TAIL
+from rollout_traces.analysis.screen import TAIL, log_chance
 from rollout_traces.analysis.severity import SURE
 from rollout_traces.analysis.slow_change import FASTER, PLAIN_CHANCE
 
+SHORTEST_PERIOD, LONGEST_PERIOD = 3, 64
+"""Steps from one time to the next of what comes every so many."""
 GOES = "comes and goes"
 """The name of such an entry."""
 MOST_TIMES = 1 / 3
@@ -64,7 +65,7 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
         is_known = panel.source is not None or is_logged(panel)
         if not is_known or is_given(panel) or setting_changes(panel) is not None:
             continue
-        seen = _seen(panel, _since) or _seen(panel, _far_off)
+        seen = _seen(panel, _since) or _seen(panel, _far_off) or _seen(panel, _every)
         best = min(seen, key=lambda each: each.log_p, default=None)
         if best is not None and not _is_mix(panel, best.at):
             whose = best
@@ -143,9 +144,7 @@ def _far_off(panel: Panel, i: int) -> _Recurring | None:
     places = np.flatnonzero(np.isfinite(values))
     if len(places) * MOST_TIMES < FEWEST_TIMES:
         return None
-    left = values[places] - of_neighbours(values[places])
-    error = np.sqrt(np.median(panel.errors[i][places]))
-    left /= max(DEVIATION * float(np.median(np.abs(left))) if is_logged(panel) else float(error), TINY**0.5)
+    left = _off_neighbours(panel, i, values[places], places)
     most = int(len(places) * MOST_TIMES)
     beyond = max(float(np.median(np.abs(left))), PLAINLY)
     best: tuple[float, np.ndarray] | None = None
@@ -157,15 +156,49 @@ def _far_off(panel: Panel, i: int) -> _Recurring | None:
         k = int(np.argmin(log_p))
         if best is None or log_p[k] < best[0]:
             best = float(log_p[k]), np.sort(places[order[: counts[k]]])
-            if best[0] < 0 and period_of(panel.steps[best[1]]):
-                best = best[0] + _log_chance_of_a_period(len(places), int(counts[k])), best[1]
     assert best is not None
-    n_rows, n_groups = (np.median(counted[i][best[1]]) for counted in (panel.rows, panel.groups))
-    return (
-        _levels(panel, i, best[1], float(best[0]))
-        if is_logged(panel) or (n_rows >= FEWEST_ROWS and n_groups >= FEWEST_GROUPS)
-        else None
-    )
+    return _of_several(panel, i, best[1], best[0])
+
+
+def _off_neighbours(panel: Panel, i: int, values: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """By how many errors some values of a series, float [N], lie from their neighbours: of its groups, or of a logged number its own."""
+    left = values - of_neighbours(values)
+    own, of_groups = DEVIATION * np.median(np.abs(left)), np.sqrt(np.median(panel.errors[i][places]))
+    return np.asarray(left / max(float(own if is_logged(panel) else of_groups), TINY**0.5))
+
+
+def _of_several(panel: Panel, i: int, at: np.ndarray, log_p: float) -> _Recurring | None:
+    """A series that is off at some steps, where these have several rows and groups of it."""
+    n_rows, n_groups = (np.median(counted[i][at]) for counted in (panel.rows, panel.groups))
+    is_plain = is_logged(panel) or (n_rows >= FEWEST_ROWS and n_groups >= FEWEST_GROUPS)
+    return _levels(panel, i, at, log_p) if is_plain else None
+
+
+def _every(panel: Panel, i: int) -> _Recurring | None:
+    """The steps that come every so many up to the end, at which a series of rollouts lies to one side of its neighbours by more than an error on average.
+
+    Each counts `CLIPPED` errors at most, so that a few alone are nothing that comes again.
+    """
+    if panel.source is None:
+        return None
+    places = np.flatnonzero(np.isfinite(panel.values[i]))
+    size = _off_neighbours(panel, i, panel.values[i, places], places)
+    size = np.clip(size / max(1.0, DEVIATION * float(np.median(np.abs(size)))), -CLIPPED, CLIPPED)
+    n, best, at, tried = len(size), 0.0, places[:0], 0
+    for period in range(SHORTEST_PERIOD, min(n // FEWEST_TIMES, LONGEST_PERIOD) + 1):
+        n_times = n // period
+        by_phase = size[n - n_times * period :].reshape(n_times, period)[::-1]
+        mean = np.cumsum(by_phase, axis=0) / np.arange(1, n_times + 1)[:, None]
+        z = np.where(np.abs(mean) > 1, np.abs(mean), 0.0) * np.sqrt(np.arange(1, n_times + 1))[:, None]
+        tried += z[FEWEST_TIMES - 1 :].size
+        times, phase = np.unravel_index(z[FEWEST_TIMES - 1 :].argmax(), z[FEWEST_TIMES - 1 :].shape)
+        times += FEWEST_TIMES - 1
+        if z[times, phase] > best:
+            best, first = float(z[times, phase]), n - (times + 1) * period + phase
+            at = places[first::period]
+    if not len(at):
+        return None
+    return _of_several(panel, i, at, float(np.log(tried) + log_chance(np.asarray(best), np.asarray(np.inf))))
 
 
 def _since(panel: Panel, i: int) -> _Recurring | None:
@@ -252,11 +285,6 @@ def _log_chance_of_two(values: np.ndarray, start: int, at: np.ndarray, least: fl
     following = max(float(np.delete(away, at).max()), least, TINY)
     gap = np.log(max(float(away[at].min()), TINY)) - np.log(following)
     return float(np.log(len(values)) - TAIL * len(at) * max(gap, 0.0))
-
-
-def _log_chance_of_a_period(n: int, k: int) -> float:
-    """Log of the chance that `k` of `n` steps lie apart by the same: of about n^2 / (2 (k - 1)) such sets of all that there are."""
-    return float(2 * np.log(n) - np.log(2 * (k - 1)) - lgamma(n + 1) + lgamma(k + 1) + lgamma(n - k + 1))
 
 
 def _levels(panel: Panel, i: int, at: np.ndarray, log_p: float, begins: bool = False) -> _Recurring:

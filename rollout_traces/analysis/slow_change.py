@@ -102,7 +102,7 @@ def _up_and_down(noise: Noise, smooth: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def nobody_learns(learning: Moved, others: Sequence[Moved]) -> bool:
-    """Tells whether slow change beside other movements goes the way that no policy learns by more than half of what it goes the other; how an evaluation gets worse is told beside what training does."""
+    """Tells whether slow change beside other movements goes the way that no policy learns by more than the other; how an evaluation gets worse is told beside what training does."""
     panel = learning.panel
     wanted = panel.names[0].wanted
     if not wanted or "/" in panel.names[0].column:
@@ -110,7 +110,7 @@ def nobody_learns(learning: Moved, others: Sequence[Moved]) -> bool:
     basis = np.concatenate([constant_basis(panel)[0], *map(rows_of_basis, others)])
     noise = learning.noise.at(np.asarray([learning.chosen.at]))
     risen, fallen = _up_and_down(noise, with_curve(basis[None]))[::wanted]
-    return bool(fallen[0] > RESIDUE * risen[0])
+    return bool(fallen[0] > risen[0])
 
 
 def less_of_all(panel: Panel, noise: Noise, basis: np.ndarray, of_all: OfAll) -> tuple[Panel, Noise]:

@@ -745,9 +745,10 @@ class TestLearningAndTurns:
         def status(s: int, g: int, i: int) -> str:
             return "error" if happens(max(s - 29, 0) / 25, s, g, i) else "ok"
 
-        [entry] = told(table(steps(50, reward_status=status)))
+        entry, *others = told(table(steps(50, reward_status=status)))
         assert entry.severity == "error"
         assert entry.onset[0] <= 30 <= entry.onset[1] + 1
+        assert {each.series for each in others} <= {entry.series}
 
     def test_a_share_that_falls_to_nothing_slowly_is_learning(self):
         def reason(s: int, g: int, i: int) -> str:

@@ -183,6 +183,39 @@ class TestBetweenTwoLevelsSinceAStep:
         assert (entry.shape, entry.step, entry.last) == ("window", 20, 39)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_an_engine_that_is_off_a_little_every_four_steps_is_said_from_its_first(seed):
+    """Seen once: a quarter of an engine's answers could not be read at every fourth step, and not a word."""
+
+    def answered(s: int, g: int, i: int) -> int:
+        is_off = i % 2 == 1 and s >= 15 and (s - 15) % 4 == 0
+        return int(happens(0.72 if is_off else 0.93, s, g, 1000 * seed + i))
+
+    rows = steps(80, groups=10, size=8, answered=answered, engine=lambda s, g, i: f"vllm-{i % 2}")
+    [entry] = [each for each in told(table(rows)) if each.shape == "recurring"]
+    assert "every 4 steps from 15 on" in entry.sentence and entry.part == (("engine", "vllm-1"),)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_alone_comes_every_so_many_steps_at_none(seed):
+    rows = steps(120, groups=8, success=lambda s, g, i: int(happens(0.5, s, g, 1000 * seed + i)))
+    assert not [each for each in diagnose(table(rows), "run").diagnoses if each.shape == "recurring"]
+
+
+KL = """
+203 210 221 234 252 272 292 312 329 352 380 407 443 433 453 444 468 453 481 499 471 479 522 532 526 526 555 600 607 586
+560 573 550 604 596 629 635 674 629 625 590 609 587 609 608 624 672 676 688
+"""
+"""Of a run's steps, in ten thousandths."""
+
+
+def test_the_noise_of_a_number_that_grows_with_it_is_no_news():
+    """Seen once: “train/kl” goes up and down by 0.00197, since step 12, by 0.00199 before; so in a third of all runs."""
+    values = [int(each) * 1e-4 for each in KL.split()]
+    found = diagnose(logged(steps(len(values)), values, "train/kl"), "run").diagnoses
+    assert not [each for each in found if "goes up and down" in each.sentence]
+
+
 def test_a_loss_whose_noise_alone_is_six_times_as_large_is_said_with_its_step():
     """Seen three times: a spread of three to six times as much, of the same mean, and no word of it."""
     rng = np.random.default_rng(43)
