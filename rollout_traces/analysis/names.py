@@ -79,6 +79,7 @@ written/script *, written/language * | | | | outcome | answers are in another la
 written/answer * | | | | outcome | answers have another form | Read how rollouts end, and compare the parser of answers.
 written * | up | | | outcome | a phrase is written more often | Read these rollouts: does a reward pay for it?
 written * | down | | | outcome | a phrase is written less often | Read rollouts of before and after.
+success | down | | | outcome | the reward falls | Open rollouts of before and after and compare.
 component/* | | | | environment | a component of the reward changed | Open rollouts of before and after and compare what this component gave.
 reward, success | down | | | outcome | the reward falls | Open rollouts of before and after and compare.
 *lr, *learning_rate | | | | update | the learning rate changed | Compare its schedule.
