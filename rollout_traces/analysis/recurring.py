@@ -25,13 +25,14 @@ from rollout_traces.analysis.noise import CLIPPED, DEVIATION, TINY
 from rollout_traces.analysis.panel import FEWEST_GROUPS, Panel
 from rollout_traces.analysis.parts import FEWEST_ROWS, PLAINLY, REMAINS, SAME_ROWS
 from rollout_traces.analysis.run_rows import BY_OUTCOME
+from rollout_traces.analysis.scan import SPIKE
 from rollout_traces.analysis.schedules import is_logged, setting_changes
 from rollout_traces.analysis.screen import TAIL, log_chance
 from rollout_traces.analysis.severity import SURE
 from rollout_traces.analysis.slow_change import FASTER, PLAIN_CHANCE
 
-SHORTEST_PERIOD, LONGEST_PERIOD = 3, 64
-"""Steps from one time to the next of what comes every so many."""
+LONGEST_PERIOD = 64
+"""Steps from one time to the next of what comes every so many, at most."""
 GOES = "comes and goes"
 """The name of such an entry."""
 MOST_TIMES = 1 / 3
@@ -185,7 +186,7 @@ def _every(panel: Panel, i: int) -> _Recurring | None:
     size = _off_neighbours(panel, i, panel.values[i, places], places)
     size = np.clip(size / max(1.0, DEVIATION * float(np.median(np.abs(size)))), -CLIPPED, CLIPPED)
     n, best, at, tried = len(size), 0.0, places[:0], 0
-    for period in range(SHORTEST_PERIOD, min(n // FEWEST_TIMES, LONGEST_PERIOD) + 1):
+    for period in range(SPIKE, min(n // FEWEST_TIMES, LONGEST_PERIOD) + 1):
         n_times = n // period
         by_phase = size[n - n_times * period :].reshape(n_times, period)[::-1]
         mean = np.cumsum(by_phase, axis=0) / np.arange(1, n_times + 1)[:, None]
