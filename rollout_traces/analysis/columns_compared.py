@@ -14,6 +14,7 @@ from rollout_traces.analysis.compare import (
     NEIGHBOURS,
     Effect,
     aligned_p,
+    alike,
     between_steps,
     cliffs_delta,
     either,
@@ -232,12 +233,11 @@ class ColumnsCompared:
         return np.where(groups.min(axis=0) >= FEWEST_PAIRS, t, np.nan)
 
     def _effect(self, name: str, means: np.ndarray, about: str = "") -> Effect:
-        if self.pairs is not None:
-            found = self._paired(about, means, np.isfinite(means).astype(float))
-            if found is not None:
-                return found
+        weight = np.isfinite(means).astype(float)
+        if self.pairs is not None and (found := self._paired(about, means, weight)) is not None:
+            return found
         net = self.earlier.adjusted(name, means, self.rows.group_side) if self.earlier is not None else None
-        used = means if net is None else net
+        used = means if net is None else alike(net)
         there = np.isfinite(used)
         effect = cliffs_delta(used[there & self.in_a], used[there & self.in_b])
         p = self._p_of_steps(about, used, there.astype(float))
@@ -269,7 +269,7 @@ class ColumnsCompared:
         both = np.isfinite(sides[0] - sides[1])
         if (n_pairs := int(both.sum())) < FEWEST_PAIRS:
             return None
-        found = paired((sides[0] - sides[1])[both])
+        found = paired(sides[0][both], sides[1][both])
         if n_pairs >= MANY_PAIRS or (self.are_same_groups and _opposed(sides[0][both], sides[1][both])):
             return found
         there = use & (self.in_a | self.in_b) & both[np.maximum(self.pairs, 0)]
@@ -385,7 +385,7 @@ def _opposed(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _mean(known: np.ndarray, total: np.ndarray) -> np.ndarray:
-    return np.where(known > 0, total / np.maximum(known, 1), np.nan)
+    return alike(np.where(known > 0, total / np.maximum(known, 1), np.nan))
 
 
 FEWEST = 3

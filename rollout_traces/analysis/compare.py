@@ -38,7 +38,7 @@ LEAST_T = 4.0
 EXACT_UP_TO = 25
 """Pairs up to which the signed rank is exact."""
 ALIKE = 12
-"""Decimals from which on what departs from a mean is rounding."""
+"""Decimals, of the mean size of some numbers, from which on what they differ by is rounding."""
 TINY = np.finfo(float).tiny
 ROUNDED = np.sqrt(np.finfo(float).eps)
 """Part of a number that is rounding: an epoch goes on by the same each time but for it."""
@@ -61,6 +61,18 @@ class Effect:
     high: float
     p: float
     paired: bool = False
+
+
+def alike(values: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
+    """Rounds numbers so that those are equal, and tied in rank, which only the order of adding tells apart: 0.3 / 3 and 0.4 / 4.
+
+    Args:
+        values: float [...], NaN where unknown.
+        among: float [...], what they were computed from, whose size says how much is rounding; the values by default.
+    """
+    size = np.abs(values if among is None else among)
+    size = float(size.mean(where=np.isfinite(size))) if np.isfinite(size).any() else 0.0
+    return np.asarray((values / size).round(ALIKE) * size) if TINY < size < np.inf else values
 
 
 def cliffs_delta(a: np.ndarray, b: np.ndarray) -> Effect:
@@ -101,14 +113,16 @@ def _cliffs_interval(delta: float, variance: float) -> tuple[float, float]:
     return float(max(low, -1)), float(min(high, 1))
 
 
-def paired(differences: np.ndarray) -> Effect:
+def paired(a: np.ndarray, b: np.ndarray) -> Effect:
     """Wilcoxon's signed rank on differences inside pairs; the effect is the rank-biserial correlation (Kerby 2014).
 
     Args:
-        differences: float [K], A minus B.
+        a: float [K], of A.
+        b: float [K], of B.
     """
     from scipy.stats import rankdata, wilcoxon
 
+    differences = alike(a - b, np.stack([a, b]))
     other = differences[differences != 0]
     if len(other) < 2:
         return Effect(0.0, 0.0, 0.0, 1.0, True)
@@ -140,7 +154,7 @@ def aligned_p(values: np.ndarray, block: np.ndarray, in_a: np.ndarray) -> float:
     def departing(x: np.ndarray) -> np.ndarray:
         return np.asarray(x - (np.bincount(block, x, len(n)) / np.maximum(n, 1))[block])
 
-    rank = departing(rankdata(departing(values).round(ALIKE)))
+    rank = departing(rankdata(alike(departing(values), values)))
     spread = np.bincount(block, rank**2, len(n))
     variance = float((of_a * (n - of_a) / np.maximum(n * (n - 1), 1) * spread).sum())
     if variance <= 0:

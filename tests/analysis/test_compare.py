@@ -12,6 +12,7 @@ from rollout_traces.analysis import Selection, explain
 from rollout_traces.analysis.compare import (
     DISCOVERY,
     aligned_p,
+    alike,
     between_steps,
     cliffs_delta,
     contrasts,
@@ -44,8 +45,21 @@ class TestCliffsDelta:
 
     def test_paired_is_wilcoxon(self):
         differences = np.random.default_rng(0).normal(0.3, 1, 60)
-        assert paired(differences).p == pytest.approx(stats.wilcoxon(differences, method="approx").pvalue)
-        assert paired(np.ones(10)).effect == 1.0
+        expected = stats.wilcoxon(differences, method="approx").pvalue
+        assert paired(differences, np.zeros(60)).p == pytest.approx(expected)
+        assert paired(np.ones(10), np.zeros(10)).effect == 1.0
+
+    def test_differences_that_are_equal_but_for_rounding_are_tied(self):
+        a, b = np.asarray([0.3, 0.2, 0.7, 0.1]), np.asarray([0.2, 0.1, 0.8, 0.1])
+        assert paired(a, b).effect == pytest.approx(1 / 3 * 3 / 4)
+
+    def test_means_that_the_order_of_adding_tells_apart_are_alike_and_others_are_not(self):
+        means = np.asarray([(0.1 + 0.1 + 0.1) / 3, 0.4 / 4, 0.1 + 1e-9, np.nan, np.inf])
+        assert alike(means)[0] == alike(means)[1] < alike(means)[2]
+        assert np.isnan(alike(means)[3]) and np.isinf(alike(means)[4])
+        assert alike(np.asarray([1e-5, 2e-5, 1e6, *np.full(97, 3e-5)]))[:2].tolist() == pytest.approx(
+            [1e-5, 2e-5]
+        )
 
 
 class TestAlignedRanks:
