@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -48,6 +50,20 @@ class TestCliffsDelta:
         expected = stats.wilcoxon(differences, method="approx").pvalue
         assert paired(differences, np.zeros(60)).p == pytest.approx(expected)
         assert paired(np.ones(10), np.zeros(10)).effect == 1.0
+
+    @given(st.lists(st.floats(-1, 1, width=16).filter(bool), min_size=2, max_size=25, unique_by=abs))
+    def test_of_few_pairs_without_ties_p_is_exact(self, differences):
+        expected = stats.wilcoxon(differences, method="exact").pvalue
+        assert paired(np.asarray(differences), np.zeros(len(differences))).p == pytest.approx(expected)
+
+    @pytest.mark.parametrize("n_pairs", [2, 5, 9, 14])
+    def test_of_few_pairs_with_ties_too(self, n_pairs):
+        """Seen once: thirteen pairs of which some were as far apart took seconds, and more than that were guessed."""
+        differences = np.random.default_rng(n_pairs).choice([-3.0, -1.0, 1.0, 2.0, 3.0], n_pairs)
+        ranks, signs = stats.rankdata(np.abs(differences)), np.sign(differences)
+        every = np.asarray(list(itertools.product((-1, 1), repeat=n_pairs))) @ ranks
+        expected = float((np.abs(every) >= abs(ranks @ signs)).mean())
+        assert paired(differences, np.zeros(n_pairs)).p == pytest.approx(expected)
 
     def test_differences_that_are_equal_but_for_rounding_are_tied(self):
         a, b = np.asarray([0.3, 0.2, 0.7, 0.1]), np.asarray([0.2, 0.1, 0.8, 0.1])
