@@ -13,7 +13,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from rollout_traces.analysis.noise import DEVIATION
+from rollout_traces.analysis.noise import DEVIATION, FREEDOMS, likelihood_of_tails, weighed_together
 from rollout_traces.analysis.selections import NEIGHBOURS
 from rollout_traces.analysis.step_cells import NORMAL_KURTOSIS
 
@@ -27,7 +27,9 @@ FEWEST_FREEDOM = 2
 """Degrees of freedom that are needed to know the spread between steps."""
 FEWEST_CONTRASTS = 6
 """Earlier steps that could be compared in the same way, below which their spread says nothing."""
-FEWEST_BEFORE = 3
+FEWEST = 3
+"""Values on either side, where neither is a single step."""
+FEWEST_BEFORE = FEWEST
 """Steps before a step, below which the step is no contrast."""
 OVERLAP = 2
 """Of so many contrasts one counts as independent, because their neighbours overlap."""
@@ -226,6 +228,34 @@ def between_steps(values: np.ndarray, weights: np.ndarray, side: np.ndarray, wit
     return float(2 * student.sf(abs(means[0] - means[1]) / error, freedom))
 
 
+def between_ranges(a: np.ndarray, b: np.ndarray) -> Effect | None:
+    """Cliff's delta of values in a row, of which fewer count as independent; None of too few.
+
+    Args:
+        a: float [T_a], in order.
+        b: float [T_b].
+    """
+    from scipy.stats import norm
+
+    if min(len(a), len(b)) < FEWEST:
+        return None
+    found = cliffs_delta(a, b)
+    kept = min(_independent(a), _independent(b))
+    p = float(2 * norm.sf(norm.isf(found.p / 2) * np.sqrt(kept)))
+    return Effect(found.effect, found.low, found.high, p)
+
+
+def _independent(values: np.ndarray) -> float:
+    """The part of some values in a row that counts as independent, by what they lie from a line, of which r is too small by about (2 + 4 r) / n (Kendall 1954)."""
+    n = len(values)
+    t = np.arange(n) - (n - 1) / 2
+    spread = values - values.mean() - t * (t @ values) / (t @ t)
+    total = float((spread**2).sum())
+    r = float((spread[1:] * spread[:-1]).sum()) / total if total > 0 else 0.0
+    r = min(r + 2 * (1 + 2 * r) / n, 1 - 1 / n)
+    return (1 - r) / (1 + r) if r > 0 else 1.0
+
+
 def contrasts(values: np.ndarray) -> np.ndarray:
     """float [T - 3]: each step's value minus the mean of the up to ten before it, on the scale of one with ten.
 
@@ -239,13 +269,38 @@ def contrasts(values: np.ndarray) -> np.ndarray:
     return np.asarray(difference / np.sqrt((1 + 1 / (at - first)) / (1 + 1 / NEIGHBOURS)))
 
 
-def step_p(values: np.ndarray, *, within: float = 0.0, within_freedom: float = np.inf) -> float | None:
+def tails_before(series: Sequence[np.ndarray]) -> np.ndarray:
+    """float [S]: degrees of freedom of the tails of each series' contrasts but the last: all series together say how often each occurs.
+
+    Args:
+        series: float [T] of each.
+
+    Returns:
+        NaN where there are too few contrasts, or most are the same.
+    """
+    found = np.full(len(series), np.nan)
+    likely = {}
+    for at, values in enumerate(series):
+        before = contrasts(values)[:-1]
+        size = np.abs(before - np.median(before)) if len(before) >= FEWEST_CONTRASTS else np.zeros(1)
+        if np.median(size) > 0:
+            likely[at] = likelihood_of_tails(size[None] / np.median(size))
+    if likely:
+        weight = weighed_together(np.concatenate(list(likely.values())))
+        found[list(likely)] = 1 / (weight @ (1 / np.asarray(FREEDOMS)))
+    return found
+
+
+def step_p(
+    values: np.ndarray, *, within: float = 0.0, within_freedom: float = np.inf, tails: float = np.nan
+) -> float | None:
     """p of the last step against the ten before it, by how far earlier steps were from the ten before them.
 
     Args:
         values: float [T], a value for each step, the one in question last.
         within: what the groups alone let such a contrast vary; the steps' own variance counts where it is surely larger.
         within_freedom: degrees of freedom of `within`.
+        tails: degrees of freedom of the contrasts' tails; where unknown, what their own kurtosis says.
 
     Returns:
         None where fewer than `FEWEST_CONTRASTS` earlier steps can be compared so.
@@ -274,7 +329,8 @@ def step_p(values: np.ndarray, *, within: float = 0.0, within_freedom: float = n
         4 * 2 * NORMAL_KURTOSIS / len(before)
     )  # beyond its own error
     heavy = LEAST_T + 2 * NORMAL_KURTOSIS / excess if excess > 0 else np.inf
-    return float(2 * student.sf(distance / np.sqrt(variance), min(len(before) - 1, heavy)))
+    freedom = min(len(before) - 1, tails if np.isfinite(tails) else heavy)
+    return float(2 * student.sf(distance / np.sqrt(variance), freedom))
 
 
 def young_change(values: np.ndarray, groups: np.ndarray, within: float) -> tuple[float, int] | None:

@@ -23,6 +23,7 @@ from rollout_traces.analysis.compare import (
     paired,
     shares,
     step_p,
+    tails_before,
     young_change,
 )
 from tests.analysis.builders import steps, table
@@ -157,6 +158,17 @@ class TestAStepAgainstThoseBefore:
         x[20] += 30
         x[-1] += 5
         assert step_p(x) < 1e-4
+
+    def test_the_numbers_of_a_run_tell_of_each_others_tails(self):
+        rng = np.random.default_rng(5)
+        light, heavy = rng.normal(size=(8, 40)), rng.standard_t(2.5, size=(8, 40))
+        assert tails_before(list(light)).min() > 12 and tails_before(list(heavy)).max() < 6
+        p = []
+        for _ in range(100):
+            values = list(rng.standard_t(2.5, size=(10, 40)))
+            p += [step_p(x, tails=tails) for x, tails in zip(values, tails_before(values), strict=True)]
+        assert (np.asarray(p) < 0.001).mean() <= 0.004
+        assert np.isnan(tails_before([np.arange(5.0), np.zeros(40)])).all() and not len(tails_before([]))
 
     def test_too_few_steps_are_unknown(self):
         assert step_p(np.arange(5.0)) is None and odd_p(np.arange(3.0)) is None
