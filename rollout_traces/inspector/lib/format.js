@@ -11,7 +11,8 @@ export function number(value, digits = 4) {
   if (Number.isInteger(value) && Math.abs(value) < 1e15) return minus(value.toLocaleString("en-US"));
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return minus(value.toExponential(Math.max(digits - 2, 1)));
-  if (size >= 1000) return number(Math.round(value));
+  if (size >= 999.95) return number(Math.round(value));
+  if (size < 0.1) return minus(String(Number(value.toPrecision(3))));
   const places = size >= 100 ? 1 : size >= 10 ? 2 : 3;
   return minus(
     value
