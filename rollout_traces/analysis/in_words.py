@@ -19,8 +19,8 @@ NUMBERS = ("staleness_max",)
 """Columns of numbers by which rollouts are parted."""
 MINUS = "\u2212"
 PER_CENT = 100
-WHOLE_FROM = 1000
-"""Numbers from here on are written without decimals."""
+WHOLE_FROM = 999.5
+"""Numbers from here on, of which three digits say less than their whole part, are written without decimals."""
 FEW_PER_CENT = 0.1
 """Shares below this are written with a decimal ..."""
 HARDLY_ANY = 0.001
