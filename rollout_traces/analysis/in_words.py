@@ -28,12 +28,14 @@ HARDLY_ANY = 0.001
 
 
 def percent(value: float) -> str:
-    """A share in words: `57%`, `0.4%`, `0%`."""
+    """A share in words: `57%`, `0.4%`; `0%` and `100%` only of none and of all."""
     if value == 0:
         return "0%"
     if abs(value) < HARDLY_ANY:
         return "<0.1%" if value > 0 else f">{MINUS}0.1%"
     size = PER_CENT * value
+    if abs(value) < 1 and round(abs(size)) == PER_CENT:
+        return ">99%" if value > 0 else f"<{MINUS}99%"
     return _signed(f"{size:.1f}%" if abs(value) < FEW_PER_CENT else f"{size:.0f}%")
 
 

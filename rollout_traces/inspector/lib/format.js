@@ -37,7 +37,10 @@ export function signed(value) {
 export function percent(share) {
   if (share === null || share === undefined || Number.isNaN(share)) return "\u2013";
   const value = share * 100;
-  const places = value !== 0 && Math.abs(value) < 1 ? 2 : value < 10 ? 1 : 0;
+  const size = Math.abs(value);
+  if (size !== 0 && size < 0.005) return value > 0 ? "<0.01%" : ">\u22120.01%";
+  if (size >= 99.5 && size < 100) return value > 0 ? ">99%" : "<\u221299%";
+  const places = size !== 0 && size < 1 ? 2 : size < 10 ? 1 : 0;
   return minus(value.toFixed(places).replace(/\.0+$/, "") + "%");
 }
 
