@@ -432,6 +432,12 @@ class TestParts:
         assert all(" on extra/“tool_host” “calc-b”, " in each for each in sentences.values())
         assert "extra/tool_host" in [part.column for part in found.decompositions]
 
+    def test_it_says_how_many_are_there_beside_all(self):
+        """Seen once: levels of 12 and 133 rollouts, "n 28 against 395"."""
+        for each in self.told().findings:
+            assert each.part is None and (each.n_a, each.n_b) == (64, 640)
+            assert (each.detail.n_a, each.detail.n_b) == (32, 320)
+
     def test_the_error_stands_before_the_outcome(self):
         assert [f.column for f in self.told().findings] == ["sample/tool_errors", "reward"]
 
