@@ -397,8 +397,9 @@ def compare_logged(
     """Every logged number compared.
 
     A single step is measured by how far each earlier step was from the ten before it, on a log scale where all
-    values are positive, by tails that all numbers tell of together. Ranges are compared by rank; their values follow each other, so that fewer count:
-    n (1 - r) / (1 + r), r the autocorrelation at lag 1 of what they lie from a line: a number that drifts says more, not less.
+    values are positive, by tails that all numbers tell of together. Ranges are compared by rank; their values follow
+    each other, so that fewer count: n (1 - r) / (1 + r), r the autocorrelation at lag 1 of what they lie from a line:
+    a number that drifts says more, not less.
 
     Args:
         relations: where to read.
