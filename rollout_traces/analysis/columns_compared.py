@@ -11,15 +11,19 @@ import numpy as np
 
 from rollout_traces.analysis.compare import (
     DISCOVERY,
+    FEWEST,
     NEIGHBOURS,
     Effect,
     aligned_p,
+    alike,
+    between_ranges,
     between_steps,
     cliffs_delta,
     either,
     paired,
     shares,
     step_p,
+    tails_before,
     young_change,
 )
 from rollout_traces.analysis.finding import Finding, OneSided, PartOfRows
@@ -232,12 +236,11 @@ class ColumnsCompared:
         return np.where(groups.min(axis=0) >= FEWEST_PAIRS, t, np.nan)
 
     def _effect(self, name: str, means: np.ndarray, about: str = "") -> Effect:
-        if self.pairs is not None:
-            found = self._paired(about, means, np.isfinite(means).astype(float))
-            if found is not None:
-                return found
+        weight = np.isfinite(means).astype(float)
+        if self.pairs is not None and (found := self._paired(about, means, weight)) is not None:
+            return found
         net = self.earlier.adjusted(name, means, self.rows.group_side) if self.earlier is not None else None
-        used = means if net is None else net
+        used = means if net is None else alike(net)
         there = np.isfinite(used)
         effect = cliffs_delta(used[there & self.in_a], used[there & self.in_b])
         p = self._p_of_steps(about, used, there.astype(float))
@@ -269,7 +272,7 @@ class ColumnsCompared:
         both = np.isfinite(sides[0] - sides[1])
         if (n_pairs := int(both.sum())) < FEWEST_PAIRS:
             return None
-        found = paired((sides[0] - sides[1])[both])
+        found = paired(sides[0][both], sides[1][both])
         if n_pairs >= MANY_PAIRS or (self.are_same_groups and _opposed(sides[0][both], sides[1][both])):
             return found
         there = use & (self.in_a | self.in_b) & both[np.maximum(self.pairs, 0)]
@@ -385,11 +388,7 @@ def _opposed(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _mean(known: np.ndarray, total: np.ndarray) -> np.ndarray:
-    return np.where(known > 0, total / np.maximum(known, 1), np.nan)
-
-
-FEWEST = 3
-"""Values on either side, where neither is a single step."""
+    return alike(np.where(known > 0, total / np.maximum(known, 1), np.nan))
 
 
 def compare_logged(
@@ -398,8 +397,9 @@ def compare_logged(
     """Every logged number compared.
 
     A single step is measured by how far each earlier step was from the ten before it, on a log scale where all
-    values are positive. Ranges are compared by rank; their values follow each other, so that fewer count:
-    n (1 - r) / (1 + r), r the autocorrelation at lag 1 of what they lie from a line: a number that drifts says more, not less.
+    values are positive, by tails that all numbers tell of together. Ranges are compared by rank; their values follow
+    each other, so that fewer count: n (1 - r) / (1 + r), r the autocorrelation at lag 1 of what they lie from a line:
+    a number that drifts says more, not less.
 
     Args:
         relations: where to read.
@@ -411,14 +411,21 @@ def compare_logged(
         return
     series_b = _read(relations, b.run, b.steps)
     earlier = _read(relations, a.run, before) if before is not None else {}
-    for key, (steps, values) in _read(relations, a.run, a.steps).items():
-        others = series_b.get(key)
-        if others is None or _goes_on((steps, values), others):
-            continue
-        if before is not None and len(values) == 1:
-            effect = _at_a_step(values, others[1], earlier[key][1] if key in earlier else np.empty(0))
+    series_a = _read(relations, a.run, a.steps)
+    compared = [key for key in series_a if key in series_b and not _goes_on(series_a[key], series_b[key])]
+    whole = {}
+    for key in compared if before is not None else ():
+        if len(series_a[key][1]) == 1:
+            known = [side[key][1] for side in (earlier, series_b, series_a) if key in side]
+            values = np.concatenate(known)
+            whole[key] = np.log(values) if (values > 0).all() else values
+    tails = dict(zip(whole, tails_before(list(whole.values())), strict=True))
+    for key in compared:
+        (steps, values), others = series_a[key], series_b[key]
+        if key in whole:
+            effect = _at_a_step(values, others[1], step_p(whole[key], tails=tails[key]))
         else:
-            effect = _between_ranges(values, others[1])
+            effect = between_ranges(values, others[1])
         if effect is not None:
             a_mean, b_mean = float(values.mean()), float(others[1].mean())
             n_a, n_b = len(values), len(others[1])
@@ -426,33 +433,9 @@ def compare_logged(
             yield Finding(key, None, a_mean, b_mean, n_a, n_b, n_a, n_b, effect, logged=True, query=query)
 
 
-def _at_a_step(now: np.ndarray, neighbours: np.ndarray, earlier: np.ndarray) -> Effect | None:
-    whole = np.concatenate([earlier, neighbours, now])
-    p = step_p(np.log(whole) if (whole > 0).all() else whole)
-    delta = float(np.sign(now[0] - neighbours).mean())
+def _at_a_step(now: np.ndarray, neighbours: np.ndarray, p: float | None) -> Effect | None:
+    delta = float(np.sign(now - neighbours).mean())
     return None if p is None else Effect(delta, delta, delta, p)
-
-
-def _between_ranges(a: np.ndarray, b: np.ndarray) -> Effect | None:
-    from scipy.stats import norm
-
-    if min(len(a), len(b)) < FEWEST:
-        return None
-    found = cliffs_delta(a, b)
-    kept = min(_independent(a), _independent(b))
-    p = float(2 * norm.sf(norm.isf(found.p / 2) * np.sqrt(kept)))
-    return Effect(found.effect, found.low, found.high, p)
-
-
-def _independent(values: np.ndarray) -> float:
-    """The part of some values in a row that counts as independent, by what they lie from a line, of which r is too small by about (2 + 4 r) / n (Kendall 1954)."""
-    n = len(values)
-    t = np.arange(n) - (n - 1) / 2
-    spread = values - values.mean() - t * (t @ values) / (t @ t)
-    total = float((spread**2).sum())
-    r = float((spread[1:] * spread[:-1]).sum()) / total if total > 0 else 0.0
-    r = min(r + 2 * (1 + 2 * r) / n, 1 - 1 / n)
-    return (1 - r) / (1 + r) if r > 0 else 1.0
 
 
 def _goes_on(*sides: tuple[np.ndarray, np.ndarray]) -> bool:

@@ -13,7 +13,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from rollout_traces.analysis.noise import DEVIATION
+from rollout_traces.analysis.noise import DEVIATION, FREEDOMS, likelihood_of_tails, weighed_together
 from rollout_traces.analysis.selections import NEIGHBOURS
 from rollout_traces.analysis.step_cells import NORMAL_KURTOSIS
 
@@ -27,7 +27,9 @@ FEWEST_FREEDOM = 2
 """Degrees of freedom that are needed to know the spread between steps."""
 FEWEST_CONTRASTS = 6
 """Earlier steps that could be compared in the same way, below which their spread says nothing."""
-FEWEST_BEFORE = 3
+FEWEST = 3
+"""Values on either side, where neither is a single step."""
+FEWEST_BEFORE = FEWEST
 """Steps before a step, below which the step is no contrast."""
 OVERLAP = 2
 """Of so many contrasts one counts as independent, because their neighbours overlap."""
@@ -38,7 +40,7 @@ LEAST_T = 4.0
 EXACT_UP_TO = 25
 """Pairs up to which the signed rank is exact."""
 ALIKE = 12
-"""Decimals from which on what departs from a mean is rounding."""
+"""Decimals, of the mean size of some numbers, from which on what they differ by is rounding."""
 TINY = np.finfo(float).tiny
 ROUNDED = np.sqrt(np.finfo(float).eps)
 """Part of a number that is rounding: an epoch goes on by the same each time but for it."""
@@ -61,6 +63,18 @@ class Effect:
     high: float
     p: float
     paired: bool = False
+
+
+def alike(values: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
+    """Rounds numbers so that those are equal, and tied in rank, which only the order of adding tells apart: 0.3 / 3 and 0.4 / 4.
+
+    Args:
+        values: float [...], NaN where unknown.
+        among: float [...], what they were computed from, whose size says how much is rounding; the values by default.
+    """
+    size = np.abs(values if among is None else among)
+    size = float(size.mean(where=np.isfinite(size))) if np.isfinite(size).any() else 0.0
+    return np.asarray((values / size).round(ALIKE) * size) if TINY < size < np.inf else values
 
 
 def cliffs_delta(a: np.ndarray, b: np.ndarray) -> Effect:
@@ -101,24 +115,31 @@ def _cliffs_interval(delta: float, variance: float) -> tuple[float, float]:
     return float(max(low, -1)), float(min(high, 1))
 
 
-def paired(differences: np.ndarray) -> Effect:
+def paired(a: np.ndarray, b: np.ndarray) -> Effect:
     """Wilcoxon's signed rank on differences inside pairs; the effect is the rank-biserial correlation (Kerby 2014).
 
-    Args:
-        differences: float [K], A minus B.
-    """
-    from scipy.stats import rankdata, wilcoxon
+    The p of few pairs is exact, by the sums of all signs that their ranks may have, tied or not.
 
+    Args:
+        a: float [K], of A.
+        b: float [K], of B.
+    """
+    from scipy.stats import norm, rankdata
+
+    differences = alike(a - b, np.stack([a, b]))
     other = differences[differences != 0]
     if len(other) < 2:
         return Effect(0.0, 0.0, 0.0, 1.0, True)
-    method = "approx" if len(other) > EXACT_UP_TO else "auto"
-    p = float(wilcoxon(differences, zero_method="wilcox", method=method).pvalue)
     ranks = rankdata(np.abs(other))
-    effect = (
-        float((ranks[other > 0].sum() - ranks[other < 0].sum()) / ranks.sum()) * len(other) / len(differences)
-    )
-    half = CONFIDENCE_Z * float(np.sqrt((ranks**2).sum()) / ranks.sum())
+    total, root = float(ranks.sum()), float(np.sqrt((ranks**2).sum()))
+    signed = float((ranks * np.sign(other)).sum())
+    p = float(2 * norm.sf(abs(signed) / root))
+    if len(other) <= EXACT_UP_TO:
+        ways = np.ones(1)
+        for twice in (2 * ranks).astype(int):
+            ways = np.pad(ways, (twice, 0)) + np.pad(ways, (0, twice))
+        p = min(1.0, float(2 * ways[int(total + abs(signed)) :].sum() / ways.sum()))
+    effect, half = signed / total * len(other) / len(differences), CONFIDENCE_Z * root / total
     return Effect(effect, max(-1.0, effect - half), min(1.0, effect + half), p, True)
 
 
@@ -140,7 +161,7 @@ def aligned_p(values: np.ndarray, block: np.ndarray, in_a: np.ndarray) -> float:
     def departing(x: np.ndarray) -> np.ndarray:
         return np.asarray(x - (np.bincount(block, x, len(n)) / np.maximum(n, 1))[block])
 
-    rank = departing(rankdata(departing(values).round(ALIKE)))
+    rank = departing(rankdata(alike(departing(values), values)))
     spread = np.bincount(block, rank**2, len(n))
     variance = float((of_a * (n - of_a) / np.maximum(n * (n - 1), 1) * spread).sum())
     if variance <= 0:
@@ -207,6 +228,34 @@ def between_steps(values: np.ndarray, weights: np.ndarray, side: np.ndarray, wit
     return float(2 * student.sf(abs(means[0] - means[1]) / error, freedom))
 
 
+def between_ranges(a: np.ndarray, b: np.ndarray) -> Effect | None:
+    """Cliff's delta of values in a row, of which fewer count as independent; None of too few.
+
+    Args:
+        a: float [T_a], in order.
+        b: float [T_b].
+    """
+    from scipy.stats import norm
+
+    if min(len(a), len(b)) < FEWEST:
+        return None
+    found = cliffs_delta(a, b)
+    kept = min(_independent(a), _independent(b))
+    p = float(2 * norm.sf(norm.isf(found.p / 2) * np.sqrt(kept)))
+    return Effect(found.effect, found.low, found.high, p)
+
+
+def _independent(values: np.ndarray) -> float:
+    """The part of some values in a row that counts as independent, by what they lie from a line, of which r is too small by about (2 + 4 r) / n (Kendall 1954)."""
+    n = len(values)
+    t = np.arange(n) - (n - 1) / 2
+    spread = values - values.mean() - t * (t @ values) / (t @ t)
+    total = float((spread**2).sum())
+    r = float((spread[1:] * spread[:-1]).sum()) / total if total > 0 else 0.0
+    r = min(r + 2 * (1 + 2 * r) / n, 1 - 1 / n)
+    return (1 - r) / (1 + r) if r > 0 else 1.0
+
+
 def contrasts(values: np.ndarray) -> np.ndarray:
     """float [T - 3]: each step's value minus the mean of the up to ten before it, on the scale of one with ten.
 
@@ -220,13 +269,38 @@ def contrasts(values: np.ndarray) -> np.ndarray:
     return np.asarray(difference / np.sqrt((1 + 1 / (at - first)) / (1 + 1 / NEIGHBOURS)))
 
 
-def step_p(values: np.ndarray, *, within: float = 0.0, within_freedom: float = np.inf) -> float | None:
+def tails_before(series: Sequence[np.ndarray]) -> np.ndarray:
+    """float [S]: degrees of freedom of the tails of each series' contrasts but the last: all series together say how often each occurs.
+
+    Args:
+        series: float [T] of each.
+
+    Returns:
+        NaN where there are too few contrasts, or most are the same.
+    """
+    found = np.full(len(series), np.nan)
+    likely = {}
+    for at, values in enumerate(series):
+        before = contrasts(values)[:-1]
+        size = np.abs(before - np.median(before)) if len(before) >= FEWEST_CONTRASTS else np.zeros(1)
+        if np.median(size) > 0:
+            likely[at] = likelihood_of_tails(size[None] / np.median(size))
+    if likely:
+        weight = weighed_together(np.concatenate(list(likely.values())))
+        found[list(likely)] = 1 / (weight @ (1 / np.asarray(FREEDOMS)))
+    return found
+
+
+def step_p(
+    values: np.ndarray, *, within: float = 0.0, within_freedom: float = np.inf, tails: float = np.nan
+) -> float | None:
     """p of the last step against the ten before it, by how far earlier steps were from the ten before them.
 
     Args:
         values: float [T], a value for each step, the one in question last.
         within: what the groups alone let such a contrast vary; the steps' own variance counts where it is surely larger.
         within_freedom: degrees of freedom of `within`.
+        tails: degrees of freedom of the contrasts' tails; where unknown, what their own kurtosis says.
 
     Returns:
         None where fewer than `FEWEST_CONTRASTS` earlier steps can be compared so.
@@ -255,7 +329,8 @@ def step_p(values: np.ndarray, *, within: float = 0.0, within_freedom: float = n
         4 * 2 * NORMAL_KURTOSIS / len(before)
     )  # beyond its own error
     heavy = LEAST_T + 2 * NORMAL_KURTOSIS / excess if excess > 0 else np.inf
-    return float(2 * student.sf(distance / np.sqrt(variance), min(len(before) - 1, heavy)))
+    freedom = min(len(before) - 1, tails if np.isfinite(tails) else heavy)
+    return float(2 * student.sf(distance / np.sqrt(variance), freedom))
 
 
 def young_change(values: np.ndarray, groups: np.ndarray, within: float) -> tuple[float, int] | None:

@@ -119,6 +119,8 @@ def detail_of(rows: SideRows, finding: Finding) -> Detail:
         part=part,
         a=within[0].mean,
         b=within[1].mean,
+        n_a=len(within[0].x),
+        n_b=len(within[1].x),
         elsewhere=outside.mean if len(outside.x) else None,
         elsewhere_rows=len(outside.x) if finding.value is None else int((outside.x == 1).sum()),
         elsewhere_n=len(outside.x),

@@ -65,6 +65,8 @@ class Detail:
         part: the values of a column in which it happened, None for everywhere.
         a: level of A inside the part.
         b: level of B inside the part.
+        n_a: rollouts of A inside the part that know the column.
+        n_b: of B.
         elsewhere: level of A outside, None where there is no outside.
         elsewhere_rows: rollouts of A outside with the value.
         elsewhere_n: rollouts of A outside that know the column.
@@ -78,6 +80,8 @@ class Detail:
     part: PartOfRows | None
     a: float
     b: float
+    n_a: int
+    n_b: int
     elsewhere: float | None
     elsewhere_rows: int
     elsewhere_n: int

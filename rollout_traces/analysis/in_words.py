@@ -19,8 +19,8 @@ NUMBERS = ("staleness_max",)
 """Columns of numbers by which rollouts are parted."""
 MINUS = "\u2212"
 PER_CENT = 100
-WHOLE_FROM = 1000
-"""Numbers from here on are written without decimals."""
+WHOLE_FROM = 999.5
+"""Numbers from here on, of which three digits say less than their whole part, are written without decimals."""
 FEW_PER_CENT = 0.1
 """Shares below this are written with a decimal ..."""
 HARDLY_ANY = 0.001
@@ -28,12 +28,14 @@ HARDLY_ANY = 0.001
 
 
 def percent(value: float) -> str:
-    """A share in words: `57%`, `0.4%`, `0%`."""
+    """A share in words: `57%`, `0.4%`; `0%` and `100%` only of none and of all."""
     if value == 0:
         return "0%"
     if abs(value) < HARDLY_ANY:
         return "<0.1%" if value > 0 else f">{MINUS}0.1%"
     size = PER_CENT * value
+    if abs(value) < 1 and round(abs(size)) == PER_CENT:
+        return ">99%" if value > 0 else f"<{MINUS}99%"
     return _signed(f"{size:.1f}%" if abs(value) < FEW_PER_CENT else f"{size:.0f}%")
 
 

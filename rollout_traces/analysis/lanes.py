@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rollout_traces.analysis.in_words import percent
 from rollout_traces.model.spans import KINDS, NUMBERS, TEXTS, UNKNOWN, unpacked
 from rollout_traces.model.text import duration, quoted
 
@@ -137,7 +138,7 @@ class Tail(HeldUp):
     def __str__(self) -> str:
         what = f"{self.kind} {quoted(self.name)}" if self.name else self.kind or "no span tells in what"
         if self.kind and self.share < MOSTLY:
-            what += f", {self.share:.0%} of it"
+            what += f", {percent(self.share)} of it"
         n = len(self.rows)
         return f"{n:,} of {self.of:,} rollouts {'holds' if n == 1 else 'hold'} the step for {duration(self.held)}: {what}"
 

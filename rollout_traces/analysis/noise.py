@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
 
-from rollout_traces.analysis.student import log_tail, quartile
+from rollout_traces.analysis.student import log_tail, shape
 
 DEVIATION = 1 / NormalDist().inv_cdf(3 / 4)
 """A standard deviation in median absolute deviations, for a normal distribution."""
@@ -429,8 +427,10 @@ def tails_of(
     order = in_a_row(values[moving])
     left = values - _fitted(clipped(values, variance), basis)
     y, wide = (np.take_along_axis(each[moving], order, axis=1) for each in (left, variance))
-    likely = _likelihood_of_tails(y, wide)
-    weight = _weighed_together(likely)
+    middle = (y[:, :-2] + y[:, 2:]) / 2
+    residual = (y[:, 1:-1] - middle) / np.sqrt(wide[:, 1:-1] + wide[:, :-2] / 2)
+    likely = likelihood_of_tails(np.abs(np.nan_to_num(residual)), OUTERMOST)
+    weight = weighed_together(likely)
     choices = np.asarray(FREEDOMS)
     found[moving] = np.where(
         of_groups[moving], choices[np.argmax(likely, axis=1)], 1 / (weight @ (1 / choices))
@@ -438,7 +438,7 @@ def tails_of(
     return found
 
 
-def _weighed_together(likely: np.ndarray) -> np.ndarray:
+def weighed_together(likely: np.ndarray) -> np.ndarray:
     """float [S, F]: how likely each choice is for each series, where how often each occurs among them is found too.
 
     Empirical Bayes by expectation and maximisation (Efron 2010), with one series' worth of even chances beside them.
@@ -461,24 +461,24 @@ ROUNDS = 50
 """Rounds of expectation and maximisation, of a few choices and series."""
 
 
-def _likelihood_of_tails(y: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """float [S, F]: log likelihood of each of `FREEDOMS`; of the furthest values only that they are far is used.
+def likelihood_of_tails(size: np.ndarray, n_outermost: int = 0) -> np.ndarray:
+    """float [S, F]: log likelihood of each of `FREEDOMS`; of too few differences none is likelier.
 
-    A value is compared with the mean of its neighbours, so that a level or a drift is none of the tails.
+    Args:
+        size: float [S, N], how far some differences are from their middle, on any scale.
+        n_outermost: of so many of the furthest only that they are far is used.
     """
-    if y.shape[1] <= 2 * OUTERMOST:
-        return np.zeros((len(y), len(FREEDOMS)))
-    middle = (y[:, :-2] + y[:, 2:]) / 2
-    residual = (y[:, 1:-1] - middle) / np.sqrt(variance[:, 1:-1] + variance[:, :-2] / 2)
-    size = np.sort(np.abs(np.nan_to_num(residual)), axis=1)
-    inner, edge = size[:, :-OUTERMOST], size[:, -OUTERMOST]
+    if size.shape[1] < 2 * n_outermost - 1:
+        return np.zeros((len(size), len(FREEDOMS)))
+    size = np.sort(size, axis=1)
+    inner, edge = size[:, : size.shape[1] - n_outermost], size[:, -n_outermost]
     scale = np.maximum(np.median(inner, axis=1), SMALLEST_ERROR)
     likelihoods = []
     for nu in FREEDOMS:
-        quarter, constant = _shape(nu)
+        quarter, constant = shape(nu)
         factors = quarter / scale * SCALES[:, None]
         squares = np.log1p((inner * factors[..., None]) ** 2 / nu).sum(axis=2)
-        beyond = OUTERMOST * log_tail(edge * factors, nu)
+        beyond = n_outermost * log_tail(edge * factors, nu)
         tried = inner.shape[1] * (constant + np.log(factors)) - (nu + 1) / 2 * squares + beyond
         likelihoods.append(tried.max(axis=0) * NEW)
     return np.stack(likelihoods, axis=1)
@@ -487,10 +487,4 @@ def _likelihood_of_tails(y: np.ndarray, variance: np.ndarray) -> np.ndarray:
 SCALES = np.geomspace(1 / 1.4, 1.4, 7)
 """Scales beside that of the median that are tried for each of the tails."""
 NEW = 1 / 2
-"""Part of the differences from the neighbours' mean that are new: each shares its neighbours with the next ones'."""
-
-
-@lru_cache(len(FREEDOMS))
-def _shape(nu: float) -> tuple[float, float]:
-    """Of Student's t: the median of its absolute value, and the log of the constant of its density."""
-    return quartile(nu), math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2) - math.log(nu * math.pi) / 2
+"""Part of the differences from neighbours that are new: each shares its neighbours with the next ones'."""

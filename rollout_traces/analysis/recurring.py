@@ -186,16 +186,16 @@ def _every(panel: Panel, i: int) -> _Recurring | None:
     size = _off_neighbours(panel, i, panel.values[i, places], places)
     size = np.clip(size / max(1.0, DEVIATION * float(np.median(np.abs(size)))), -CLIPPED, CLIPPED)
     n, best, at, tried = len(size), 0.0, places[:0], 0
+    root = np.sqrt(np.arange(1, n + 1))[FEWEST_TIMES - 1 :, None]
     for period in range(SPIKE, min(n // FEWEST_TIMES, LONGEST_PERIOD) + 1):
         n_times = n // period
         by_phase = size[n - n_times * period :].reshape(n_times, period)[::-1]
-        mean = np.cumsum(by_phase, axis=0) / np.arange(1, n_times + 1)[:, None]
-        z = np.where(np.abs(mean) > 1, np.abs(mean), 0.0) * np.sqrt(np.arange(1, n_times + 1))[:, None]
-        tried += z[FEWEST_TIMES - 1 :].size
-        times, phase = np.unravel_index(z[FEWEST_TIMES - 1 :].argmax(), z[FEWEST_TIMES - 1 :].shape)
-        times += FEWEST_TIMES - 1
+        z = np.abs(np.cumsum(by_phase, axis=0))[FEWEST_TIMES - 1 :] / root[: n_times - FEWEST_TIMES + 1]
+        z[z < root[: len(z)]] = 0.0
+        times, phase = divmod(int(z.argmax()), period)
+        tried += z.size
         if z[times, phase] > best:
-            best, first = float(z[times, phase]), n - (times + 1) * period + phase
+            best, first = float(z[times, phase]), n - (times + FEWEST_TIMES) * period + phase
             at = places[first::period]
     if not len(at):
         return None

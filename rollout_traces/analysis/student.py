@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 
@@ -51,6 +52,13 @@ def quartile(freedom: float) -> float:
         above = float(log_tail(np.asarray(middle), freedom)) > math.log(0.25)
         low, high = (middle, high) if above else (low, middle)
     return (low + high) / 2
+
+
+@cache
+def shape(freedom: float) -> tuple[float, float]:
+    """Returns the median of the variable's absolute value, and the log of the constant of its density."""
+    whole = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
+    return quartile(freedom), whole - math.log(freedom * math.pi) / 2
 
 
 def _log_gamma(values: np.ndarray) -> np.ndarray:

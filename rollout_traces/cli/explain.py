@@ -172,6 +172,8 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis], links: Mapp
         in_force: the diagnoses that hold at A's steps.
         links: id -> what a rollout is called.
     """
+    from rollout_traces.analysis.in_words import percent
+
     typer.secho(f"{sentence(found.a)} against {sentence(found.b)}", bold=True)
     typer.echo(
         f"{counted(found.rows[0], 'rollout')} in {counted(found.groups[0], 'group')} against {found.rows[1]:,} in {found.groups[1]:,}; "
@@ -204,7 +206,7 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis], links: Mapp
         ("Winners of A's groups write more often", found.winners),
     ):
         if phrases:
-            rows = [[p.phrase, p.n_a, f"{p.share_a:.0%}", p.n_b, f"{p.share_b:.0%}", p.z] for p in phrases]
+            rows = [[p.phrase, p.n_a, percent(p.share_a), p.n_b, percent(p.share_b), p.z] for p in phrases]
             typer.echo("")
             print_table(["phrase", "in", "share", "other", "share", "z"], rows, title=title)
     for alone in found.one_sided:

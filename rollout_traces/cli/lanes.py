@@ -30,6 +30,7 @@ def lanes(
         step: The step; the newest by default.
         by: A lane for each engine, source or rollout; the first that is known by default.
     """
+    from rollout_traces.analysis.in_words import percent
     from rollout_traces.inspector.pages.lanes import step_time
     from rollout_traces.inspector.workspace import SplitView, Workspace, as_plain
 
@@ -47,7 +48,7 @@ def lanes(
         print_json(as_plain(found))
         return
     rows = [
-        [lane.name, lane.n_rollouts, lane.n_spans, duration(lane.busy), f"{lane.idle:.0%}"]
+        [lane.name, lane.n_rollouts, lane.n_spans, duration(lane.busy), percent(lane.idle)]
         for lane in found.lanes
     ]
     title = f"{name}, step {found.step}: {duration(found.ms / MS)}, {found.n_timed} of {found.n_rows} rollouts timed"

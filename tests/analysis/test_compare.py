@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from rollout_traces.analysis import Selection, explain
 from rollout_traces.analysis.compare import (
     DISCOVERY,
     aligned_p,
+    alike,
     between_steps,
     cliffs_delta,
     contrasts,
@@ -20,6 +23,7 @@ from rollout_traces.analysis.compare import (
     paired,
     shares,
     step_p,
+    tails_before,
     young_change,
 )
 from tests.analysis.builders import steps, table
@@ -44,8 +48,35 @@ class TestCliffsDelta:
 
     def test_paired_is_wilcoxon(self):
         differences = np.random.default_rng(0).normal(0.3, 1, 60)
-        assert paired(differences).p == pytest.approx(stats.wilcoxon(differences, method="approx").pvalue)
-        assert paired(np.ones(10)).effect == 1.0
+        expected = stats.wilcoxon(differences, method="approx").pvalue
+        assert paired(differences, np.zeros(60)).p == pytest.approx(expected)
+        assert paired(np.ones(10), np.zeros(10)).effect == 1.0
+
+    @given(st.lists(st.floats(-1, 1, width=16).filter(bool), min_size=2, max_size=25, unique_by=abs))
+    def test_of_few_pairs_without_ties_p_is_exact(self, differences):
+        expected = stats.wilcoxon(differences, method="exact").pvalue
+        assert paired(np.asarray(differences), np.zeros(len(differences))).p == pytest.approx(expected)
+
+    @pytest.mark.parametrize("n_pairs", [2, 5, 9, 14])
+    def test_of_few_pairs_with_ties_too(self, n_pairs):
+        """Seen once: thirteen pairs of which some were as far apart took seconds, and more than that were guessed."""
+        differences = np.random.default_rng(n_pairs).choice([-3.0, -1.0, 1.0, 2.0, 3.0], n_pairs)
+        ranks, signs = stats.rankdata(np.abs(differences)), np.sign(differences)
+        every = np.asarray(list(itertools.product((-1, 1), repeat=n_pairs))) @ ranks
+        expected = float((np.abs(every) >= abs(ranks @ signs)).mean())
+        assert paired(differences, np.zeros(n_pairs)).p == pytest.approx(expected)
+
+    def test_differences_that_are_equal_but_for_rounding_are_tied(self):
+        a, b = np.asarray([0.3, 0.2, 0.7, 0.1]), np.asarray([0.2, 0.1, 0.8, 0.1])
+        assert paired(a, b).effect == pytest.approx(1 / 3 * 3 / 4)
+
+    def test_means_that_the_order_of_adding_tells_apart_are_alike_and_others_are_not(self):
+        means = np.asarray([(0.1 + 0.1 + 0.1) / 3, 0.4 / 4, 0.1 + 1e-9, np.nan, np.inf])
+        assert alike(means)[0] == alike(means)[1] < alike(means)[2]
+        assert np.isnan(alike(means)[3]) and np.isinf(alike(means)[4])
+        assert alike(np.asarray([1e-5, 2e-5, 1e6, *np.full(97, 3e-5)]))[:2].tolist() == pytest.approx(
+            [1e-5, 2e-5]
+        )
 
 
 class TestAlignedRanks:
@@ -127,6 +158,17 @@ class TestAStepAgainstThoseBefore:
         x[20] += 30
         x[-1] += 5
         assert step_p(x) < 1e-4
+
+    def test_the_numbers_of_a_run_tell_of_each_others_tails(self):
+        rng = np.random.default_rng(5)
+        light, heavy = rng.normal(size=(8, 40)), rng.standard_t(2.5, size=(8, 40))
+        assert tails_before(list(light)).min() > 12 and tails_before(list(heavy)).max() < 6
+        p = []
+        for _ in range(100):
+            values = list(rng.standard_t(2.5, size=(10, 40)))
+            p += [step_p(x, tails=tails) for x, tails in zip(values, tails_before(values), strict=True)]
+        assert (np.asarray(p) < 0.001).mean() <= 0.004
+        assert np.isnan(tails_before([np.arange(5.0), np.zeros(40)])).all() and not len(tails_before([]))
 
     def test_too_few_steps_are_unknown(self):
         assert step_p(np.arange(5.0)) is None and odd_p(np.arange(3.0)) is None

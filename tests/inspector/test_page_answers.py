@@ -240,6 +240,9 @@ class TestPages:
     def test_from_a_step_to_the_figures_to_a_rollout(self, shown: Visit):
         shown.open(**PLACE, tab="explain", steps=f"{AT}:", against=f"steps=:{AT - 1}")
         expect(shown.get("finding").first).to_contain_text("vllm-1")
+        expect(shown.get("finding").first).to_contain_text(
+            re.compile(r"; n [\d,]+ against [\d,]+ there, [\d,]+ against [\d,]+ in all")
+        )
         shown.get("figures").first.click()
         expect(shown.get("query").first).to_contain_text("select")
         shown.get("explain-open").first.click()

@@ -11,7 +11,8 @@ export function number(value, digits = 4) {
   if (Number.isInteger(value) && Math.abs(value) < 1e15) return minus(value.toLocaleString("en-US"));
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return minus(value.toExponential(Math.max(digits - 2, 1)));
-  if (size >= 1000) return number(Math.round(value));
+  if (size >= 999.95) return number(Math.round(value));
+  if (size < 0.1) return minus(String(Number(value.toPrecision(3))));
   const places = size >= 100 ? 1 : size >= 10 ? 2 : 3;
   return minus(
     value
@@ -36,7 +37,10 @@ export function signed(value) {
 export function percent(share) {
   if (share === null || share === undefined || Number.isNaN(share)) return "\u2013";
   const value = share * 100;
-  const places = value !== 0 && Math.abs(value) < 1 ? 2 : value < 10 ? 1 : 0;
+  const size = Math.abs(value);
+  if (size !== 0 && size < 0.005) return value > 0 ? "<0.01%" : ">\u22120.01%";
+  if (size >= 99.5 && size < 100) return value > 0 ? ">99%" : "<\u221299%";
+  const places = size !== 0 && size < 1 ? 2 : size < 10 ? 1 : 0;
   return minus(value.toFixed(places).replace(/\.0+$/, "") + "%");
 }
 

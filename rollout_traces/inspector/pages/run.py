@@ -243,13 +243,14 @@ def _metrics(run: RunScope) -> list[Chart]:
     curves = (*mean_curves(run, means), *tied_curve(run), *heaviest_curve(run))
     whole = {curve.name.column: curve for curve in curves}
     logged = logged_series(run.relations, run.run)
+    units = {key: unit for key, _, unit in MATTERS}
     found = []
     for key, title, unit in MATTERS:
         if key in whole:
             found.append(_chart(key, title, unit, whole[key]))
         if key == "reward":
             found += [
-                _chart("evaluation", f"Evaluation, {curve.name.column}", "number", curve)
+                _chart("evaluation", f"Evaluation, {curve.name.column}", units[curve.name.column], curve)
                 for curve in evaluation_curve(run)
             ]
     for name in components:

@@ -11,6 +11,7 @@ import {
   valueAxis,
   weightFor,
 } from "../../../rollout_traces/inspector/components/charts/scale.js";
+import { percent } from "../../../rollout_traces/inspector/lib/format.js";
 import { chartsOf, drawnCharts } from "../../../rollout_traces/inspector/components/charts/script.js";
 import {
   asked,
@@ -52,6 +53,7 @@ test("ticks that would read the same get more digits", () => {
     tickTexts([0.1201, 0.1202], share => `${(share * 100).toFixed(0)}%`),
     ["12.01%", "12.02%"],
   );
+  assert.deepEqual(tickTexts([0.99, 0.995, 1], percent), ["99.0%", "99.5%", "100.0%"], "no tick is >99%");
 });
 
 test("without a value above 0 the axis stays linear", () => {

@@ -20,3 +20,23 @@ test("a figure has its thousands apart, whole or not, and zero has no sign", () 
 test("a share has as many places as it can use", () => {
   assert.deepEqual([0, 0.0005, 0.012, 0.5, null].map(percent), ["0%", "0.05%", "1.2%", "50%", "\u2013"]);
 });
+
+test("none and all are said of nothing else", () => {
+  assert.deepEqual([1 / 40000, -1 / 40000, 0.9975, -0.9975, 0.9949, 1, -0.504].map(percent), [
+    "<0.01%",
+    ">\u22120.01%",
+    ">99%",
+    "<\u221299%",
+    "99%",
+    "100%",
+    "\u221250%",
+  ]);
+});
+
+test("a number below a tenth has three digits that count", () => {
+  assert.deepEqual(
+    [0.0015, 0.00149, 0.0043, -0.012345, 0.0996, 0.5, 0.000149].map(value => number(value)),
+    ["0.0015", "0.00149", "0.0043", "\u22120.0123", "0.0996", "0.5", "1.49e-4"],
+  );
+  assert.deepEqual([number(999.7), number(999.96)], ["999.7", "1,000"]);
+});

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from rollout_traces.analysis.run_report import RunReport
-from rollout_traces.inspector.pages.run import Verdict, verdict
+from rollout_traces.analysis.selections import RunScope
+from rollout_traces.inspector.pages.run import Verdict, _metrics, verdict
+from tests.analysis.builders import steps, table
 
 
 def report(*diagnoses: tuple[str, int], n_steps: int = 40) -> RunReport:
@@ -29,3 +31,12 @@ def report(*diagnoses: tuple[str, int], n_steps: int = 40) -> RunReport:
 )
 def test_the_worst_is_counted_and_dated(seen, said):
     assert verdict(seen) == Verdict(*said)
+
+
+@pytest.mark.parametrize(("score", "unit"), [("success", "share"), ("reward", "number")])
+def test_an_evaluation_has_the_unit_of_what_it_is_a_mean_of(score, unit):
+    """Seen once: "Solved 48%" beside "Evaluation, success 0.651"."""
+    rows = [*steps(4, **{score: 1}), *steps(2, split="eval-rollout", **{score: 0})]
+    units = {chart.title: chart.unit for chart in _metrics(RunScope(table(rows), "run", "rollout"))}
+    of_training = "Solved" if score == "success" else "Reward, mean"
+    assert units[f"Evaluation, {score}"] == units[of_training] == unit

@@ -70,10 +70,10 @@ export function ticks(low, high, wanted = 3) {
   return out;
 }
 
-// The texts of ticks as show() gives them; with more digits where two of them would read the same.
+// The texts of ticks as show() gives them; with more digits where two of them would read the same, or one is no figure, as >99%.
 export function tickTexts(at, show) {
   const texts = at.map(tick => show(tick));
-  if (new Set(texts).size === texts.length) return texts;
+  if (new Set(texts).size === texts.length && !texts.some(text => /^[<>]/.test(text))) return texts;
   const unit = texts.every(text => text.endsWith("%")) ? "%" : "";
   const scaled = unit ? at.map(tick => tick * 100) : at;
   const places = Math.ceil(-Math.log10(Math.abs(scaled[1] - scaled[0])) - 1e-6);

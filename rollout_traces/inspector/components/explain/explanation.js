@@ -83,7 +83,7 @@ function finding(each, at, doing) {
     h(
       "p.rt-faint",
       { title: "The effect is from −1, where A is always below B, to +1, where it is always above" },
-      `effect ${signed(effect.effect)}, 95% from ${signed(effect.low)} to ${signed(effect.high)}; p ${effect.p < 1e-4 ? effect.p.toExponential(0) : number(effect.p)}${effect.paired ? "; paired" : ""}; ${each.logged ? "steps" : "n"} ${number(each.n_a)} against ${number(each.n_b)}`,
+      `effect ${signed(effect.effect)}, 95% from ${signed(effect.low)} to ${signed(effect.high)}; p ${effect.p < 1e-4 ? effect.p.toExponential(0) : number(effect.p)}${effect.paired ? "; paired" : ""}; ${counts(each)}`,
     ),
     each.value === null ? (detail?.picture ? bars(detail.picture) : null) : shares(each),
     h(
@@ -101,6 +101,13 @@ function finding(each, at, doing) {
       ? h("p.rt-faint", inert(`With it: ${each.consequences.map(one => one.sentence).join("; ")}`))
       : null,
   );
+}
+
+// How many know it: in the part that its levels are of, and in all, of which its effect and p are.
+function counts({ detail, logged, part, n_a, n_b }) {
+  const both = (a, b) => `${number(a)} against ${number(b)}`;
+  if (detail?.part && !part) return `n ${both(detail.n_a, detail.n_b)} there, ${both(n_a, n_b)} in all`;
+  return `${logged ? "steps" : "n"} ${both(n_a, n_b)}`;
 }
 
 function examples(ids, doing, mark = null) {
