@@ -50,6 +50,10 @@ class TestTies:
                 "all_failed_reward",
                 {"reward": [0, 0, 0, 1], "reward_status": ["error", "timeout", "ok", "ok"]},
             ),
+            (
+                "all_failed_reward",
+                {"reward": [-1, 0.5, 0, 1], "reward_status": ["error", "timeout", "ok", "ok"]},
+            ),
         ],
     )
     def test_what_a_tied_group_has_in_common(self, cause, columns):
