@@ -72,6 +72,30 @@ class TestEndToEnd:
             assert transcript.raw == tokenizer.decode(arrays["input_ids"][row][real])
             assert record.metadata["reward"] == pytest.approx(float(arrays["rewards"][row]))
 
+    def test_weights_that_are_named_by_their_time_in_milliseconds_keep_their_versions(self, trackio_dir):
+        arrays = batch_arrays(tiny_tokenizer(), BatchPlan(n_groups=1, group_size=2, step=3))
+        now = 1_764_530_000_000
+        arrays["versions"] = np.where(arrays["versions"] < 0, -1, arrays["versions"] + now)
+        arrays["train_version"] = now + 4
+        sampled = (arrays["versions"] >= 0) & arrays["attention_mask"]
+        logger = make_logger(selection="all", worker="process")
+        logger.log_rollouts(arrays, step=3)
+        assert logger.finish()
+        for _, record in stored(trackio_dir, "rollout/trajectories"):
+            row = int(record.metadata["uid"].split("-")[1])
+            tokens = read_transcript(record).tokens
+            real = arrays["attention_mask"][row]
+            np.testing.assert_array_equal(tokens.tracks["versions"], arrays["versions"][row][real])
+            np.testing.assert_array_equal(tokens.response_mask, sampled[row][real])
+        [(_, digest)] = stored(trackio_dir, "rollout/steps")
+        ledger = read_ledger(digest)
+        assert ledger.get("n_sampled").tolist() == sampled.sum(1).tolist()
+        newest = np.where(sampled, arrays["versions"], -1).max(1)
+        assert ledger.get("version_max").tolist() == newest.tolist()
+        assert scalars(trackio_dir)[3]["rollout/staleness/mean"] == pytest.approx(
+            (now + 4 - arrays["versions"][sampled]).mean()
+        )
+
     def test_the_conversation_has_its_roles_and_no_template_markers(self, trackio_dir):
         logger = make_logger(selection="all")
         logger.log_rollouts(rollout_batch(tiny_tokenizer(), BatchPlan(n_groups=1, cut_share=0)), step=1)

@@ -23,11 +23,13 @@ from rollout_traces.model.batch import (
     TOKEN_KEYS,
     RolloutBatch,
 )
+from rollout_traces.model.text import words
 from rollout_traces.model.transcript import INT_TRACKS
 from rollout_traces.spool.record import ALIGN, GROWTH
 
 _ABOVE_ZERO = ("loss_mask", "response_mask")
 """Masks that hold where they are above 0, as on the host; the attention mask does where it is not 0."""
+_HELD_IN_32_BITS = frozenset(words("bool int8 int16 int32 uint8 uint16"))
 MAX_IN_FLIGHT = 8
 """Hand-overs that may be on their way to pinned memory."""
 
@@ -245,10 +247,10 @@ def _slots(batches: Sequence[RolloutBatch]) -> list[Slot]:
 def _carried_as(key: str, tensor: Any) -> np.dtype:
     if key in MASKS:
         return np.dtype(np.bool_)
-    if key == "input_ids" or key in INT_TRACKS:
+    kind = str(tensor.dtype).rpartition(".")[2]
+    if key == "input_ids" or (key in INT_TRACKS and kind in _HELD_IN_32_BITS):
         return np.dtype(np.int32)
-    if key in ROW_LISTS:
-        kind = str(tensor.dtype).rpartition(".")[2]
+    if key in ROW_LISTS or key in INT_TRACKS:
         return np.dtype(np.bool_ if kind == "bool" else np.float64 if "float" in kind else np.int64)
     return np.dtype(np.float32 if len(tensor.shape) == 2 else np.float64)
 

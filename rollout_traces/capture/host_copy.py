@@ -90,7 +90,8 @@ class Capture:
         self._buffer = RecordBuffer()
         self._floats = np.zeros(0, np.float32)
         self._bools = np.zeros(0, bool)
-        self._ints = np.zeros(0, np.int32)
+        self._int_kinds: dict[str, Any] = {}
+        """The kind of integer that each track needed last: it is laid out so at once."""
 
     def give_away(self) -> None:
         """Leaves the memory of the last record to whoever still writes it; the next record takes new memory."""
@@ -144,7 +145,8 @@ class Capture:
         }
         column_bytes = len(columns) * (lengths.nbytes + ALIGN)
         self._reserve_scratch(N)
-        self._buffer.clear(N * per_token + column_bytes + 16 * ALIGN)
+        wide_bytes = 4 * len(INT_TRACKS) * N  # memory that is not touched where 32 bits do
+        self._buffer.clear(N * per_token + wide_bytes + column_bytes + 16 * ALIGN)
         for name, column in columns.items():
             self._buffer.reserve(name, column.dtype, len(column))[:] = column
         source = self._tokens(parts, N)
@@ -220,9 +222,20 @@ class Capture:
         self._buffer.reserve(key, packed.dtype, len(packed))[:] = packed
 
     def _int_track(self, parts: Sequence[CapturedPart], key: str, N: int) -> None:
-        wide = self._ints[:N]
-        _gather(parts, key, wide, fill=-1)
-        self._buffer.reserve(f"track/{key}", narrowest_int(wide), N)[:] = wide
+        kind = self._int_kinds.get(key, np.int16)
+        while (needed := self._int_track_of(kind, parts, key, N)) != kind:
+            self._buffer.take_back()
+            self._int_kinds[key] = kind = needed
+
+    def _int_track_of(self, kind: Any, parts: Sequence[CapturedPart], key: str, N: int) -> Any:
+        """Puts a track where it is laid out as a kind of integer, and tells which kind it needs."""
+        track = self._buffer.reserve(f"track/{key}", kind, N)
+        found: list[int] = []
+        at = 0
+        for part in parts:
+            found += part.gather_whole(key, track[at : at + part.n_kept], fill=-1)
+            at += part.n_kept
+        return narrowest_int(np.asarray(found, np.int64))
 
     def _float_track(self, parts: Sequence[CapturedPart], key: str, N: int) -> None:
         wide = self._floats[:N]
@@ -237,7 +250,6 @@ class Capture:
         if len(self._floats) < N:
             n = int(N * GROWTH)
             self._floats, self._bools = np.zeros(n, np.float32), np.zeros(n, bool)
-            self._ints = np.zeros(n, np.int32)
 
 
 def capture(
@@ -275,7 +287,7 @@ def _to_float16(wide: np.ndarray, narrow: np.ndarray) -> None:
 
 
 def _bytes_per_token(parts: Sequence[CapturedPart]) -> int:
-    """At most, masks rounded up."""
+    """At most, masks rounded up, where integers need no more than 32 bits."""
     present = {key for key in (*INT_TRACKS, *FLOAT_TRACKS) if any(key in part.given for part in parts)}
     return 4 + 2 + sum(4 if key in INT_TRACKS else 6 for key in present)
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,8 @@ from rollout_traces.model.batch import ROW_FLOATS, TOKEN_KEYS, ListElement, Roll
 from rollout_traces.model.batch_checks import UNPACK
 from rollout_traces.model.units import MB
 
+LOOKED_AT_TOGETHER = 1 << 16
+"""Values, about, that are looked at while the processor's cache holds them."""
 MaskSource = Literal["given", "versions", "loss_mask"]
 """The evidence of which tokens the policy sampled."""
 
@@ -105,6 +108,32 @@ class CapturedPart:
         else:
             for source, place in self.places:
                 out[place] = values_B_T[source]
+
+    def gather_whole(self, key: str, out: np.ndarray, fill: int) -> list[int]:
+        """Copies the whole numbers of the kept rows' tokens into `out`, end to end, and finds what holds them all.
+
+        A few rows, padding included, are looked at and copied together: they are read from memory once.
+
+        Args:
+            key: which numbers of them.
+            out: [n_kept] integers; where they are too narrow for a number, it is not there.
+            fill: what it is filled with where the part has no such key with a value a token.
+
+        Returns:
+            Numbers, none of the copied ones below the lowest or above the highest.
+        """
+        if not self.n_kept or not self.has_track(key):
+            out[...] = fill
+            return [fill] if self.n_kept else []
+        values_B_T = _whole_numbers(host_array(getattr(self.batch, key), hidden=fill))
+        n = max(LOOKED_AT_TOGETHER // values_B_T.shape[1], 1)
+        found: list[int] = []
+        for index, places in groupby(self.places, lambda place: place[0][0] // n):
+            some = values_B_T[index * n : (index + 1) * n]
+            found += (int(some.min()), int(some.max()))
+            for source, place in places:
+                out[place] = values_B_T[source]
+        return found
 
     def has_track(self, key: str) -> bool:
         """True when the part has a value of `key` for each token."""
@@ -194,6 +223,14 @@ def host_array(value: Any, hidden: Any = np.nan) -> np.ndarray:
         needs_nan = isinstance(hidden, float) and value.dtype.kind != "f"
         return np.ma.filled(value.astype(np.float32) if needs_nan else value, hidden)
     return np.asarray(value)
+
+
+def _whole_numbers(values: np.ndarray) -> np.ndarray:
+    """Integers as they are; of floats, and of integers without sign, -1 where 64 bits hold no such number."""
+    if values.dtype.kind != "f" and values.dtype != np.uint64:
+        return values
+    held = (values >= -(2.0**63)) & (values < 2.0**63)
+    return np.where(held, values, 0).astype(np.int64) - ~held
 
 
 def _token_reward_sums(part: CapturedPart) -> np.ndarray:

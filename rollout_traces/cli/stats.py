@@ -87,7 +87,7 @@ def stats(
         from rollout_traces.store.step_metrics import summarise_steps
 
         rows = summarise_steps(store, which.run, which.split, which.between)
-        _print_rows(rows if as_json else [_with_late(row) for row in rows], as_json)
+        _print_rows(rows if as_json else [_as_shown(row) for row in rows], as_json)
 
 
 def _is_column(store: Store, which: options.Which) -> bool:
@@ -147,9 +147,20 @@ def _spread(store: Store, column: str, asked: dict[str, Any], bins: int) -> list
     return [("unknown" if value is None else cell(finite_or_text(value)), n) for value, n in values]
 
 
-def _with_late(step: dict[str, Any]) -> dict[str, Any]:
-    """A step's row for the table: its late rollouts, which no logged metric holds, beside the number of all."""
+def _as_shown(step: dict[str, Any]) -> dict[str, Any]:
+    """A step's row for the table.
+
+    Beside the number of all rollouts stands that of the late ones, which no logged metric holds; beside a flag that
+    needs text, of how many rollouts it is known, where these are not all.
+    """
+    from rollout_traces.flags import needs_text
+
     shown = {name: value for name, value in step.items() if name != "late"}
+    if step["traced"] < step["rollouts"]:
+        known = f" of {step['traced']:,} kept"
+        shown["flags"] = {
+            name: f"{n:,}{known}" if needs_text(name) else n for name, n in step["flags"].items()
+        }
     return shown | ({"rollouts": f"{step['rollouts']:,}, {step['late']:,} late"} if step["late"] else {})
 
 

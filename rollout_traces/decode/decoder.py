@@ -33,7 +33,7 @@ from rollout_traces.decode.vocabulary import TemplatedTokenizer
 from rollout_traces.errors import ConfigError, DecodeError
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.text import quoted
-from rollout_traces.model.transcript import INT_TRACKS, Source, TokenTrack, Transcript, Turn
+from rollout_traces.model.transcript import INT_TRACKS, Source, TokenTrack, Transcript, Turn, int_track
 from rollout_traces.model.units import LARGEST_EXACT
 
 
@@ -321,7 +321,7 @@ class RowArrays:
         input_ids: int64 [n]; -1 where the value given is no integer.
         loss_mask: bool [n].
         response_mask: bool [n].
-        tracks: further arrays [n]: int32 for `INT_TRACKS`, float32 else.
+        tracks: further arrays [n]: of `INT_TRACKS` what `int_track` makes, float32 else.
         warnings: one sentence each for what had to be coerced.
     """
 
@@ -416,7 +416,7 @@ def _track(name: str, array: np.ndarray) -> np.ndarray:
         return array.astype(np.float32)
     if array.dtype.kind == "f":
         array = np.nan_to_num(array, nan=-1.0, posinf=-1.0, neginf=-1.0)
-    return array.astype(np.int32)
+    return int_track(array)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rollout_traces.store import Store
 
 FILE = "transcripts.parquet"
-_OURS = ("messages", "id", "uid", "schema", "kind", "status", "run_id", "traced", "superseded", "success")
+_OURS = ("messages", "id", "uid", "schema", "kind", "status", "run_id", "traced", "success")
 """Columns that Scout's own columns say, or that tell it nothing."""
 _RESERVED = words(
     "transcript_id source_type source_id source_uri date task_set task_id task_repeat agent agent_args model "

@@ -21,7 +21,7 @@ from rollout_traces.model.transcript import TokenTrack, Transcript, Turn
 from rollout_traces.trace.conversion import TraceRecord, newer_schema, read_details, shown_transcript
 from rollout_traces.trace.images import IMAGES_KEY
 
-_DTYPES = {kind: np.dtype(f"<{kind}") for kind in ("u1", "i2", "i4", "f4")}
+_DTYPES = {kind: np.dtype(f"<{kind}") for kind in ("u1", "i2", "i4", "f4", "f8")}
 """Numbers that a page reads, by kind."""
 
 TOKENS_FROM = {
@@ -142,21 +142,22 @@ def tokens_payload(tokens: TokenTrack, units: np.ndarray, train_version: int | N
 
 
 def packed(values: np.ndarray) -> dict[str, str]:
-    """Numbers as base64, in the narrowest of the kinds that a page reads which keeps them: u1, i2, i4; f4."""
+    """Numbers as base64, in the narrowest of the kinds that a page reads which keeps them: u1, i2, i4, f8; f4."""
     kind = "f4" if values.dtype.kind == "f" else _kind_of_integers(values)
     data = np.ascontiguousarray(values, dtype=_DTYPES[kind]).tobytes()
     return {"kind": kind, "data": base64.b64encode(data).decode("ascii")}
 
 
 def unpacked(value: Mapping[str, str]) -> np.ndarray:
-    """Reads what `packed` packed: float32, or integers."""
+    """Reads what `packed` packed: float32, or integers; those beyond 32 bits are float64."""
     return np.frombuffer(base64.b64decode(value["data"]), _DTYPES[value["kind"]])
 
 
 def _kind_of_integers(values: np.ndarray) -> str:
     low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
     return next(
-        (kind for kind in ("u1", "i2") if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max), "i4"
+        (kind for kind in ("u1", "i2", "i4") if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max),
+        "f8",
     )
 
 

@@ -117,6 +117,8 @@ def group_zero_advantage(view: StepView) -> Values:
 )
 def group_spread(view: StepView) -> Values:
     """Spread of rewards inside groups of two or more; the range is the declared one, else the step's."""
+    if not len((view.whole or view).known("reward")):
+        return {}
     groups = view.groups
     several = groups.count(np.isfinite(view.rewards)) >= 2
     return {

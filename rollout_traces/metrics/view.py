@@ -116,9 +116,17 @@ class StepView:
 
     @cached_property
     def known_columns(self) -> list[str]:
-        """The ledger's columns of which some row has a value that is none of NaN and infinity."""
+        """The ledger's columns of which some row has a value; NaN is none, but a reward that was given as NaN is one."""
         columns = self.ledger.columns.items()
-        return [name for name, values in columns if values.dtype != np.float64 or np.isfinite(values).any()]
+        known = [name for name, values in columns if values.dtype != np.float64 or not np.isnan(values).all()]
+        return [*known, "reward"] if self._has_rewards and "reward" not in known else known
+
+    @property
+    def _has_rewards(self) -> bool:
+        """Some row came with a reward, be it NaN."""
+        if self.batch is None or "rewards" not in self.batch.row_floats:
+            return False
+        return bool(self.given("row_floats/rewards", self.batch.row_floats["rewards"]).any())
 
     def floats(self, name: str) -> np.ndarray:
         """float64 [B] of a numeric column, NaN where unknown."""

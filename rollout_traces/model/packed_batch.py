@@ -56,7 +56,7 @@ class PackedBatch:
         loss_mask: bool [N].
         response_mask: bool [N]; the policy sampled the token.
         response_mask_source: what `response_mask` came from; `loss_mask` means that it is assumed.
-        tracks: further per-token arrays [N] by canonical name; integers as int32, floats as float32
+        tracks: further per-token arrays [N] by canonical name; integers as `int_track` has them, floats as float32
             with the non-finite values they came with.
         n_tokens: int64 [B]; tokens of the row, also where `has_tokens` is False.
         has_tokens: bool [B]; False where a byte budget left the row's tokens behind, or it came without any.

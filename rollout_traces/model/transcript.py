@@ -36,6 +36,14 @@ FLOAT_TRACKS = words(
     "logprobs prox_logprobs new_logprobs ref_logprobs advantages values entropies token_rewards loss_weights"
 )
 """Per-token float tracks; NaN means unknown at that token."""
+_32_BITS = np.iinfo(np.int32)
+
+
+def int_track(values: np.ndarray) -> np.ndarray:
+    """Makes an integer track of whole numbers: int32, or int64 where a value needs it."""
+    narrow = np.can_cast(values.dtype, np.int32) or not values.size
+    narrow = narrow or (values.min() >= _32_BITS.min and values.max() <= _32_BITS.max)
+    return values.astype(np.int32 if narrow else np.int64)
 
 
 @dataclass(frozen=True)
@@ -126,7 +134,7 @@ class TokenTrack:
         char_stops: int64 [n]; one past the token's last character; equal to the start when the token
             completes no character.
         special: bool [n]; an added or special token of the tokenizer.
-        tracks: further [n] arrays by name: int32 for `INT_TRACKS`, float32 for `FLOAT_TRACKS`.
+        tracks: further [n] arrays by name: of `INT_TRACKS` what `int_track` makes, float32 for `FLOAT_TRACKS`.
     """
 
     input_ids: np.ndarray

@@ -4,7 +4,7 @@ Layout: a fixed prefix (magic, schema, lengths, checksums), the header as JSON, 
 multiple of 64 bytes. The header's checksum is a CRC; the arrays', of megabytes that a training thread
 waits for, is the sum of their 64-bit words.
 
-Of a batch, ids take 4 bytes, masks a bit, integer tracks 1, 2 or 4 bytes as their values need, float tracks 2 (4 where
+Of a batch, ids take 4 bytes, masks a bit, integer tracks 1, 2, 4 or 8 bytes as their values need, float tracks 2 (4 where
 a finite value exceeds float16's 65504), scalars stay float64, lists are JSON. `capture` writes the same layout straight
 from tensors.
 """
@@ -25,7 +25,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.model import packed_batch
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.plain_values import plain
-from rollout_traces.model.transcript import INT_TRACKS
+from rollout_traces.model.transcript import INT_TRACKS, int_track
 from rollout_traces.model.units import MB
 
 SCHEMA_VERSION = 1
@@ -223,7 +223,7 @@ def _word_sum(body: np.ndarray) -> int:
 
 ROLLOUTS = "rollouts"
 """Kind of a record that carries a batch."""
-_INTS = (np.iinfo(np.int8), np.iinfo(np.int16))
+_INTS = (np.iinfo(np.int8), np.iinfo(np.int16), np.iinfo(np.int32))
 _INFINITE, _MINUS_INFINITE = np.array([np.inf, -np.inf], np.float16).view(np.uint16).tolist()
 _WITHOUT_SIGN = np.iinfo(np.int16).max
 """Bits of float16."""
@@ -253,10 +253,10 @@ def batch_from_record(record: Record) -> PackedBatch:
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.where(has_tokens, lengths, 0))])
     n = int(offsets[-1])
     loss_mask = _bits(arrays["loss_mask"], n)
+    given = _named(arrays, "track/")
     tracks = {
-        name[len("track/") :]: array.astype(np.int32 if name[len("track/") :] in INT_TRACKS else np.float32)
-        for name, array in arrays.items()
-        if name.startswith("track/")
+        name: int_track(array) if name in INT_TRACKS else array.astype(np.float32)
+        for name, array in given.items()
     }
     mask_source = meta["response_mask_source"]
     if mask_source == "versions" and (tracks["versions"] >= 0).all() and not loss_mask.all():
@@ -301,11 +301,11 @@ def record_meta(row_lists: Mapping[str, Sequence[Any]], **fields: Any) -> dict[s
 
 
 def narrowest_int(values: np.ndarray) -> Any:
-    """int8, int16 or int32: the narrowest that holds all values."""
+    """int8, int16, int32 or int64: the narrowest that holds all values."""
     if not len(values):
         return np.int8
     low, high = int(values.min()), int(values.max())
-    return next((kind.dtype for kind in _INTS if kind.min <= low and high <= kind.max), np.int32)
+    return next((kind.dtype for kind in _INTS if kind.min <= low and high <= kind.max), np.int64)
 
 
 def float16_overflows(narrow: np.ndarray, wide: np.ndarray) -> bool:

@@ -104,12 +104,15 @@ class StepProcessor:
         """True while an open step waits for columns that are to be joined."""
         return key in self._open and self._open[key].awaits_joins
 
-    def close(self, key: StepKey, stored: StoredStep, *, again: bool = False) -> None:
+    def close(self, key: StepKey, stored: StoredStep, *, again: bool = False) -> list[str]:
         """Judges a step and stores its traces, summary and scalars.
 
         Args:
             stored: what an earlier worker stored of it.
             again: its records may have been stored before.
+
+        Returns:
+            uids of its rollouts that became traces.
         """
         step = self._open[key]
         if self._state is None:
@@ -130,6 +133,7 @@ class StepProcessor:
         if key.late:
             self.counters["late_parts"] += 1
             self.counters["rollouts_late"] += closed.batch.n_rows
+        return [trace.metadata["uid"] for trace in judged.traces]
 
     def watch(self, scalars: Mapping[str, Any], step: int) -> None:
         """Judges what the trainer logged at a step, and raises what it says.

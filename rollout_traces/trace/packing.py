@@ -17,7 +17,7 @@ import orjson
 from rollout_traces.errors import StoreError
 from rollout_traces.model.packed_arrays import check_count, damage_said, pack_text, unpack_text
 from rollout_traces.model.plain_values import from_json, plain
-from rollout_traces.model.transcript import INT_TRACKS, TokenTrack, ToolCall, Transcript, Turn
+from rollout_traces.model.transcript import INT_TRACKS, TokenTrack, ToolCall, Transcript, Turn, int_track
 
 MASKS = ("loss_mask", "response_mask", "special")
 MOST_TOKENS = 2**24
@@ -257,7 +257,7 @@ def _packed_runs(values: np.ndarray) -> np.ndarray:
     """Run lengths: versions and turn ids change rarely."""
     starts = np.flatnonzero(np.diff(values, prepend=np.int64(np.iinfo(np.int64).min)))
     runs = np.stack([values[starts], np.diff(np.append(starts, len(values)))])
-    return runs.astype(np.int32).reshape(-1)
+    return int_track(runs).reshape(-1)
 
 
 def _packed_floats(
@@ -301,7 +301,7 @@ def _unpack_tokens(
             values, counts = stored.reshape(2, -1)
             if (counts < 0).any() or int(counts.sum(dtype=np.int64)) != n:
                 raise ValueError(f"{name}: runs of {int(counts.sum(dtype=np.int64))} tokens, of {n}")
-            tracks[name] = np.repeat(values, counts).astype(np.int32)
+            tracks[name] = int_track(np.repeat(values, counts))
         elif stored.dtype.kind == "f":
             where = masks["response_mask"] if name in outside else np.ones(n, bool)
             if len(stored) != np.count_nonzero(where):

@@ -371,7 +371,7 @@ class SpoolConsumer:
         keeps = self._processor.options.ledger
         try:
             stored = self._replay.stored_step(close, keeps_summaries=keeps, again=again)
-            self._processor.close(key, stored, again=again)
+            self._replay.chose(key, self._processor.close(key, stored, again=again))
         except CalledAway:
             self._decided[key] = close
             raise

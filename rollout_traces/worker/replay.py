@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,8 @@ Place = tuple[str, str]
 """A record's name, which says when it was handed over, and its spool."""
 RecordSource = SpoolReader | MemorySpool
 """A spool as the consumer sees it."""
+MOST_REMEMBERED = 1024
+"""Closes whose choice is remembered until the store shows it."""
 
 
 class Replay:
@@ -43,6 +45,8 @@ class Replay:
         self._closes = closes
         self._warnings = Warnings(counters)
         self._again: set[Place] = set()
+        self._chosen: dict[StepKey, frozenset[str]] = {}
+        """By step or late part, oldest first: uids of traces that were logged, of which the store lacks some."""
 
     def send_again(self, places: Iterable[Place]) -> None:
         """Notes records that may have been stored before: their stored rows are not logged again."""
@@ -99,8 +103,28 @@ class Replay:
         for batch_id in parts:
             chosen |= self._stored.chosen_in_summary(batch_id) if parts[0] in self._stored.summarised else {}
             chosen |= self._stored.rows_of(batch_id)
-        taken: Collection[str] = self._stored.traced_at(key) if key.late else ()
-        return StoredStep(summarised, chosen, len(set(taken) - set(chosen)))
+        taken = self._taken_beside(key) if key.late else set()
+        return StoredStep(summarised, chosen, len(taken - set(chosen)))
+
+    def chose(self, key: StepKey, uids: Iterable[str]) -> None:
+        """Remembers what became traces of a step, or of a late part, until the store shows it.
+
+        Args:
+            uids: of its rollouts that became traces.
+        """
+        self._chosen.pop(key, None)
+        self._chosen[key] = frozenset(uids)
+        seen = [step for step, chosen in self._chosen.items() if chosen <= self._stored.uids]
+        for step in [*seen, *list(self._chosen)[:-MOST_REMEMBERED]]:
+            self._chosen.pop(step, None)
+
+    def _taken_beside(self, key: StepKey) -> set[str]:
+        """uids of the traces of a late part's step, those of its own choice before left out."""
+        step = key._replace(late=0)
+        others = (
+            chosen for part, chosen in self._chosen.items() if part != key and part._replace(late=0) == step
+        )
+        return self._stored.traced_at(key).union(*others)
 
     def _has_totals(self, key: StepKey) -> bool:
         try:

@@ -156,6 +156,18 @@ class TestPretendDevice:
         expected = capture([RolloutBatch(**arrays)], step=1, split="rollout")
         assert_same(batch_from_record(spool.read(name)), expected)
 
+    @pytest.mark.parametrize("dtype", [np.int64, np.int32, np.float64])
+    def test_versions_arrive_as_they_are(self, dtype):
+        arrays = make_arrays()
+        arrays["versions"] = (arrays["versions"] + (0 if dtype is np.int32 else 2**40)).astype(dtype)
+        spool, hand_over, _ = self.hand_over(
+            [RolloutBatch(**move(arrays, lambda t: t.as_subclass(OnDevice)))]
+        )
+        assert hand_over.wait_for_device(10)
+        [name] = spool.names()
+        found = batch_from_record(spool.read(name)).tracks["versions"]
+        np.testing.assert_array_equal(found, arrays["versions"][arrays["attention_mask"]])
+
     def test_the_trainer_may_change_everything_at_once(self):
         arrays = make_arrays()
         batch = RolloutBatch(**move(arrays, lambda t: t.as_subclass(OnDevice)))

@@ -150,6 +150,34 @@ class TestWholeNumbers:
         assert packed.arrays["track/versions"].dtype == stored
         np.testing.assert_array_equal(batch_from_record(packed).tracks["versions"], expected)
 
+    @pytest.mark.parametrize("version", [2**31, 1_764_530_000_000, 1_766_677_483_648, 2**53])
+    @pytest.mark.parametrize("kind", [np.array, torch.tensor, list, np.float64])
+    def test_beyond_32_bits_are_kept_as_they_are(self, version, kind):
+        arrays = make_arrays(np.random.default_rng(0), 2, 4) | {"train_version": version}
+        arrays["attention_mask"][:] = True
+        arrays["versions"] = kind([[-1, version - 2, version - 1, version]] * 2)
+        small = RolloutBatch(**make_arrays(np.random.default_rng(1), 3, 5))
+        batch = capture([small, RolloutBatch(**arrays)], step=1, split="rollout")
+        assert batch.tracks["versions"][-4:].tolist() == [-1, version - 2, version - 1, version]
+        assert batch.response_mask[-4:].tolist() == [False, True, True, True]
+        assert build_ledger(batch).get("version_max")[-1] == version
+
+    def test_have_the_memory_that_wide_ones_need(self):
+        arrays = make_arrays(np.random.default_rng(0), 64, 8000) | {"logprobs": None}
+        arrays["attention_mask"][:] = True
+        arrays["versions"] += 2**40
+        arrays["turn_ids"] = arrays["versions"] + 1
+        batch = capture([RolloutBatch(**arrays)], step=1, split="rollout")
+        np.testing.assert_array_equal(batch.tracks["versions"], arrays["versions"].ravel())
+        np.testing.assert_array_equal(batch.tracks["turn_ids"], arrays["turn_ids"].ravel())
+
+    def test_that_are_no_numbers_are_minus_one(self):
+        arrays = make_arrays(np.random.default_rng(0), 2, 4)
+        arrays["attention_mask"][:] = True
+        arrays["versions"] = [[None, np.nan, np.inf, 3]] * 2
+        batch = capture([RolloutBatch(**arrays)], step=1, split="rollout")
+        assert batch.tracks["versions"].tolist() == [-1, -1, -1, 3] * 2
+
 
 class TestPrecision:
     def test_floats_keep_float16_precision_and_their_non_finites(self):

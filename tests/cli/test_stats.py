@@ -31,6 +31,13 @@ class TestStats:
             ("eval-rollout", 2, 2, 1),
         ]
 
+    def test_flags_that_need_text_say_of_how_many_kept_rollouts_they_are(self, trackio_dir: Path) -> None:
+        flags = {0: ["tool_error", "tied_group"], 1: ["tied_group"], 2: ["tied_group"]}
+        write_step(make_ledger([[0, 0, 0], [1, 0, 1]], step=0, traced=[0, 3], flags=flags), [0, 3])
+        shown = CliRunner().invoke(build_app(["stats"]), ["stats"], env={"COLUMNS": "200"}).stdout
+        assert "tied_group 3, tool_error 1 of 2 kept" in shown
+        assert summarise_steps(open_store(PROJECT))[0]["flags"] == {"tied_group": 3, "tool_error": 1}
+
     def test_a_column_as_bars(self, command: Command) -> None:
         output = command("stats", "flags", "--all").output
         assert "truncated" in output and "█" * 40 in output

@@ -93,6 +93,13 @@ class TestOddValues:
         transcript = decoder.decode([70, 71], versions=[np.nan, 3.0])
         assert transcript.tokens.response_mask.tolist() == [False, True]
 
+    @pytest.mark.parametrize("kind", [np.int64, np.float64])
+    def test_versions_beyond_32_bits_are_sampled(self, kind: type) -> None:
+        _, decoder = chatml()
+        transcript = decoder.decode([70, 71], versions=np.array([-1, 2**40], kind))
+        assert transcript.tokens.response_mask.tolist() == [False, True]
+        assert transcript.tokens.tracks["versions"].tolist() == [-1, 2**40]
+
     def test_no_mask_at_all_is_said(self) -> None:
         tokenizer, decoder = chatml()
         transcript = decoder.decode(row(tokenizer, *CHAT).ids)

@@ -31,8 +31,9 @@ class TestTies:
 
     def test_without_a_finite_reward_nothing_is_said_of_groups(self):
         """Seen once: a step whose one reward was infinite had a mean size of groups, which takes rewards."""
-        found = of_ledger(make_ledger(reward=[math.inf, math.nan], group=[0, 1]))
-        assert not any(key.startswith("group/") for key in found)
+        for group in ([0, 1], [0, 0]):
+            found = of_ledger(make_ledger(reward=[math.inf, math.nan], group=group))
+            assert not any(key.startswith("group/") for key in found)
 
     @pytest.mark.parametrize(
         ("cause", "columns"),
@@ -48,6 +49,10 @@ class TestTies:
             (
                 "all_failed_reward",
                 {"reward": [0, 0, 0, 1], "reward_status": ["error", "timeout", "ok", "ok"]},
+            ),
+            (
+                "all_failed_reward",
+                {"reward": [-1, 0.5, 0, 1], "reward_status": ["error", "timeout", "ok", "ok"]},
             ),
         ],
     )

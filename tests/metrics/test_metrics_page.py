@@ -118,8 +118,8 @@ is of single rollouts, those of {compressed_from} sampled tokens or more: the id
 other, over their length after `zlib.compress` as it is (level 6, a header of two bytes and a checksum); mean over rollouts.
 
 **Ties.** A group of two or more is tied when its rewards are equal within 1e-6 x max(1, |reward|). Rows whose
-reward function failed are left out of the comparison, unless it failed for all; a group with another unknown
-reward is not tied. It counts under the first cause that holds: all_failed_reward, all_truncated, all_unparsed, identical_completions,
+reward function failed are left out of the comparison; a group in which it failed for all is tied whatever rewards it
+was given, which say nothing, and one with another unknown reward is not. It counts under the first cause that holds: all_failed_reward, all_truncated, all_unparsed, identical_completions,
 all_best, all_worst, other. Best and worst are the ends of the declared reward range, else of the step's
 rewards, or all successes and no success. `group/zero_advantage_share` (max |A| <= 1e-8) is another fact.
 

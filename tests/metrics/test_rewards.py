@@ -47,6 +47,25 @@ class TestReward:
         found = of_batch(rewarded([1.0, None, math.nan, 3.0]))
         assert found["reward/mean"] == 2.0 and found["reward_nonfinite"] == 1.0
 
+    @pytest.mark.parametrize("bad", [math.nan, math.inf])
+    def test_those_of_a_step_without_a_finite_one_are_counted(self, bad):
+        found = of_batch(rewarded([bad, None, bad, bad]))
+        assert found["reward_nonfinite"] == 3.0
+        assert "reward/mean" not in found
+
+    def test_infinite_ones_alone_are_counted_of_a_ledger_too(self):
+        assert of_ledger(make_ledger(reward=[math.inf, math.nan]))["reward_nonfinite"] == 1.0
+
+    def test_those_of_a_component_without_a_finite_one_are_counted(self):
+        found = of_ledger(make_ledger(reward=[0.0, 1.0], component__a=[math.inf, math.inf]))
+        assert found["reward/a_nonfinite"] == 2.0
+
+    @pytest.mark.parametrize(
+        "unknown", [[None, None], np.ma.masked_array([1.0, 2.0], mask=True)], ids=["None", "masked"]
+    )
+    def test_a_step_of_unknown_ones_alone_gives_no_key(self, unknown):
+        assert not [key for key in of_batch(rewarded(unknown)) if "reward" in key]
+
     def test_no_reward_gives_no_key(self):
         assert not [key for key in of_ledger(make_ledger(n_turns=[1, 2])) if "reward" in key]
 

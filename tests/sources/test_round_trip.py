@@ -161,8 +161,8 @@ def conversations(store):
 
 
 class TestSeveralAttempts:
-    @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-    def test_what_is_current_comes_back_and_superseded_rows_are_counted(self, trackio_dir, tmp_path, suffix):
+    @pytest.fixture
+    def resumed(self, trackio_dir):
         logger = rt.RolloutLogger(
             "original",
             "r1",
@@ -175,13 +175,18 @@ class TestSeveralAttempts:
         logger.begin_attempt()
         log_steps(logger, (2, 3), seed=100)
         assert logger.finish()
-        original = rt.open_store(project="original")
-        path = tmp_path / "out" / f"all.{suffix}"
-        export(original, path, ExportQuery(rows="all"), tokens=True)
-        report = import_rollouts(path, "copy", tokenizer=tiny_tokenizer("qwen3"), worker="thread")
+        return rt.open_store(project="original")
+
+    @pytest.mark.parametrize("form", ["jsonl", "parquet", "partitioned", "atif", "scout"])
+    def test_what_is_current_comes_back_and_superseded_rows_are_counted(self, resumed, tmp_path, form):
+        write, lost = WRITTEN_AND_READ[form]
+        write(resumed, tmp_path / "out")
+        tokenizer = tiny_tokenizer("qwen3") if "tokens" not in lost else None
+        report = import_rollouts(tmp_path / "out", "copy", tokenizer=tokenizer, worker="thread")
         assert (report.rows, report.problems.counts) == (48, {"superseded_rows": 32})
-        before, after = ledger_of(original), ledger_of(rt.open_store(project="copy"))
+        before, after = ledger_of(resumed), ledger_of(rt.open_store(project="copy"))
         assert (before.n_rows, after.n_rows) == (48, 48)
+        assert sorted(before.get("reward").tolist()) == sorted(after.get("reward").tolist())
         assert differing(before, after) <= OF_THE_COPY
 
 

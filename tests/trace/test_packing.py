@@ -52,8 +52,9 @@ class TestRoundTrip:
         )
         assert_same(transcript, round_trip(transcript))
 
-    def test_integer_tracks_come_back_exactly(self):
-        transcript = make_transcript(CHAT, versions=lambda n: np.arange(n, dtype=np.int32) // 3 - 1)
+    @pytest.mark.parametrize("first", [-1, 2**31 - 2, 2**40])
+    def test_integer_tracks_come_back_exactly(self, first):
+        transcript = make_transcript(CHAT, versions=lambda n: np.arange(n) // 3 + first)
         back = round_trip(transcript)
         np.testing.assert_array_equal(back.tokens.tracks["versions"], transcript.tokens.tracks["versions"])
 

@@ -99,7 +99,7 @@ class HeldSink:
 class WritePath:
     """Hand-over, spool in memory and consumer of one run; the store is a `HeldSink`."""
 
-    def __init__(self, closes=None, **options):
+    def __init__(self, closes=None, decoder=None, **options):
         self.sink = HeldSink()
         self.spool = MemorySpool(1 << 28)
         self.counters = Counter()
@@ -107,6 +107,7 @@ class WritePath:
         self.hand_over = HandOver(PatientWriter(self.spool, warnings, 0.5), warnings, 1 << 27)
         self.options = StepOptions.of(**{"quiet_seconds": 0.0, **options})
         self.closes = closes or CloseLog()
+        self.decoder = decoder
         self.checkpoint = lambda: None
         self.start()
 
@@ -122,15 +123,17 @@ class WritePath:
         self.consumer = SpoolConsumer(
             lambda: [self.spool],
             lambda: StepProcessor(
-                self.sink, None, self.options, self.counters, checkpoint=lambda: self.checkpoint()
+                self.sink, self.decoder, self.options, self.counters, checkpoint=lambda: self.checkpoint()
             ),
             self.sink,
             self.counters,
             self.closes,
         )
 
-    def log(self, step, n=4, *, split="rollout", name=None, await_join=(), attempt="", announced=False):
-        """Hands rows of one group over."""
+    def log(
+        self, step, n=4, *, split="rollout", name=None, await_join=(), attempt="", announced=False, told=False
+    ):
+        """Hands rows of one group over; with a conversation each, of which traces are made, where they are told."""
         ids = np.arange(n * 4).reshape(n, 4)
         mask = np.tile([False, True, True, True], (n, 1))
         batch = RolloutBatch(
@@ -139,6 +142,11 @@ class WritePath:
             loss_mask=mask,
             rewards=np.arange(n, dtype=float),
             group_ids=np.zeros(n, np.int64),
+            messages=[
+                [{"role": "user", "content": "?"}, {"role": "assistant", "content": str(b)}] for b in range(n)
+            ]
+            if told
+            else None,
         )
         captured = self.hand_over.rollouts(
             [batch],

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from rollout_traces.decode.messages import MessagesDecoder
 from rollout_traces.model.packed_batch import StepKey
 from rollout_traces.sink.stored import Stored
 from rollout_traces.worker.replay import Close, CloseLog, Replay
@@ -77,6 +78,76 @@ class TestAWorkerThatWasKilled:
         assert path.kinds() == []
 
 
+class TestTheCapOfAStep:
+    """Late parts have what the parts before them left of it, whether or not these are in the store yet."""
+
+    @pytest.fixture
+    def path(self, tmp_path):
+        return WritePath(
+            CloseLog(tmp_path / "closes.jsonl"), MessagesDecoder(), max_rollout_traces_per_step=4
+        )
+
+    @pytest.fixture
+    def hand_over(self, path):
+        def late(n_first, *, between=lambda: None):
+            """A step of some rows, then four rows twice that come late."""
+            path.log(1, n_first, told=True)
+            path.close(1)
+            path.turns()
+            for step in (2, 3):
+                between()
+                path.log(1, 4, told=True)
+                path.log(step, 1)
+                path.close(step)
+                path.turns()
+            path.put("flush")
+            return path
+
+        return late
+
+    def n_traced(self, path):
+        """Traces of step 1, by part, once all is stored."""
+        for _ in range(12):
+            path.turns()
+            path.sink.let_through()
+        assert path.kinds() == []
+        return Counter(
+            int(record.metadata.get("late") or 0)
+            for key, record, step in path.sink.rows
+            if step == 1 and key.endswith("/trajectories")
+        )
+
+    def test_is_spent_once_where_the_store_was_not_read_since(self, hand_over):
+        assert self.n_traced(hand_over(12)) == {0: 4}
+
+    def test_that_is_left_goes_to_late_parts_and_is_spent_once(self, hand_over):
+        assert self.n_traced(hand_over(3)) == {0: 3, 1: 1}
+
+    def test_is_spent_once_where_each_part_was_stored_before_the_next(self, path, hand_over):
+        assert self.n_traced(hand_over(3, between=path.sink.let_through)) == {0: 3, 1: 1}
+
+    def test_is_spent_once_where_the_worker_is_killed_between(self, path, hand_over, tmp_path):
+        assert self.n_traced(hand_over(3, between=lambda: restart(path, tmp_path))) == {0: 3, 1: 1}
+
+    def test_is_spent_where_trackio_drops_what_was_chosen(self, path, hand_over):
+        assert self.n_traced(hand_over(3, between=path.sink.drop)) == {0: 3, 1: 1}
+
+    def test_holds_where_all_is_dropped_at_the_end(self, path, hand_over):
+        hand_over(2)
+        path.turns()
+        path.sink.drop()
+        assert self.n_traced(path) == {0: 2, 1: 2}
+
+    def test_is_remembered_no_longer_than_the_store_does_not_know(self, path):
+        for step in range(12):
+            path.log(step, 4, told=True)
+            path.close(step)
+            path.turns()
+            path.sink.let_through()
+            path.turns()
+        assert len(path.consumer._replay._chosen) <= 1
+
+
 class TestReplay:
     @pytest.fixture
     def stored(self):
@@ -129,6 +200,16 @@ class TestReplay:
             Close(STEP, ("x",), "flush", 0), keeps_summaries=False, again=True
         )
         assert not found.is_summarised and counters["store_unreadable"] == 1
+
+    def test_what_was_chosen_is_remembered_of_a_bounded_number_of_steps(self, stored, monkeypatch):
+        monkeypatch.setattr("rollout_traces.worker.replay.MOST_REMEMBERED", 2)
+        replay = Replay(stored, CloseLog(), Counter())
+        late = Close(STEP._replace(late=1), ("y",), "flush", 0)
+        replay.chose(STEP, ["x-0", "x-1"])
+        assert replay.stored_step(late, keeps_summaries=True, again=False).n_traced == 2
+        for step in (2, 3):
+            replay.chose(STEP._replace(step=step), ["z-0"])
+        assert replay.stored_step(late, keeps_summaries=True, again=False).n_traced == 0
 
 
 KEY = StepKey("a-001", 3, "rollout")

@@ -1,6 +1,6 @@
 // The per-token arrays of a rollout, as the server packs them: base64 of little-endian numbers.
 
-const KINDS = { u1: Uint8Array, i2: Int16Array, i4: Int32Array, f4: Float32Array };
+const KINDS = { u1: Uint8Array, i2: Int16Array, i4: Int32Array, f4: Float32Array, f8: Float64Array };
 
 export function decode({ kind, data }) {
   const { buffer } = Uint8Array.fromBase64 ? Uint8Array.fromBase64(data) : slowly(data);

@@ -10,7 +10,7 @@ from rollout_traces.model.model_calls import MergedRow, merge_calls
 from rollout_traces.model.text import text_of
 from rollout_traces.sources.base import EVAL, Claim, FileFormat, FileReading, Head
 from rollout_traces.sources.chat import Record, messages_of
-from rollout_traces.sources.formats.own_export import row_of
+from rollout_traces.sources.formats.own_export import is_current, row_of
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.rows import (
     NO_TOKENS,
@@ -54,6 +54,8 @@ class Atif(FileFormat):
         own = None if trajectory is None else (trajectory.get("extra") or {}).get("rollout_traces")
         if trajectory is not None and isinstance(own, dict):
             with reading.refusing(None):
+                if not is_current(reading.fields(own, 1)):
+                    return
                 given = messages_of(_messages(trajectory["steps"]))
                 yield row_of({**own, "messages": given}, 1)
         elif trajectory is not None:

@@ -11,7 +11,7 @@ from rollout_traces.model.bounded_reading import read
 from rollout_traces.model.text import words
 from rollout_traces.sources.base import EVAL, Claim, Fields, FileFormat, FileReading, Head
 from rollout_traces.sources.formats.inspect_eval import GRADES
-from rollout_traces.sources.formats.own_export import parquet_columns, parquet_rows, row_of
+from rollout_traces.sources.formats.own_export import is_current, parquet_columns, parquet_rows, row_of
 from rollout_traces.sources.lines import loads
 from rollout_traces.sources.rows import NO_TOKENS, RolloutRow, number, scalars
 
@@ -44,7 +44,10 @@ class Scout(FileFormat):
     def read(self, reading: FileReading) -> Iterator[RolloutRow]:
         for n, value in enumerate(parquet_rows(reading), 1):
             with reading.refusing(n, "the transcript"):
-                row = _row(reading.fields(value, n), n)
+                fields = reading.fields(value, n)
+                if value.get("source_type") == OURS and not is_current(fields):
+                    continue
+                row = _row(fields, n)
                 if row.messages is None:
                     text = "messages: none; a transcript of events alone has its numbers here."
                     reading.note("rows_without_text", text, n)

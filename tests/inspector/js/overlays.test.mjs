@@ -25,7 +25,7 @@ function tokens(extra = {}, trainVersion = 9) {
     ...Object.fromEntries(
       Object.entries(extra).map(([name, values]) => [
         name,
-        name === "versions" ? pack(values, Int32Array, "i4") : pack(values, Float32Array, "f4"),
+        name === "versions" ? pack(values, Float64Array, "f8") : pack(values, Float32Array, "f4"),
       ]),
     ),
   };
@@ -65,6 +65,12 @@ test("an overlay is offered when the track holds what it needs", () => {
   );
   assert.ok(available(tokens({ versions: [-1, 7, 8, 9] })).some(each => each.key === "staleness"));
   assert.ok(!available(tokens({ versions: [-1, 7, 8, 9] }, null)).some(each => each.key === "staleness"));
+});
+
+test("versions beyond 32 bits keep their staleness", () => {
+  const now = 1764530000000;
+  const track = tokens({ versions: [-1, now - 2, now - 1, now] }, now);
+  near(overlay("staleness").values(track), [NaN, 2, 1, 0]);
 });
 
 test("derived values follow their definitions", () => {
