@@ -97,7 +97,8 @@ def _joined(found: list[list[_Recurring]], other: _Recurring) -> list[_Recurring
     steps = set(other.panel.steps[other.at].tolist())
     for each in found:
         own = set(each[0].panel.steps[each[0].at].tolist())
-        if each[0].part == other.part and len(own & steps) >= SAME_ROWS * min(len(own), len(steps)):
+        is_alike = (each[0].part, each[0].is_spread) == (other.part, other.is_spread)
+        if is_alike and len(own & steps) >= SAME_ROWS * min(len(own), len(steps)):
             return each
     found.append([])
     return found[-1]
