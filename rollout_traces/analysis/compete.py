@@ -11,7 +11,7 @@ import numpy as np
 from rollout_traces.analysis.curves import Part, SeriesName, is_size, of_neighbours
 from rollout_traces.analysis.detected_movement import NEAR_EDGE, Moved, beside, is_spike
 from rollout_traces.analysis.panel import Panel, rows_of
-from rollout_traces.analysis.parts import BOUND, REMAINS, effects
+from rollout_traces.analysis.parts import BOUND, PLAINLY, REMAINS, effects
 from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows
 from rollout_traces.analysis.scan import OF_RUN, Whitened, coefficients, n_tests, whitened
 from rollout_traces.analysis.screen import freedom_of, log_chance
@@ -35,8 +35,6 @@ OF_MORE = {
 """Largest values and sums over the tokens of a rollout, of which longer ones have more, and errors of its calls."""
 LENGTHS = 16
 """Stretches of lengths in which rollouts are about as long."""
-SHOWS = 3.0
-"""Standard errors of a series at the steps of an entry that it joins."""
 STARTS = 0.05
 """Part of the run from its start; what changes within it is how the run starts ..."""
 STARTS_STEPS = 3, 5
@@ -425,7 +423,7 @@ def _same_time(each: Moved, head: Moved) -> bool:
     one = _of_one(each)
     own, _ = coefficients(one, each.template.over(len(each.panel.steps)))
     other, _ = coefficients(one, template)
-    if own[0] * other[0] <= 0 or abs(other[0]) < SHOWS:
+    if own[0] * other[0] <= 0 or abs(other[0]) < PLAINLY:
         return False
     lost = (own[0] ** 2 - other[0] ** 2) / 2
     # what may be chance is found near anything

@@ -36,7 +36,7 @@ from rollout_traces.analysis.scan import (
     polynomials,
     whitened,
 )
-from rollout_traces.analysis.screen import DRIFT_DEGREE, Scanned, freedom_of, log_chance, scan
+from rollout_traces.analysis.screen import DRIFT_DEGREE, EVIDENT, Scanned, freedom_of, log_chance, scan
 
 SLOW = 0.2
 """A policy that learns late takes this part of the run at least, up to four times that ..."""
@@ -48,10 +48,8 @@ TEN_TO_NINETY = math.log(9)
 """... and rises from 10 to 90 % over twice this in its own unit."""
 LEARNED_WITHIN = 2.0 ** np.arange(1, 6)
 """A policy that learns fast at first and ever less is an exponential; parts of the run that its rate may be."""
-AMBIGUOUS = 3.0
-"""Log likelihood by which one account of a series has to be better than another, for it to be said without the other ..."""
 AMBIGUOUS_PART = 0.01
-"""... or by this part of what it explains: nothing is an exact curve, and a step in the middle of a run gains 0.07 over a curve of a fifth of it."""
+"""Part of what it explains by which one account of a series has to be better than another, beside `EVIDENT`: nothing is an exact curve, and a step in the middle of a run gains 0.07 over a curve of a fifth of it."""
 PLAIN_CHANCE = np.log(1e-4)
 """Log of the chance up to which slow change plainly has a kink, or goes different ways in an evaluation and in training."""
 SCARCE = 0.1
@@ -271,7 +269,7 @@ def may_be_slow(found: Moved, template: Template) -> bool:
     slow = max(-gain(most - curve, tails) - of_curve - cost for curve, _, cost in squares)
     sudden = max(-gain(most - own, tails) - of_own - cost for _, own, cost in squares)
     is_near = any(own - curve < AMBIGUOUS_PART * own for curve, own, _ in squares)
-    return sudden - slow < AMBIGUOUS or is_near
+    return sudden - slow < EVIDENT or is_near
 
 
 def _is_many_times(found: Moved) -> bool:

@@ -19,6 +19,8 @@ from rollout_traces.model.batch import ROW_FLOATS, TOKEN_KEYS, ListElement, Roll
 from rollout_traces.model.batch_checks import UNPACK
 from rollout_traces.model.units import MB
 
+LEAST_INT = float(np.iinfo(np.int64).min)
+"""What integer tracks hold at least, and less than so much in size."""
 LOOKED_AT_TOGETHER = 1 << 16
 """Values, about, that are looked at while the processor's cache holds them."""
 MaskSource = Literal["given", "versions", "loss_mask"]
@@ -229,7 +231,7 @@ def _whole_numbers(values: np.ndarray) -> np.ndarray:
     """Integers as they are; of floats, and of integers without sign, -1 where 64 bits hold no such number."""
     if values.dtype.kind != "f" and values.dtype != np.uint64:
         return values
-    held = (values >= -(2.0**63)) & (values < 2.0**63)
+    held = (values >= LEAST_INT) & (values < -LEAST_INT)
     return np.where(held, values, 0).astype(np.int64) - ~held
 
 
