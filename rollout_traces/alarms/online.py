@@ -349,12 +349,17 @@ def _between(values: np.ndarray) -> np.ndarray:
 def _errors(trail: Trail, at: np.ndarray, n: int) -> np.ndarray:
     """float [K, n]: variance of each mean from its groups; 0 where it is not known.
 
+    Where prompts are asked again, groups differ as they always do: a share that few rows have is as sure as they make it.
+
     Of what training pays, groups of the newest step differ by no more than those of any step before: rewards of a
     group that are off make a mean no less sure, they are what is off.
     """
-    _, _, squares, mass, spread = trail.table[:, at, TRAIL - n :]
+    means, rows, squares, mass, spread = trail.table[:, at, TRAIL - n :]
     if trail.again:
-        return np.zeros_like(spread)
+        is_share = np.asarray([trail.names[i].value is not None for i in at])
+        usual = (means * rows).sum(axis=1, keepdims=True) / np.maximum(rows.sum(axis=1, keepdims=True), 1.0)
+        is_rare = is_share[:, None] & (np.minimum(usual, 1 - usual) * rows < FEWEST_HITS)
+        return np.where(is_rare, usual * (1 - usual) / np.maximum(rows, 1.0), 0.0)
     by_mass = squares / np.where(mass > 0, mass, 1.0)
     most = by_mass[:, :-1].max(axis=1, initial=0.0) * mass[:, -1]
     paid = np.asarray([_is_paid(trail.names[i]) for i in at]) & (most > 0)

@@ -193,6 +193,24 @@ class TestWhatIsHealthy:
                 )  # fmt: skip
             assert alerts(ledgers) == [], seed
 
+    @pytest.mark.parametrize("seed", (37, 53, 57, 77, 90, 138))
+    def test_shares_of_an_evaluation_that_asks_twenty_prompts_again_alarm_nothing(self, seed):
+        """Seen once: “answers are cut off”, 5 % to 9 %, and back, in one of fifteen healthy evaluations."""
+        rng = np.random.default_rng(seed)
+        prompts = np.asarray([f"p{row}" for row in range(20)], object)
+        ledgers = [
+            ledger(
+                {"truncated": 0.05, "repetition": 0.02},
+                n_groups=20,
+                size=1,
+                seed=1000 * seed + s,
+                prompt_key=prompts,
+                stop_reason=np.where(rng.random(20) < 0.05, "length", "stop").astype(object),
+            )
+            for s in range(20)
+        ]
+        assert alerts(ledgers) == []
+
     def test_heavy_tailed_scalars_alarm_nothing(self):
         values = np.random.default_rng(3).standard_t(5, (300, 20))
         assert logged(lambda s: {f"k{i}": v for i, v in enumerate(values[s])}, 300) == []

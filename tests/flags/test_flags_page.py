@@ -55,7 +55,8 @@ step; nothing is an incident by a rule of its own.
 
 An **alert** comes while the run goes. The worker judges a closed step, and what a trainer logs, against the last 64 steps
 with the noise, the sizes and the control of false discoveries of `explain`: all rollouts together, from the twelfth step
-on, what began within the last eight steps and goes on. A series that raised an alert begins anew, so that what lasts is said
+on (of an evaluation its twelfth time: what falls sooner stands on Run, in the bar and in `explain`, which look from six on, and
+raises no alert until as many as twelve are known), what began within the last eight steps and goes on. A series that raised an alert begins anew, so that what lasts is said
 once; that it goes back is no alert. Which part it is, and what shows in the whole run alone, is left to `explain`. A flag of
 severity `error` raises one at once, and again after twelve steps without it. A logged number that is NaN or infinite for the first
 time, after at least four finite values, raises one at once, an error. How sure a logged number is, only its steps say: it is looked at
