@@ -24,7 +24,7 @@ from rollout_traces.analysis.learning import is_given
 from rollout_traces.analysis.noise import CLIPPED, DEVIATION, TINY
 from rollout_traces.analysis.panel import FEWEST_GROUPS, Panel
 from rollout_traces.analysis.parts import FEWEST_ROWS, PLAINLY, REMAINS, SAME_ROWS
-from rollout_traces.analysis.run_rows import BY_OUTCOME
+from rollout_traces.analysis.run_rows import BY_OUTCOME, FEWEST_HITS
 from rollout_traces.analysis.scan import SPIKE
 from rollout_traces.analysis.schedules import is_logged, setting_changes
 from rollout_traces.analysis.screen import TAIL, log_chance
@@ -170,10 +170,12 @@ def _off_neighbours(panel: Panel, i: int, values: np.ndarray, places: np.ndarray
 
 
 def _of_several(panel: Panel, i: int, at: np.ndarray, log_p: float) -> _Recurring | None:
-    """A series that is off at some steps, where these have several rows and groups of it."""
+    """A series that is off at some steps, where these have several rows and groups of it; of a share, several by which it is off."""
     n_rows, n_groups = (np.median(counted[i][at]) for counted in (panel.rows, panel.groups))
     is_plain = is_logged(panel) or (n_rows >= FEWEST_ROWS and n_groups >= FEWEST_GROUPS)
-    return _levels(panel, i, at, log_p) if is_plain else None
+    found = _levels(panel, i, at, log_p)
+    by = abs(found.there - found.usual) * n_rows if panel.is_share else np.inf
+    return found if is_plain and by >= FEWEST_HITS else None
 
 
 def _every(panel: Panel, i: int) -> _Recurring | None:
@@ -186,13 +188,14 @@ def _every(panel: Panel, i: int) -> _Recurring | None:
     places = np.flatnonzero(np.isfinite(panel.values[i]))
     size = _off_neighbours(panel, i, panel.values[i, places], places)
     size = np.clip(size / max(1.0, DEVIATION * float(np.median(np.abs(size)))), -CLIPPED, CLIPPED)
+    size -= size.mean()  # of a share that is rare all lie above
     n, best, at, tried = len(size), 0.0, places[:0], 0
     root = np.sqrt(np.arange(1, n + 1))[FEWEST_TIMES - 1 :, None]
     for period in range(SPIKE, min(n // FEWEST_TIMES, LONGEST_PERIOD) + 1):
         n_times = n // period
         by_phase = size[n - n_times * period :].reshape(n_times, period)[::-1]
         z = np.abs(np.cumsum(by_phase, axis=0))[FEWEST_TIMES - 1 :] / root[: n_times - FEWEST_TIMES + 1]
-        z[z < root[: len(z)]] = 0.0
+        z[z * period < root[: len(z)] * (period - 1)] = 0.0
         times, phase = divmod(int(z.argmax()), period)
         tried += z.size
         if z[times, phase] > best:

@@ -12,6 +12,10 @@ from rollout_traces.analysis.recurring import period_of
 from rollout_traces.store.query.parser import parse_query
 from tests.analysis.builders import steps, table
 from tests.analysis.test_movements import drawn, happens, logged, told
+from tests.perturbations.equations import compute
+from tests.perturbations.run import Run
+from tests.perturbations.spec import draw_spec
+from tests.perturbations.tables import Relations
 
 BAD = (4, 5, 16, 19, 21, 27, 29, 44, 45, 57)
 
@@ -200,6 +204,12 @@ def test_an_engine_that_is_off_a_little_every_four_steps_is_said_from_its_first(
 def test_noise_alone_comes_every_so_many_steps_at_none(seed):
     rows = steps(120, groups=8, success=lambda s, g, i: int(happens(0.5, s, g, 1000 * seed + i)))
     assert not [each for each in diagnose(table(rows), "run").diagnoses if each.shape == "recurring"]
+
+
+def test_four_rollouts_that_come_at_one_distance_by_chance_come_again_at_none():
+    """Seen once: “flags dominates_update is 5.3 % on source “airline” every 5 steps from 40 on”: one rollout at each of four."""
+    report = diagnose(Relations(compute(Run(draw_spec("agent", 300314), 0, ()))), "run")
+    assert not [each for each in report.diagnoses if each.shape == "recurring"]
 
 
 KL = """
