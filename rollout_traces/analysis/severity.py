@@ -69,7 +69,8 @@ def _relative_change(found: Moved) -> float:
     before, after, _ = levels_of(found)
     if found.panel.is_share or found.panel.names[0].is_paid or before is None or after is None:
         return np.inf
-    return abs(after - before) / max(min(abs(before), abs(after)), TINY)
+    smaller = min(abs(before), abs(after))
+    return abs(after - before) / smaller if smaller > TINY * abs(after - before) else np.inf
 
 
 def _stands_still(found: Moved) -> bool:
