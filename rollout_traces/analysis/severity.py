@@ -69,8 +69,10 @@ def _relative_change(found: Moved) -> float:
     before, after, _ = levels_of(found)
     if found.panel.is_share or found.panel.names[0].is_paid or before is None or after is None:
         return np.inf
-    smaller = min(abs(before), abs(after))
-    return abs(after - before) / smaller if smaller > TINY * abs(after - before) else np.inf
+    by, smaller = abs(after - before), min(abs(before), abs(after))
+    if by == 0:
+        return 0.0
+    return by / smaller if smaller > TINY * by else np.inf
 
 
 def _stands_still(found: Moved) -> bool:
