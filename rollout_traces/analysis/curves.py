@@ -61,8 +61,7 @@ BEYOND = ("<", ">")
 PURPOSES = ("reward", "success")
 """What training is for."""
 WANTED = {
-    "reward": 1,
-    "success": 1,
+    **dict.fromkeys(PURPOSES, 1),
     "n_tool_errors": -1,
     "tool_errors": -1,
     "staleness_max": -1,

@@ -221,10 +221,12 @@ def _since(panel: Panel, i: int) -> _Recurring | None:
     if len(at):
         chance = _log_chance_of_two(values, start, at, PLAINLY * float(np.median(usual)))
         return _levels(panel, i, places[at], min(log_p, chance), begins=True)
+    if not is_number:
+        return None
     levels = panel.levels[i, places]
     of_size = np.log(levels) if levels.min() > 0 else levels  # what is larger differs by more
     bends, by = np.abs(np.diff(of_size, 2)), np.abs(np.diff(levels))  # a line goes on, and bends by nothing
-    log_p, start = _begins(bends, nothing) if is_number else (0.0, 0)
+    log_p, start = _begins(bends, nothing)
     if not start or not all(
         np.median(each[start:]) > FASTER * np.median(each[: start - 1]) > 0 for each in (bends, by)
     ):

@@ -52,8 +52,8 @@ def severity_of(found: Moved, n_series: int) -> Severity:
         return "warn" if _starves(found) else "info"
     may_be_meant = is_mix(found.panel) or _is_of_few(found) or _is_one_number(found) or _is_shared(found)
     is_slight = not is_of_rows and changed < SLIGHT
-    may_be_meant |= not found.is_sure
-    return "error" if beyond_chance and not (may_be_meant or is_slight or goes_on(found)) else "warn"
+    may_be_error = found.is_sure and beyond_chance and not (may_be_meant or is_slight or goes_on(found))
+    return "error" if may_be_error else "warn"
 
 
 def _is_plain_loss(found: Moved) -> bool:

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from rollout_traces.analysis.curves import PURPOSES
 from rollout_traces.analysis.detected_movement import (
     NEAR_EDGE,
     RESIDUE,
@@ -294,7 +293,7 @@ def is_loss(found: Moved) -> bool:
 
 def is_purpose(panel: Panel) -> bool:
     """Tells whether a measure is what training is for, in training or an evaluation."""
-    return panel.names[0].value is None and panel.names[0].column.rsplit("/", 1)[-1] in PURPOSES
+    return panel.names[0].wanted > 0
 
 
 def is_component(panel: Panel) -> bool:
