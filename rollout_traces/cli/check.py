@@ -27,7 +27,7 @@ def check(
 
     Args:
         batch: A batch: .pt (tensors alone), .npz or .parquet, under RolloutBatch's names.
-        tokenizer: The policy's tokenizer: a folder. Without it no text is looked at.
+        tokenizer: The policy's tokenizer: a folder, or a name on the Hub. Without it no text is looked at.
         fail_on: Exit with 1 where there is a problem of this level or worse: error, warn or info.
         show: Print three decoded rows, tokens in the loss bright.
     """

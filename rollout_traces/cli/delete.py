@@ -140,8 +140,9 @@ def _say(plan: RemovalPlan, spooled: list[Left], yes: bool, as_json: bool) -> No
     if len(rows) > SHOWN_PLACES:
         typer.echo(f"… and {len(rows) - SHOWN_PLACES} steps more")
     typer.echo(
-        f"{plan.rollouts} rollouts go, {plan.traced} of them traced: {len(plan.traces)} traces and step summaries,"
-        f" {decimal(plan.text_bytes)}; {len(plan.ledger_rows)} ledgers lose rows."
+        f"Rollouts: {plan.rollouts:,}, {plan.traced:,} of them traced."
+        f" Traces and step summaries: {len(plan.traces):,}, {decimal(plan.text_bytes)}."
+        f" Ledgers that lose rows: {len(plan.ledger_rows):,}."
     )
     for name in sorted(plan.runs.values()):
         typer.echo(f"Run {name} goes as a whole, with its scalars, configuration and alerts.")

@@ -64,7 +64,7 @@ def export(
         near_duplicates: Shared five-word runs of a near-duplicate; 0 keeps all.
         evaluation: Take evaluation and its prompts too.
     """
-    from rollout_traces.export import ExportQuery, export_atif, export_partitioned, export_scout
+    from rollout_traces.export import FORMATS, ExportQuery, export_atif, export_partitioned, export_scout
     from rollout_traces.export import export as write
     from rollout_traces.export.training import export_training
     from rollout_traces.export.training_samples import FORMATS as TRAINING_FORMATS
@@ -112,6 +112,9 @@ def export(
         )
         _print_training(export_training(store, out, made, query), out, as_json)
         return
+    if file_format is not None and file_format not in FORMATS:
+        known = ", ".join((*FORMATS, "atif", "scout", "site", *TRAINING_FORMATS))
+        raise ConfigError(f"--format {file_format!r}, expected one of {known}.")
     with options.progress_bar("exporting") as report:
         manifest = write(store, out, query, file_format=file_format, tokens=tokens, progress=report)
     if as_json:

@@ -104,6 +104,8 @@ def _projects(limit: int | None, as_json: bool) -> None:
     found = local_projects()
     if as_json:
         print_rows([{"project": name} for name in found[:limit]], total=len(found))
+    elif not found:
+        typer.echo(options.NO_PROJECTS.format(trackio_dir()))
     else:
         rows = [[name] for name in found[:limit]]
         print_table(["project"], rows, title=f"{_counted(rows, found)}in {trackio_dir()}")

@@ -254,6 +254,8 @@ def parse_steps(text: str | None) -> tuple[int | None, int | None]:
 MOST = 50
 """Places that are remembered, the newest ones."""
 
+NO_PROJECTS = "no projects in {}. Log something first, or set TRACKIO_DIR."
+
 
 def _only_project(server_url: str | None, space: str | None) -> str:
     from rollout_traces.store.places import local_projects, trackio_dir
@@ -267,7 +269,7 @@ def _only_project(server_url: str | None, space: str | None) -> str:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise StoreError(f"no projects in {where}. Log something first, or set TRACKIO_DIR.")
+        raise StoreError(NO_PROJECTS.format(where))
     raise StoreError(f"which project? --project with one of: {', '.join(found)}.")
 
 

@@ -60,7 +60,7 @@ class TestDryRun:
     def test_is_what_happens_without_yes(self, delete: Callable[..., Result], project: Path) -> None:
         before = database(project).read_bytes()
         done = delete(RUN, "--steps", "0:1")
-        assert "8 rollouts go, 4 of them traced" in done.output
+        assert "Rollouts: 8, 4 of them traced." in done.output
         assert "Nothing was deleted" in done.output
         assert database(project).read_bytes() == before and len(kept()) == 24
 

@@ -23,6 +23,12 @@ class TestExport:
         done = command("export", str(tmp_path / "file"), "--format", "jsonl", "--json")
         assert json.loads(done.stdout)["rows"] == 10
 
+    def test_an_unknown_format_names_all_that_the_help_names(self, command: Command, tmp_path: Path) -> None:
+        """Seen once: “expected one of jsonl, parquet”."""
+        done = command("export", str(tmp_path / "file"), "-f", "dop")
+        known = "jsonl, parquet, atif, scout, site, sft, dpo, reward, hub, hub-sts"
+        assert str(done.exception) == f"--format 'dop', expected one of {known}."
+
     @pytest.mark.parametrize(
         "options",
         [

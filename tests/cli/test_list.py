@@ -86,6 +86,17 @@ class TestList:
         shown = command("list", what, "-n", "1").output
         assert shown.startswith(f"1 of {whole['total']}") and len(shown.splitlines()) == 4
 
+    def test_where_there_is_no_project_it_says_so(
+        self, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Seen once: a table without rows."""
+        monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
+        done = command("list", "projects")
+        assert (done.exit_code, done.output) == (
+            0,
+            f"no projects in {tmp_path}. Log something first, or set TRACKIO_DIR.\n",
+        )
+
     @pytest.mark.parametrize("what", ["runs", "projects"])
     def test_none_are_listed_where_none_are_asked_for(self, command: Command, what: str) -> None:
         assert json.loads(command("list", what, "--json", "-n", "0").stdout) == {"rows": [], "total": 1}

@@ -65,6 +65,10 @@ class TestCommands:
     def test_every_argument_and_option_has_its_help(self, name: str) -> None:
         assert [p.name for p in parameters_of(name).values() if not p.help] == []
 
+    def test_check_takes_the_name_of_its_example_by_its_help_too(self) -> None:
+        """Seen once: “a folder”, below an example with a name on the Hub."""
+        assert "a name on the Hub" in parameters_of("check")["tokenizer"].help
+
     def test_a_switch_has_a_contrary_where_it_is_on_by_default_alone(self) -> None:
         assert parameters_of("check")["show"].secondary_opts == ["--no-show"]
         assert parameters_of("export")["tokens"].secondary_opts == []
