@@ -87,7 +87,9 @@ def export_training(
         splits = _write(made, kept, how, left_out, query.limit)
         if not sum(splits.values()):
             raise ConfigError(
-                f"no rollout is left to write. Left out: {_said(left_out) or 'none; none matches'}."
+                f"no rollout is left to write. Left out: {_said(left_out)}."
+                if left_out
+                else "no rollout matches, so nothing was written."
             )
         manifest = _manifest(store, query, made, how, splits, left_out)
         (made / MANIFEST).write_bytes(orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2))

@@ -179,9 +179,9 @@ def checked_place(transcript: Transcript | None, turn: int | None, tokens: tuple
     if turn is not None and not 0 <= turn < len(transcript.turns):
         raise StoreError(f"turn {turn}: this rollout has {len(transcript.turns)} turns, from 0.")
     if tokens is not None and not 0 <= tokens[0] < tokens[1] <= len(transcript.tokens):
-        raise StoreError(
-            f"tokens {tokens[0]}:{tokens[1]}: this rollout has {len(transcript.tokens)}, from 0."
-        )
+        n = len(transcript.tokens)
+        has = f"has {n}, from 0" if n else "was logged as text, without tokens"
+        raise StoreError(f"tokens {tokens[0]}:{tokens[1]}: this rollout {has}.")
 
 
 MOST_BYTES = 64 * MB

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -139,6 +140,11 @@ class TestPlaces:
         for tokens in ((0, n + 1), (-1, 1), (1, 1)):
             with pytest.raises(StoreError, match=rf"tokens {tokens[0]}:{tokens[1]}: this rollout has {n}"):
                 checked_place(self.made, None, tokens)
+
+    def test_tokens_of_a_rollout_of_text_are_refused_with_the_reason(self) -> None:
+        """Seen once: “this rollout has 0, from 0.”"""
+        with pytest.raises(StoreError, match="was logged as text, without tokens"):
+            checked_place(SimpleNamespace(turns=(), tokens=()), None, (0, 1))
 
     def test_a_rollout_of_another_tool_has_none(self) -> None:
         with pytest.raises(StoreError, match="only the whole of it can be named"):

@@ -87,6 +87,11 @@ class TestPairs:
         with pytest.raises(ConfigError, match="no rollout is left"):
             export_training(store, tmp_path / "out", TrainingOptions("dpo", margin=1.5))
 
+    def test_where_nothing_matches_that_is_said(self, store, tmp_path):
+        """Seen once: “Left out: none; none matches.”"""
+        with pytest.raises(ConfigError, match=r"^no rollout matches, so nothing was written"):
+            export_training(store, tmp_path / "out", TrainingOptions("dpo"), ExportQuery(where="reward > 99"))
+
     def test_lengths_are_matched_on_request(self, written):
         [row], _ = written(format="dpo", match_length=0.5)
         assert LONG not in row["rejected"][0]["content"]
