@@ -18,6 +18,7 @@ from rollout_traces.inspector.pages.incidents import run_alarms
 from rollout_traces.inspector.workspace import InParts, SplitView
 from rollout_traces.metrics.shapes import shared_length
 from rollout_traces.model.plain_values import finite_or_text
+from rollout_traces.model.text import short_hash
 from rollout_traces.model.transcript import Transcript
 from rollout_traces.store import Group, Store, TraceRow
 from rollout_traces.store.rows import known_reward, mean_of, number_of
@@ -58,11 +59,12 @@ class MemberTurn:
 
 @dataclass(frozen=True)
 class Action:
-    """An action of the policy: a tool call, or what it said last; equal actions have equal `name` and `text`.
+    """An action of the policy: a tool call, or what it said last; equal actions have equal `name`, `text` and `whole`.
 
     Attributes:
         kind: `call` or `answer`.
-        text: arguments or answer, in part.
+        text: arguments, or the end of the answer.
+        whole: a hash of all of it, where the text is a part.
     """
 
     kind: str
@@ -70,6 +72,7 @@ class Action:
     text: str
     failed: bool
     turn: int
+    whole: str = ""
 
 
 @dataclass(frozen=True)
@@ -248,12 +251,19 @@ def actions(transcript: Transcript, failed_turns: frozenset[int] = frozenset()) 
     spoken = [(at, turn) for at, turn in enumerate(transcript.turns) if turn.role == "assistant"]
     for at, turn in spoken:
         for call in turn.tool_calls:
-            text = (_arguments(call.arguments) if call.parsed else call.raw)[:PREVIEW]
+            text = _arguments(call.arguments) if call.parsed else call.raw
             failed = not call.parsed or call.id in failures
-            found.append(Action("call", call.name or "unparsed", text, failed, at))
+            shown = f"{text[:PREVIEW]}…" if len(text) > PREVIEW else text
+            found.append(Action("call", call.name or "unparsed", shown, failed, at, _whole(text)))
         if at == spoken[-1][0] and turn.content.strip():
-            found.append(Action("answer", "answer", turn.content.strip()[-PREVIEW:], False, at))
+            text = turn.content.strip()
+            shown = f"…{text[-PREVIEW:]}" if len(text) > PREVIEW else text
+            found.append(Action("answer", "answer", shown, False, at, _whole(text)))
     return found
+
+
+def _whole(text: str) -> str:
+    return short_hash(text).hex() if len(text) > PREVIEW else ""
 
 
 def _arguments(arguments: Any) -> str:

@@ -20,6 +20,12 @@ test("equal actions have one letter, the most frequent the first", () => {
   assert.equal(letters.get("answer answer x").letter, "A");
 });
 
+test("of actions that are cut alike the whole tells which are equal", () => {
+  const [a, b] = ["1", "2"].map(whole => ({ ...call("f", "long…"), whole }));
+  assert.equal(actionLetters([member(a), member(b), member({ ...a })]).size, 2);
+  assert.equal(firstDifference(member(a), member(b)).at, 0);
+});
+
 test("the first action that differs is named, also where one did less", () => {
   const [a, b] = [member(call("f", "1"), answer("x")), member(call("f", "1"))];
   assert.deepEqual(firstDifference(a, b), { at: 1, best: answer("x"), worst: null });

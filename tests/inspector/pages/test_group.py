@@ -170,6 +170,22 @@ class TestActions:
             Action("answer", "answer", "done", False, 3),
         ]
 
+    def test_long_texts_are_cut_with_a_mark_and_differ_where_the_whole_does(self):
+        """Seen once: an answer began within a word, and calls that differ behind their beginning had one letter."""
+        found = [
+            actions(
+                make_transcript(
+                    [("user", "?"), ("assistant", end + "words " * 40)], calls=[("f", {"a": "b" * 200 + end})]
+                )
+            )
+            for end in "xy"
+        ]
+        for call, answer in found:
+            assert call.text.startswith('{"a":"bbb') and call.text.endswith("b…")
+            assert answer.text.startswith("…") and answer.text.endswith("words")
+        assert [a.text for a in found[0]] == [b.text for b in found[1]]
+        assert all(a.whole and a.whole != b.whole for a, b in zip(*found, strict=True))
+
     def test_a_call_fails_with_its_result_or_where_it_was_not_understood(self):
         call = replace(self.made.turns[3].tool_calls[0], id="c1")
         turns = (

@@ -1,6 +1,6 @@
 // What the samples of a group did, made comparable: equal actions have one letter, and stand in one column.
 
-export const keyOf = action => `${action.kind} ${action.name} ${action.text}`;
+export const keyOf = ({ kind, name, text, whole = "" }) => `${kind} ${name} ${text}${whole}`;
 const sameKind = (a, b) => a.kind === b.kind && a.name === b.name;
 
 // One letter for each different action; `A` is the most frequent.

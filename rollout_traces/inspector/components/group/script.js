@@ -141,7 +141,7 @@ function members(letters) {
       table(
         { testid: "members" },
         [
-          heads.map(name => h("th", { title: inert(name) }, inert(name))),
+          heads.map(name => h("th", { title: name === "turns" ? "turns of the assistant" : inert(name) }, inert(name))),
           "its turns",
           h("th", { colspan: width }, "what it did"),
         ],
