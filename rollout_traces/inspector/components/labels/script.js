@@ -1,6 +1,6 @@
 // What people said of a rollout: labels as chips, notes below them, and adding one from the keyboard.
 
-import { ghost, h, replace } from "../../lib/dom.js";
+import { ghost, h, openDialog, replace } from "../../lib/dom.js";
 import { number } from "../../lib/format.js";
 import { inert } from "../../lib/text.js";
 
@@ -111,7 +111,6 @@ export class Labels {
 // Asks for a label or a note. names: labels in use; about: what it is on, said or chosen; keep(text): a promise.
 export function askWords({ kind, names, author, about, keep }) {
   if (document.querySelector(".rt-label-dialog[open]")) return;
-  document.querySelector(".rt-label-dialog")?.remove();
   const said = h("p.rt-error-text", { role: "alert" });
   const text =
     kind === "note"
@@ -124,9 +123,10 @@ export function askWords({ kind, names, author, about, keep }) {
       error => replace(said, error.message),
     );
   const offered = kind === "label" ? names.slice(0, 9) : [];
-  const dialog = h(
-    "dialog.rt-dialog.rt-label-dialog#label-dialog",
-    { onclose: () => dialog.remove() },
+  const dialog = openDialog(
+    "rt-label-dialog",
+    "label-dialog",
+    kind === "label" ? "Label" : "Note",
     h(
       "form",
       {
@@ -136,7 +136,6 @@ export function askWords({ kind, names, author, about, keep }) {
           done(text.value);
         },
       },
-      h("h2", kind === "label" ? "Label" : "Note"),
       text,
       offered.length > 0 &&
         h.each("div.rt-label-offered", offered, (name, at) =>
@@ -154,7 +153,6 @@ export function askWords({ kind, names, author, about, keep }) {
       done(offered[at]);
     }
   });
-  document.body.append(dialog);
-  dialog.showModal();
+  dialog.addEventListener("close", () => dialog.remove());
   text.focus();
 }
