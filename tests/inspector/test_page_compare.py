@@ -75,6 +75,10 @@ class TestComparing:
         assert len(set(positions)) == 1
         if len(texts) == 2:
             assert texts[0] != texts[1]
+        line = marked.first.evaluate(
+            "node => [getComputedStyle(node).outlineWidth, getComputedStyle(node).outlineOffset].map(parseFloat)"
+        )
+        assert sum(line) <= 1, "seen once: the frame of “4” hid the “5” behind it"
 
     def test_the_shared_prefix_is_folded_and_opens_on_both_sides(self, visit):
         visit.open(tab="compare", project="demo", run="run-a", split="rollout", step=4, group=2)

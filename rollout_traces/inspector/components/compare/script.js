@@ -217,7 +217,10 @@ function deltaTable(answer) {
 }
 
 function divergenceChip(answer) {
-  if (answer.shared === null) return h("span.rt-faint", "no token data on one side: turns are shown whole");
+  if (answer.shared === null) {
+    const where = answer.sides.some(side => side.tokens) ? "one" : "either";
+    return h("span.rt-faint#no-divergence", `no token data on ${where} side: turns are shown whole`);
+  }
   const identical = answer.sides.every(side => side.tokens.n === answer.shared);
   return ghost(
     identical

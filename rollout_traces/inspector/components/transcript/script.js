@@ -59,7 +59,7 @@ export class TranscriptView {
   }
 
   mode() {
-    return this.look.overlay || this.look.view === "tokens" ? "tokens" : "read";
+    return this.tokens && (this.look.overlay || this.look.view === "tokens") ? "tokens" : "read";
   }
 
   tokenLook() {
