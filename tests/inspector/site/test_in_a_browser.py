@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import expect
 
+from rollout_traces.inspector.registry import PAGES
 from rollout_traces.inspector.site import write_site
 from tests.inspector.conftest import ARTIFACTS
 
@@ -87,6 +88,17 @@ class TestASite:
         expect(page.get("rollout-header")).to_contain_text("Step 5")
         page.page.go_back()
         expect(page.get("rollout-header")).to_contain_text("Step 6")
+
+    def test_its_pages_have_the_keys_that_they_have_in_the_inspector(self, browsed, site):
+        """Seen once: none, so that from a keyboard one had to tab to the top."""
+        keys = {page.name: page.key for page in PAGES}
+        page = browsed(site)
+        page.open()
+        expect(page.get("run-verdict")).to_be_visible()
+        page.page.keyboard.press(keys["rollouts"])
+        expect(page.get("rollout-header")).to_be_visible()
+        page.page.keyboard.press(keys["run"])
+        expect(page.get("run-verdict")).to_be_visible()
 
     def test_filters_and_searches_and_points_at_what_it_cannot_read(self, browsed, site):
         page = browsed(site)

@@ -55,8 +55,9 @@ export function buildFilterBar({ columns = () => [], placeholder = "filter, such
         h(
           "button.rt-chip.rt-mono",
           {
-            onmousedown: event => {
-              event.preventDefault();
+            onmousedown: event => event.preventDefault(),
+            onclick: () => {
+              where.focus();
               where.value = example;
               state.set({ where: example });
             },

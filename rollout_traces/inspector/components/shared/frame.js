@@ -2,9 +2,13 @@
 
 import { ghost, h, replace } from "../../lib/dom.js";
 import { listenToKeys, showHelp, toggleTheme } from "../../lib/frame.js";
+import { shortcut } from "../../lib/keyboard.js";
 import { onPopulation, setPopulation, showPopulationOf, whenReady } from "../../lib/pages.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
+
+// The keys that these pages have in the inspector.
+const KEYS = { run: "6", rollouts: "1", compare: "2", group: "5" };
 
 // pages: [{name, title}], mounted by whoever calls; bar(): nodes of what is looked at; made: who wrote it;
 // missing: what is said of a page that is not there. Returns what draws the page that the address names.
@@ -38,6 +42,9 @@ export function drawFrame({ pages, bar, made, missing }) {
     ),
   );
   listenToKeys();
+  if (pages.length > 1)
+    for (const { name, title } of pages)
+      shortcut(KEYS[name], title, () => state.set({ page: name, token: null }), { section: "Pages" });
   return async function refresh(changed) {
     const now = state.get();
     if (!pages.some(page => page.name === now.page)) {
