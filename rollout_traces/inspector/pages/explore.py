@@ -31,7 +31,7 @@ FEW_VALUES = 12
 """Numbers of so few values are counted one by one."""
 MOST_VALUES = 40
 FOUND = "snippet"
-"""The last column of a search: the text around what was found."""
+"""The column of a search, behind the reward: the text around what was found."""
 WHICH = ("step", "group", "sample", "reward")
 OF_TOKENS = ("advantage", "n_sampled", "stop_reason", "staleness_max")
 """Columns that a run of texts alone has no value of."""
@@ -131,7 +131,9 @@ def table(
         name for name in default_columns(asked.which, kept.n_traced) if name not in unknown_columns(view)
     ]
     searched = Scope(text=asked.text, where=asked.where).looked_for()
-    wanted = [name for name in chosen if name != FOUND] + ([FOUND] if searched else [])
+    wanted = [name for name in chosen if name != FOUND]
+    if searched:
+        wanted.insert(wanted.index("reward") + 1 if "reward" in wanted else len(wanted), FOUND)
     there = {column.name for column in view.store.columns(asked.which)}
     page = view.store.search(
         order_by=sort or None,

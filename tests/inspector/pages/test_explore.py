@@ -45,6 +45,8 @@ class TestRows:
         assert found["total"] == 3 and found["columns"] == ["uid", "snippet"]
         assert "sorry" in found["rows"][0]["cells"][1]
         assert ask(table, where="text 'sorry'", columns=["uid", "snippet"])["columns"] == ["uid", "snippet"]
+        columns = ask(table, text="sorry")["columns"]
+        assert columns[columns.index("reward") + 1] == "snippet", "seen once: the last one, beyond the window"
 
     def test_a_column_that_no_row_knows_is_empty(self, ask):
         assert ask(table, columns=["uid", "nothing"])["rows"][0]["cells"][1] is None
