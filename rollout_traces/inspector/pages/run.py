@@ -45,7 +45,7 @@ MATTERS = (
     ("success", "Solved", "share"),
     ("n_sampled", "Sampled tokens, mean", "number"),
     ("group/tie_share", "Tied groups", "share"),
-    ("mismatch_k3", "Trainer against sampler, k3", "number"),
+    ("mismatch_k3", "Mismatch of a rollout, k3", "number"),
     ("update/top3_share", "Update in three rollouts", "share"),
     ("staleness_max", "Staleness, oldest token", "number"),
 )

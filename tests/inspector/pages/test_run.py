@@ -8,7 +8,8 @@ import pytest
 
 from rollout_traces.analysis.run_report import RunReport
 from rollout_traces.analysis.selections import RunScope
-from rollout_traces.inspector.pages.run import Verdict, _metrics, verdict
+from rollout_traces.inspector.pages.measures import MEASURES
+from rollout_traces.inspector.pages.run import MATTERS, Verdict, _metrics, verdict
 from tests.analysis.builders import steps, table
 
 
@@ -40,3 +41,10 @@ def test_an_evaluation_has_the_unit_of_what_it_is_a_mean_of(score, unit):
     units = {chart.title: chart.unit for chart in _metrics(RunScope(table(rows), "run", "rollout"))}
     of_training = "Solved" if score == "success" else "Reward, mean"
     assert units[f"Evaluation, {score}"] == units[of_training] == unit
+
+
+def test_what_health_shows_too_has_its_word() -> None:
+    """Seen once: “Trainer against sampler, k3” here and “Mismatch of a token, k3” there."""
+    [title] = [title for key, title, _ in MATTERS if key == "mismatch_k3"]
+    [of_health] = [measure.title for measure in MEASURES if measure.key == "mismatch/k3"]
+    assert title.split()[0] == of_health.split()[0]

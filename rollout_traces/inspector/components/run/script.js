@@ -8,7 +8,7 @@ import { mounted, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import { inFile, isStatic, shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
-import { inert } from "../../lib/text.js";
+import { firstWords, inert } from "../../lib/text.js";
 import { axisPicker, isLog, logButton } from "../charts/axis_controls.js";
 import { differences } from "../runs/script.js";
 import { lineChart } from "../charts/series_chart.js";
@@ -308,7 +308,8 @@ function strip(wide, step) {
       svg("title", inert(each.sentence)),
     );
     leadsTo(bar, each.step);
-    const words = inert(`${(each.series || [])[0] || each.name}, step ${each.step}`);
+    const when = `, step ${each.step}`;
+    const words = firstWords((each.series || [])[0] || each.name, Math.floor(wide / STRIP.letter) - when.length) + when;
     const fits = Math.max(Math.min(start, wide - STRIP.letter * words.length), 0);
     picture.append(bar, svg("text", { x: fits, y: i * STRIP.row + 10 }, words));
   });
