@@ -37,6 +37,7 @@ class TestHealth:
     def test_what_is_not_computed_is_named_with_what_it_lacks(self, visit):
         visit.open(tab="health", project="demo", run="run-a", split="rollout")
         expect(visit.get("switched-off")).to_contain_text("stale")
+        expect(visit.get("switched-off")).not_to_contain_text("Flags that are off", ignore_case=True)
 
     def test_a_point_opens_its_examples_and_those_lead_to_the_rollout(self, visit):
         visit.open(

@@ -308,9 +308,27 @@ class TestFilterSearchAndSort:
         shown = visit.page.locator("[data-testid='sample-card'] .rt-sample-reward").all_inner_texts()
         assert len(shown) > 1 and [float(text) for text in shown] == sorted(float(text) for text in shown)
 
+    def test_an_example_of_a_filter_is_taken_from_the_keyboard(self, visit):
+        """Seen once: the examples could be reached by Tab, and Enter did nothing."""
+        visit.open(tab="rollouts", project="demo", run="run-a", step=4)
+        visit.get("sample-card").first.wait_for()
+        visit.page.keyboard.press("f")
+        example = visit.page.locator(".rt-filter-below button:visible").first
+        words = example.inner_text()
+        example.focus()
+        visit.page.keyboard.press("Enter")
+        expect(visit.get("filter-input").first).to_have_value(words)
+        assert visit.state["where"] == words
+
     def test_nothing_found_says_what_to_do(self, visit):
         visit.open(project="demo", run="run-a", where="reward > 5")
-        expect(visit.page.locator(".rt-empty:visible").first).to_contain_text("Nothing matches")
+        said = visit.page.locator(".rt-middle .rt-notice:visible")
+        expect(said).to_contain_text("Nothing matches")
+        expect(said).to_contain_text("or search all steps")
+
+    def test_nothing_found_in_all_steps_does_not_advise_to_search_all_steps(self, visit):
+        visit.open(project="demo", run="run-a", where="reward > 5", scope="all")
+        expect(visit.page.locator(".rt-middle .rt-notice:visible")).to_contain_text("Change the filter.")
 
 
 class TestTokens:

@@ -92,6 +92,7 @@ class TestWays:
         parts = visit.get("outline-turn")
         expect(parts.first).to_be_visible()
         assert parts.count() == visit.get("turn").count()
+        expect(visit.get("rollout-header")).to_contain_text("assistant turn")
         odd = visit.page.locator("[data-testid='outline-turn'][data-severity='error']")
         expect(odd.first).to_have_attribute("title", __import__("re").compile("mask leak"))
         visit.page.keyboard.press("a")

@@ -180,7 +180,7 @@ function sampled({ n_sampled, n_tokens }) {
 function line(m, superseded) {
   const parts = [
     m.n_sampled === undefined ? null : sampled(m),
-    m.n_turns === undefined ? null : plural(m.n_turns, "turn"),
+    m.n_turns === undefined ? null : plural(m.n_turns, "assistant turn"),
     m.n_tool_calls ? plural(m.n_tool_calls, "tool call") : null,
     m.stop_reason ? `stop: ${inert(String(m.stop_reason))}` : null,
     versions(m),
@@ -214,7 +214,7 @@ function facts(rollout) {
     fact("sampled", m.n_sampled, "tokens the policy sampled"),
     fact("environment", m.n_environment || null, "unsampled tokens after the first sampled one"),
     fact("thinking", m.n_thinking || null, "sampled tokens inside thinking"),
-    fact("turns", m.n_turns),
+    fact("assistant turns", m.n_turns),
     fact(
       "tool calls",
       m.n_tool_calls

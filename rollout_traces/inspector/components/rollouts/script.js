@@ -331,7 +331,8 @@ function nothingListed(now) {
       "No rollout of this step was kept",
       "The ledger has all of them: see Explore. To keep some, raise max_rollout_traces_per_step.",
     );
-  return notice("info", "Nothing matches", "Change the filter, or search all steps.");
+  const further = now.scope === "all" ? "" : ", or search all steps";
+  return notice("info", "Nothing matches", `Change the filter${further}.`);
 }
 
 function askRollout(now, id) {
@@ -541,7 +542,7 @@ function keys() {
   shortcut("/", "Search the text", () => filterBar.focusSearch(), samples);
   shortcut("n", "Next place that was searched for or is marked", () => goToMark(1), samples);
   shortcut("N", "Previous place that was searched for or is marked", () => goToMark(-1), samples);
-  shortcut("c", "Compare best and worst of the group", compare, samples);
+  shortcut("c", "Compare with the pinned one, or best and worst of the group", compare, samples);
   shortcut("q", "Label it, the selected tokens or the turn gone to", () => labels?.ask("label"), samples);
   shortcut("u", "Write a note", () => labels?.ask("note"), samples);
   if (!isStatic()) {
