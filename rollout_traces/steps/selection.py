@@ -231,7 +231,7 @@ class _Groups:
 
     def dead(self) -> list[tuple[int, str]]:
         """One row of each group with equal rewards."""
-        return [(self._rows[group][0], "dead group") for group in self._tied]
+        return [(self._rows[group][0], "tied group") for group in self._tied]
 
     def _best_first(self, group: int) -> list[int]:
         rows = [row for row in self._rows[group] if np.isfinite(self._reward[row])]

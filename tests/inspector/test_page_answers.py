@@ -326,6 +326,7 @@ class TestPages:
     def test_a_grid_cell_opens_both_where_they_part(self, shown: Visit):
         shown.open(**PLACE, tab="flips")
         expect(shown.get("flip-summary")).to_contain_text("points")
+        expect(shown.get("flip-grid")).to_contain_text("in italics: no answer kept")
         cell = shown.page.locator("[data-testid='grid-cell'].rt-fell:not(:disabled)").first
         cell.click()
         expect(shown.get("first-divergence").first).to_be_in_viewport()

@@ -105,7 +105,7 @@ class TestTies:
             group=[0] * len(rewards) + list(np.repeat(np.arange(1, 17), 2)),
         )
         chosen = portfolio(SelectionRequest(several, limit=32, seed=1))
-        dead = [item.row for item in chosen if item.selected_by == "dead group"]
+        dead = [item.row for item in chosen if item.selected_by == "tied group"]
         assert not dead or expected
 
 

@@ -141,7 +141,7 @@ class TestShares:
         assert 6 <= len(kinds["group"]) <= 8
         assert 6 <= len(kinds["best"]) + len(kinds["worst"]) <= 8
         assert len(kinds["alarm"]) >= 4
-        assert kinds["dead group"]
+        assert kinds["tied group"]
 
     def test_spends_the_whole_cap_on_different_rows(self):
         selected = portfolio(make_request(make_ledger()))

@@ -203,7 +203,7 @@ function grid(answer) {
       "Prompt by evaluation",
       h(
         "span.rt-faint",
-        ` ${plural(answer.n_prompts, "prompt")}, those that flipped most first${answer.n_prompts > answer.rows.length ? `, ${number(answer.rows.length)} shown` : ""}; ${answer.n_evaluations > answer.evaluations.length ? `the last ${answer.evaluations.length} of ${number(answer.n_evaluations)} evaluations; ` : ""}a cell opens it beside the one before, where they part; a line above a cell: more of its answers solved than at the evaluation before; below: fewer`,
+        ` ${plural(answer.n_prompts, "prompt")}, those that flipped most first${answer.n_prompts > answer.rows.length ? `, ${number(answer.rows.length)} shown` : ""}; ${answer.n_evaluations > answer.evaluations.length ? `the last ${answer.evaluations.length} of ${number(answer.n_evaluations)} evaluations; ` : ""}a cell opens the prompt beside the evaluation before; a line above it: more answers solved than there, below: fewer; in italics: no answer kept`,
       ),
     ),
     scrolling(
