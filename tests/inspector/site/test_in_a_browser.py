@@ -90,13 +90,17 @@ class TestASite:
         expect(page.get("rollout-header")).to_contain_text("Step 6")
 
     def test_its_pages_have_the_keys_that_they_have_in_the_inspector(self, browsed, site):
-        """Seen once: none, so that from a keyboard one had to tab to the top."""
+        """Seen once: none, and the help named keys that need the server and do nothing here."""
         keys = {page.name: page.key for page in PAGES}
         page = browsed(site)
         page.open()
         expect(page.get("run-verdict")).to_be_visible()
         page.page.keyboard.press(keys["rollouts"])
         expect(page.get("rollout-header")).to_be_visible()
+        page.page.keyboard.press("?")
+        expect(page.get("help")).to_contain_text("Search the text")
+        expect(page.get("help")).not_to_contain_text("Pin it")
+        page.page.keyboard.press("Escape")
         page.page.keyboard.press(keys["run"])
         expect(page.get("run-verdict")).to_be_visible()
 

@@ -498,7 +498,7 @@ function loadCharts(now) {
 }
 
 function compare() {
-  if (!rollout || isStatic()) return;
+  if (!rollout) return;
   const pinned = state.get().a;
   state.set(
     pinned && pinned !== rollout.id ? { page: "compare", b: rollout.id } : { page: "compare", a: null, b: null },
@@ -542,12 +542,11 @@ function keys() {
   shortcut("/", "Search the text", () => filterBar.focusSearch(), samples);
   shortcut("n", "Next place that was searched for or is marked", () => goToMark(1), samples);
   shortcut("N", "Previous place that was searched for or is marked", () => goToMark(-1), samples);
+  if (isStatic()) return;
   shortcut("c", "Compare with the pinned one, or best and worst of the group", compare, samples);
   shortcut("q", "Label it, the selected tokens or the turn gone to", () => labels?.ask("label"), samples);
   shortcut("u", "Write a note", () => labels?.ask("note"), samples);
-  if (!isStatic()) {
-    shortcut("s", "Choose it, to label, compare or export several (Ctrl or Shift and a click)", chooseOpen, samples);
-    shortcut("S", "Choose all that are listed", () => selection.all(), samples);
-  }
+  shortcut("s", "Choose it, to label, compare or export several (Ctrl or Shift and a click)", chooseOpen, samples);
+  shortcut("S", "Choose all that are listed", () => selection.all(), samples);
   shortcut("x", "Pin it, to compare with another", pin, samples);
 }
