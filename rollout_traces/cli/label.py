@@ -98,7 +98,7 @@ def _print(store: Store, rollouts: list[str], as_json: bool) -> None:
             typer.echo("Nothing is labelled. `rollout-traces label ROLLOUT --as NAME` labels one.")
     else:
         print_table(
-            ["rollout", "where", "", "text", "author", "time"],
+            ["rollout", "where", "", "text", "author", "time, UTC"],
             [[e.rollout, _where(e), e.kind, e.text, e.author, e.time[:WHOLE_SECONDS]] for e in found],
         )
 

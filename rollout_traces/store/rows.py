@@ -13,7 +13,7 @@ NO_STEP = -1
 """In place of a step that is no whole number."""
 PLACE = ("id", "run_id", "run", "split", "step")
 """The columns that say where a row is."""
-RUN_TABLE = ("run", "id", "started", "last step", "kept", "rollouts", "splits", "resumed at")
+RUN_TABLE = ("run", "id", "started, UTC", "last step", "kept", "rollouts", "splits", "resumed at")
 ROW_TABLE = words("uid run split step reward n_sampled stop_reason flags snippet prompt")
 """Columns that a table of runs, and one of rollouts, shows."""
 

@@ -58,6 +58,7 @@ def test_labels_and_notes_are_put_on_each_rollout_that_is_named(label):
 def test_they_are_put_on_a_turn_or_on_tokens_and_shown_there(label):
     label("b0-0", "--as", "x", "--turn", "1", "--author", "me")
     said = label("b0-0", "--note", "y", "--tokens", "2:4", "--author", "me").output
+    assert "time, UTC" in said, "seen once: a time without its zone"
     assert "turn 1" in said and "tokens 2:4" in said
     found = entries(label("b0-0", "--json"))
     assert [each[1:6] for each in sorted(found, key=lambda e: e[2])] == [

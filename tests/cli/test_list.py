@@ -76,6 +76,9 @@ class TestList:
         assert done.exit_code == 0 and json.loads(done.stdout)["rows"]
         assert command("list", what).exit_code == 0
 
+    def test_the_time_of_a_run_has_its_zone(self, command: Command) -> None:
+        assert "started, UTC" in command("list", "runs").output
+
     @pytest.mark.parametrize("what", ["steps", "columns"])
     def test_limit_is_of_whatever_is_listed(self, command: Command, what: str) -> None:
         """Seen once: -n was ignored but for rollouts."""
