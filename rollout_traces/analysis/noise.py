@@ -430,12 +430,18 @@ def tails_of(
     middle = (y[:, :-2] + y[:, 2:]) / 2
     residual = (y[:, 1:-1] - middle) / np.sqrt(wide[:, 1:-1] + wide[:, :-2] / 2)
     likely = likelihood_of_tails(np.abs(np.nan_to_num(residual)), OUTERMOST)
-    weight = weighed_together(likely)
     choices = np.asarray(FREEDOMS)
-    found[moving] = np.where(
-        of_groups[moving], choices[np.argmax(likely, axis=1)], 1 / (weight @ (1 / choices))
-    )
+    tails = choices[np.argmax(likely, axis=1)]
+    told = ~of_groups[moving] & ~_is_counted(values[moving])
+    tails[told] = 1 / (weighed_together(likely[told]) @ (1 / choices))
+    found[moving] = tails
     return found
+
+
+def _is_counted(values: np.ndarray) -> np.ndarray:
+    """bool [S]: whether a series, float [S, T], only ever rises or only ever falls, as steps and samples that are counted: that has no noise whose tails could be told."""
+    by = np.diff(np.take_along_axis(values, in_a_row(values), axis=1), axis=1)
+    return ~(by < 0).any(axis=1) | ~(by > 0).any(axis=1)
 
 
 def weighed_together(likely: np.ndarray) -> np.ndarray:

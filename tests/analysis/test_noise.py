@@ -31,6 +31,14 @@ def test_one_with_heavy_tails_among_light_ones_keeps_them():
     assert tails(values)[5] < 5 < 10 < tails(values)[:5].min()
 
 
+def test_what_is_counted_tells_nothing_of_the_others_tails():
+    rng = np.random.default_rng(8)
+    light, samples = rng.normal(size=(6, 60)), np.cumsum(rng.integers(30, 50, size=(3, 60)), axis=1)
+    steps = np.log(np.arange(1.0, 61.0))
+    with_counters = np.concatenate([light, np.log(samples), [steps, -steps]])
+    assert np.array_equal(tails(with_counters)[:6], tails(light))
+
+
 def test_a_setting_that_was_changed_once_has_no_tails():
     values = np.where(np.arange(N) < 20, 1.0, 2.0)[None]
     assert tails(values) == [60]
