@@ -13,9 +13,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from rollout_traces.analysis.noise import DEVIATION, FREEDOMS, likelihood_of_tails, weighed_together
+from rollout_traces.analysis.noise import DEVIATION
 from rollout_traces.analysis.selections import NEIGHBOURS
 from rollout_traces.analysis.step_cells import NORMAL_KURTOSIS
+from rollout_traces.analysis.student import FREEDOMS, likelihood_of_tails, weighed_together
 
 DISCOVERY, DOUBTFUL = 0.01, 0.1
 """False discovery rate over all columns, and that of what is told, as perhaps by chance, where nothing is surer."""

@@ -8,8 +8,9 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from rollout_traces.analysis.curves import Part, SeriesName, is_size, of_neighbours
+from rollout_traces.analysis.curves import Part, SeriesName, is_size
 from rollout_traces.analysis.detected_movement import NEAR_EDGE, Moved, beside, is_spike
+from rollout_traces.analysis.noise import of_neighbours
 from rollout_traces.analysis.panel import Panel, rows_of
 from rollout_traces.analysis.parts import BOUND, PLAINLY, REMAINS, effects
 from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows
@@ -98,8 +99,9 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
         if home is None:
             made.append(AlikeMovements([each], each.chosen.values))
         elif _is_point(home.head) and home.head.panel.parents[0] == each.panel.names[0].column:
-            home.found[0] = each
-        elif (each.n_carriers or not _is_child(each, home)) and (each.is_sure or not home.head.is_sure):
+            is_surer = home.head.is_sure and not (each.is_sure or home.head.drift)
+            home.found[is_surer:1] = [each]  # in its place, or behind it
+        elif (each.n_carriers or not _is_told(each, home)) and (each.is_sure or not home.head.is_sure):
             home.found.append(each)
     for entry in made:
         entry.found = _without_what_others_have_less_of(entry)
@@ -260,7 +262,7 @@ def _is_of_its_parent(each: Moved, parent: Moved) -> bool:
 
 def _is_said(each: Moved, entry: AlikeMovements) -> bool:
     """Tells whether an entry says a movement already, of the column that it is computed from or of its own, or as what is learned from the start."""
-    if _is_child(each, entry):
+    if _is_told(each, entry):
         return _same_time(each, entry.head)
     if each.drift and starts(each) and is_learning(entry.head) and _same_series(each, entry):
         return True
@@ -357,9 +359,11 @@ def span(found: Moved) -> tuple[int, int | None]:
     return int(steps[template.start]), None if lasts else int(steps[template.stop - 1])
 
 
-def _is_child(each: Moved, entry: AlikeMovements) -> bool:
+def _is_told(each: Moved, entry: AlikeMovements) -> bool:
+    """Tells whether an entry, as sure as a movement, is of the column that it is computed from."""
     parent = each.panel.parents[0]
-    return bool(parent) and any(f.panel.names[0].column == parent for f in entry.found)
+    is_child = bool(parent) and any(f.panel.names[0].column == parent for f in entry.found)
+    return is_child and (entry.head.is_sure or not each.is_sure)
 
 
 def _joins(each: Moved, entry: AlikeMovements) -> bool:

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from rollout_traces.analysis.noise import NEIGHBOURS, REACH
+from rollout_traces.analysis.noise import REACH, of_neighbours
 from rollout_traces.analysis.relations import Relations, as_arrays, failed, known_reward, known_value, unit
 from rollout_traces.analysis.selections import RunScope
 from rollout_traces.ledger.groups import TIED_SQL
@@ -306,13 +306,6 @@ MOST_GAPS, FEWEST_LACKING = 3, 5
 
 FEWEST_TIMES = 4
 """Steps at which something comes again, at least."""
-
-
-def of_neighbours(values: np.ndarray, width: int = NEIGHBOURS) -> np.ndarray:
-    """float [N]: the median of the values around each, float [N], and itself; `width` is odd."""
-    padded = np.pad(values, width // 2, mode="reflect")
-    around = np.lib.stride_tricks.sliding_window_view(padded, width)
-    return np.asarray(np.partition(around, width // 2, axis=1)[:, width // 2])
 
 
 def less_what_comes_again(values_T: np.ndarray) -> np.ndarray:

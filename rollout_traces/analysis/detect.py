@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rollout_traces.analysis.compare import DISCOVERY
 from rollout_traces.analysis.compete import is_learning
 from rollout_traces.analysis.curves import is_size
 from rollout_traces.analysis.detected_movement import (
@@ -110,14 +111,14 @@ def movements(panel: Panel, noise: Noise, limit: np.ndarray, sure: np.ndarray) -
         noise.variance[0, list(panel.carried)] = np.inf
     found = _beside_learning(panel, noise, limit, sure)
     lone = _lone(panel, noise, float(sure[0])) if is_logged(panel) else None
-    if lone is None or not lone.is_sure:
+    if lone is None or lone.log_p > min(float(limit[0]), np.log(DISCOVERY)):
         return found
     own = lone.template
     spikes = [each for each in found if is_spike(each) and each.located.z * lone.located.z > 0]
     same = next((m for m in spikes if m.template.start < own.stop and own.start < m.template.stop), None)
     if same is None:
         return [lone, *found]
-    surer = replace(same, log_p=min(same.log_p, lone.log_p), is_sure=True)
+    surer = replace(same, log_p=min(same.log_p, lone.log_p), is_sure=same.is_sure or lone.is_sure)
     return [surer if each is same else each for each in found]
 
 
@@ -281,10 +282,17 @@ def _search(
         others = [
             each if shows_beside_learned(each, others) else replace(each, is_sure=False) for each in others
         ]
-    if is_purpose(panel) or is_component(panel):
+    if is_purpose(panel) or is_component(panel) or panel.names[0].is_paid or panel.parents[0] == "reward":
         others = [since_it_was_lost(each) if each.located.z > 0 else each for each in others]
     joined = there_and_back(others, curves)
+    learned = [_beside_others(each, joined) for each in learned]
     return learned + [from_its_end(from_its_first(each, joined, curves)) for each in joined]
+
+
+def _beside_others(learned: Moved, others: Sequence[Moved]) -> Moved:
+    """Slow change with the other movements of its measure, beside which its levels are read."""
+    rows = [row for each in others for row in rows_of_basis(each)]
+    return replace(learned, basis=beside(learned.basis, np.stack(rows))) if rows else learned
 
 
 def _may_drift(panel: Panel) -> bool:

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from rollout_traces.analysis.learning import may_be_learned
 from rollout_traces.analysis.noise import Noise, clipped
 from rollout_traces.analysis.panel import Panel, rows_of
 from rollout_traces.analysis.parts import PLAINLY, Chosen
@@ -125,14 +126,35 @@ NEAR = 20
 
 
 def from_its_end(found: Moved) -> Moved:
-    """A window that begins with the run is how the run was before a level: nobody knows what was before it."""
+    """A window that begins with the run is how the run was before a level: nobody knows what was before it. So is one in which who sampled is like the others, and behind it no more."""
     window, n = found.template, len(found.panel.steps)
     over_most = (window.stop - window.start) * MOST_OF_RUN > n and 2 * window.start * MOST_OF_RUN <= n
     starts = window.start <= min(WARM_UP, n // OF_RUN) or over_most
     is_short = min(window.stop - window.start, n - window.stop) <= SPIKE
-    if window.kind != "window" or not starts or is_short:
+    if window.kind != "window" or is_short or not (starts or _is_like_others(found)):
         return found
     return replace(found, located=_level_behind(found, abs(found.located.z)))
+
+
+def _is_like_others(window: Moved) -> bool:
+    """Tells whether a part by who sampled lies less than half as far from the others in a window as behind it."""
+    panel, chosen, t = window.panel, window.chosen, np.arange(len(window.panel.steps))
+    if not chosen.values or may_be_learned(panel, chosen.values):
+        return False
+
+    def apart(steps: np.ndarray) -> float:
+        own, others = (level_of(panel, each, steps) for each in (chosen.members, chosen.outside))
+        return np.nan if own is None or others is None else abs(own - others)
+
+    start, stop = window.template.start, window.template.stop
+    return apart((t >= start) & (t < stop)) < RESIDUE * apart(t >= stop)
+
+
+def level_of(panel: Panel, members: Sequence[int], steps: np.ndarray) -> float | None:
+    """The level of some series of a panel, weighted by their rows, at some steps, bool [T]; None without any."""
+    values, n = (each[list(members)][:, steps] for each in (panel.levels, panel.rows))
+    there = np.isfinite(values) & (n > 0)
+    return float(np.average(values[there], weights=n[there])) if there.any() else None
 
 
 def since_it_was_lost(found: Moved) -> Moved:

@@ -268,13 +268,13 @@ def sentence_of(
 
 def _together(named: str, others: Sequence[Movement]) -> str:
     """The other series of an entry, by which way they went."""
-    ways: dict[str, dict[str, None]] = {"rose": {}, "fell": {}, "moved": {}}
+    ways: dict[str, dict[str, None]] = {"rose": {}, "fell": {}}
     for other in others:
         name = series_text(other.name)
+        if other.before is None or other.after is None or other.before == other.after:
+            continue
         if name != named and not any(name in held for held in ways.values()):
-            known = other.before is not None and other.after is not None and other.before != other.after
-            way = ("rose" if other.after > other.before else "fell") if known else "moved"  # type: ignore[operator]
-            ways[way][name] = None
+            ways["rose" if other.after > other.before else "fell"][name] = None
     return "".join(f"; also {way}: {', '.join(held)}" for way, held in ways.items() if held)
 
 
@@ -308,6 +308,7 @@ def named(
     by_tier = sorted(SIGNATURES, key=lambda signature: signature.tier)
     least = 0.0 if is_learned else RESIDUE * sizes[0]
     plain = [i for i, m in enumerate(moved) if sizes[i] >= least or _way_of_share(m.name, m.before, m.after)]
+    plain = [i for i in plain if moved[i].part or not part]  # what is logged is of no part
     if is_learned:
         plain = [i for i in plain if _is_other(moved[i])] or plain[:1]
     for signature in reversed(by_tier) if is_learned else SIGNATURES:

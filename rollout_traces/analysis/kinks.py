@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from rollout_traces.analysis.compete import is_learning, starts
-from rollout_traces.analysis.curves import of_neighbours
 from rollout_traces.analysis.detected_movement import (
     MOST_OF_RUN,
     NEAR_EDGE,
@@ -20,7 +19,7 @@ from rollout_traces.analysis.detected_movement import (
     rows_of_basis,
 )
 from rollout_traces.analysis.learning import may_be_learned
-from rollout_traces.analysis.noise import OF_LEVEL, TINY
+from rollout_traces.analysis.noise import OF_LEVEL, TINY, of_neighbours
 from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.parts import PLAINLY, REMAINS, THERE
 from rollout_traces.analysis.scan import (

@@ -9,7 +9,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from rollout_traces.analysis.student import log_tail, shape
+from rollout_traces.analysis.student import FREEDOMS, likelihood_of_tails, weighed_together
 
 DEVIATION = 1 / NormalDist().inv_cdf(3 / 4)
 """A standard deviation in median absolute deviations, for a normal distribution."""
@@ -22,8 +22,6 @@ FAR = 3.0
 CLIPPED_LOSS = 1.01
 """Makes good what that clipping takes from the variance of a normal distribution."""
 TINY = np.finfo(float).tiny
-FREEDOMS = (3.0, 4.0, 6.0, 10.0, 20.0, 60.0)
-"""Degrees of freedom of Student's t among which the tails of a series are chosen."""
 NEIGHBOURS = 7
 """Steps whose median a value is compared with: more than twice as many as a spike has."""
 REACH = 4.0
@@ -176,10 +174,42 @@ def noise_of(values: np.ndarray, errors: np.ndarray, fits: Fits) -> tuple[Noise,
     variance = _variance(values, errors, own, between)
     still = ~known & is_setting(values)
     variance[still], memory[still] = first.variance[still], 0.0
+    uneven = ~known & ~still
+    m = memory[uneven, None]
+    usual = (3 - 4 * m + m**2) / 2 * variance[uneven]  # of what the middle of its neighbours leaves of a step
+    more = _around(values[uneven]) / np.maximum(usual, TINY)
+    variance[uneven] *= np.where(more > UNEVEN, more, 1.0)
     drawn_in = clipped(values, variance)
     begins = np.arange(len(values)), in_a_row(values)[:, 0]
     variance[begins] = np.where(drawn_in[begins] == values[begins], variance[begins], np.inf)
     return Noise(variance, memory, first.freedom, drawn_in, fits.prior), likelihood
+
+
+UNEVEN = 3.0
+"""Times the usual variance that a number has around a step where that is no chance of so few steps: at first a distance from where a policy began may be noise alone, and grows later."""
+AROUND = 31
+"""Steps around one that say how much neighbours differ there."""
+
+
+def _around(values: np.ndarray) -> np.ndarray:
+    """float [S, T]: the variance around each step of what the middle of its neighbours leaves, robustly; 0 in a series of fewer steps.
+
+    Args:
+        values: float [S, T], NaN where there is none.
+    """
+    found = np.zeros(values.shape)
+    for i in np.flatnonzero(np.isfinite(values).sum(axis=1) > AROUND):
+        there = np.isfinite(values[i])
+        bends = np.diff(np.pad(values[i, there], 1, mode="reflect"), 2) / 2
+        found[i, there] = (DEVIATION * of_neighbours(np.abs(bends), AROUND)) ** 2
+    return found
+
+
+def of_neighbours(values: np.ndarray, width: int = NEIGHBOURS) -> np.ndarray:
+    """float [N]: the median of the values around each, float [N], and itself; `width` is odd."""
+    padded = np.pad(values, width // 2, mode="reflect")
+    around = np.lib.stride_tricks.sliding_window_view(padded, width)
+    return np.asarray(np.partition(around, width // 2, axis=1)[:, width // 2])
 
 
 def is_setting(values: np.ndarray) -> np.ndarray:
@@ -441,56 +471,4 @@ def tails_of(
 def _is_counted(values: np.ndarray) -> np.ndarray:
     """bool [S]: whether a series, float [S, T], only ever rises or only ever falls, as steps and samples that are counted: that has no noise whose tails could be told."""
     by = np.diff(np.take_along_axis(values, in_a_row(values), axis=1), axis=1)
-    return ~(by < 0).any(axis=1) | ~(by > 0).any(axis=1)
-
-
-def weighed_together(likely: np.ndarray) -> np.ndarray:
-    """float [S, F]: how likely each choice is for each series, where how often each occurs among them is found too.
-
-    Empirical Bayes by expectation and maximisation (Efron 2010), with one series' worth of even chances beside them.
-
-    Args:
-        likely: float [S, F], log likelihoods.
-    """
-    density = np.exp(likely - likely.max(axis=1, keepdims=True))
-    n_series, n_choices = density.shape
-    often = np.full(n_choices, 1 / n_choices)
-    weight = density
-    for _ in range(ROUNDS):
-        weight = density * often
-        weight /= weight.sum(axis=1, keepdims=True)
-        often = (weight.sum(axis=0) + 1 / n_choices) / (n_series + 1)
-    return weight
-
-
-ROUNDS = 50
-"""Rounds of expectation and maximisation, of a few choices and series."""
-
-
-def likelihood_of_tails(size: np.ndarray, n_outermost: int = 0) -> np.ndarray:
-    """float [S, F]: log likelihood of each of `FREEDOMS`; of too few differences none is likelier.
-
-    Args:
-        size: float [S, N], how far some differences are from their middle, on any scale.
-        n_outermost: of so many of the furthest only that they are far is used.
-    """
-    if size.shape[1] < 2 * n_outermost - 1:
-        return np.zeros((len(size), len(FREEDOMS)))
-    size = np.sort(size, axis=1)
-    inner, edge = size[:, : size.shape[1] - n_outermost], size[:, -n_outermost]
-    scale = np.maximum(np.median(inner, axis=1), SMALLEST_ERROR)
-    likelihoods = []
-    for nu in FREEDOMS:
-        quarter, constant = shape(nu)
-        factors = quarter / scale * SCALES[:, None]
-        squares = np.log1p((inner * factors[..., None]) ** 2 / nu).sum(axis=2)
-        beyond = n_outermost * log_tail(edge * factors, nu)
-        tried = inner.shape[1] * (constant + np.log(factors)) - (nu + 1) / 2 * squares + beyond
-        likelihoods.append(tried.max(axis=0) * NEW)
-    return np.stack(likelihoods, axis=1)
-
-
-SCALES = np.geomspace(1 / 1.4, 1.4, 7)
-"""Scales beside that of the median that are tried for each of the tails."""
-NEW = 1 / 2
-"""Part of the differences from neighbours that are new: each shares its neighbours with the next ones'."""
+    return np.asarray(~(by < 0).any(axis=1) | ~(by > 0).any(axis=1))

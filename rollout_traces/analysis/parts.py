@@ -67,7 +67,6 @@ def smallest_part(panel: Panel, w: Whitened, template: Template, at: int) -> Cho
         return Chosen(at, panel.parts[at], (at,))
     beta, error = effects(w, template.over(len(panel.steps)))
     inside = template.inside(len(panel.steps))
-    rows = panel.rows[:, inside].sum(axis=1)
     if panel.is_share:
         error = np.maximum(error, _of_counts(panel, inside))
     options = []
@@ -82,7 +81,7 @@ def smallest_part(panel: Panel, w: Whitened, template: Template, at: int) -> Cho
             members = [i for i in members if _may_move(panel.levels[i])]
         if len(members) < 2:
             continue
-        cut = best_cut(_effects(panel, beta, error, rows, members))
+        cut = best_cut(_effects(panel, beta, error, inside, members))
         if cut is None:
             continue
         gain = cut.gain - np.log(len(columns))
@@ -201,9 +200,10 @@ class _Cut:
 
 
 def _effects(
-    panel: Panel, beta: np.ndarray, error: np.ndarray, rows: np.ndarray, members: Sequence[int]
+    panel: Panel, beta: np.ndarray, error: np.ndarray, inside: np.ndarray, members: Sequence[int]
 ) -> _Effects:
-    share = rows[members] / max(rows[members].sum(), 1.0)
+    rows = panel.rows[members][:, inside].sum(axis=1)
+    share = rows / max(rows.sum(), 1.0)
     if panel.is_centred:
         left = np.maximum(1 - share, np.finfo(float).tiny)
         return _Effects(
@@ -218,7 +218,9 @@ def _effects(
         )
     whole = [i for i, part in enumerate(panel.parts) if part == ()]
     of_all = (beta[whole[0]], error[whole[0]]) if whole else (0.0, np.inf)
-    level = _usual(panel.levels[members], share)
+    levels = panel.levels[members]
+    there = np.isfinite(levels).all(axis=0) & ~inside
+    level = _usual(levels[:, there] if there.any() else levels, share)
     return _Effects(
         beta[members], error[members], panel.control[members], share, level, panel.is_share, *of_all
     )

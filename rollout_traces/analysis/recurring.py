@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollout_traces.analysis.compete import without_children
-from rollout_traces.analysis.curves import FEWEST_TIMES, STEP_SIZE, Part, of_neighbours
+from rollout_traces.analysis.curves import FEWEST_TIMES, STEP_SIZE, Part
 from rollout_traces.analysis.detected_movement import NEAR, STILL
 from rollout_traces.analysis.diagnosis import OTHER, Diagnosis, Movement, Severity
 from rollout_traces.analysis.entries import LARGEST, named
@@ -21,7 +21,7 @@ from rollout_traces.analysis.in_words import (
     steps_filter,
 )
 from rollout_traces.analysis.learning import is_given
-from rollout_traces.analysis.noise import CLIPPED, DEVIATION, TINY
+from rollout_traces.analysis.noise import CLIPPED, DEVIATION, TINY, of_neighbours
 from rollout_traces.analysis.panel import FEWEST_GROUPS, Panel
 from rollout_traces.analysis.parts import FEWEST_ROWS, PLAINLY, REMAINS, SAME_ROWS
 from rollout_traces.analysis.run_rows import BY_OUTCOME, FEWEST_HITS
@@ -163,10 +163,11 @@ def _far_off(panel: Panel, i: int) -> _Recurring | None:
 
 
 def _off_neighbours(panel: Panel, i: int, values: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """By how many errors some values of a series, float [N], lie from their neighbours: of its groups, or of a logged number its own."""
-    left = values - of_neighbours(values)
-    own, of_groups = DEVIATION * np.median(np.abs(left)), np.sqrt(np.median(panel.errors[i][places]))
-    return np.asarray(left / max(float(own if is_logged(panel) else of_groups), TINY**0.5))
+    """By how many errors some values of a series, float [N], lie from their neighbours: of the groups there, or of a logged number its own."""
+    left, errors = values - of_neighbours(values), panel.errors[i][places]
+    own, of_groups = DEVIATION * np.median(np.abs(left)), np.sqrt(np.median(errors))
+    error = own if is_logged(panel) else np.maximum(of_groups, np.sqrt(of_neighbours(errors)))
+    return np.asarray(left / np.maximum(error, TINY**0.5))
 
 
 def _of_several(panel: Panel, i: int, at: np.ndarray, log_p: float) -> _Recurring | None:

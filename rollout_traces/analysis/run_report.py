@@ -471,10 +471,14 @@ def _is_one_of(each: Diagnosis, again: Diagnosis) -> bool:
     if again.name != GOES or not inside:
         return False
     if each.shape == "spike":
-        return bool(set(each.series) & set(again.series))
+        return _goes_up(each) == _goes_up(again) and bool(set(each.series) & set(again.series))
     is_passing = each.shape == "window" or not each.is_sure
     of_part = not again.part or each.part in (again.part, (), None)
     return is_passing and of_part and set(each.series) <= set(again.series)
+
+
+def _goes_up(each: Diagnosis) -> bool:
+    return (each.after or 0.0) > (each.before or 0.0)
 
 
 def _is_told(head: Diagnosis, column: str, changed: Diagnosis) -> bool:

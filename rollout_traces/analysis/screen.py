@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from rollout_traces.analysis.compare import DISCOVERY
-from rollout_traces.analysis.curves import SeriesName, of_neighbours
+from rollout_traces.analysis.curves import SeriesName
 from rollout_traces.analysis.learning import may_be_learned
 from rollout_traces.analysis.noise import (
     FEWEST_OF_MEMORY,
@@ -20,6 +20,7 @@ from rollout_traces.analysis.noise import (
     fits_of,
     median,
     noise_of,
+    of_neighbours,
     tails_of,
 )
 from rollout_traces.analysis.panel import Panel, one_of, stacked

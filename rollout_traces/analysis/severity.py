@@ -15,6 +15,7 @@ from rollout_traces.analysis.detected_movement import (
     STILL,
     Moved,
     is_spike,
+    level_of,
 )
 from rollout_traces.analysis.diagnosis import Severity
 from rollout_traces.analysis.group_shapes import AGAIN, OF_WHOLE_GROUPS
@@ -161,11 +162,13 @@ def is_expected(found: Moved) -> bool:
 
 
 def is_worth_a_word(found: Moved) -> bool:
-    """Tells whether a movement is none of a correlation, or one by which that became less by half of what it can be. None goes the other way itself than beside all else, but where a part surely stays behind the others."""
+    """Tells whether a movement is none of a correlation, or one by which that became less by half of what it can be. None goes the other way itself than beside all else, but where a part surely stays behind the others; and what is learned ended elsewhere than it began."""
     stays_behind = found.is_sure and bool(found.panel.parts[found.chosen.at])
     if not (stays_behind or _goes_its_way(found)):
         return False
     before, after, _ = levels_of(found)
+    if is_learning(found) and before is not None and after is not None and number(before) == number(after):
+        return False
     is_correlation = found.panel.names[0].statistic == "correlation"
     return not is_correlation or (before is not None and after is not None and before - after >= RESIDUE)
 
@@ -269,7 +272,7 @@ def _own_levels(found: Moved) -> tuple[np.ndarray, np.ndarray, float | None, flo
 
 
 def _steps_of(found: Moved) -> tuple[np.ndarray, np.ndarray]:
-    """bool [T] each: the steps that a movement's level before is of, none on the other side of another level or window, and those that its own is of."""
+    """bool [T] each: the steps that a movement's level before is of, none on the other side of another level or window, and those that its own is of; of slow change the first and the last beside what else the series did."""
     template, n = found.template, len(found.panel.steps)
     inside, t = template.inside(n), np.arange(n)
     length = max(template.stop - template.start, NEAR) if template.kind == "window" else NEAR
@@ -279,8 +282,9 @@ def _steps_of(found: Moved) -> tuple[np.ndarray, np.ndarray]:
     if template.kind == "window" or not outside.any():
         outside |= (t >= template.stop) & (t < template.stop + length)
     if not outside.any():
-        ends = max(n // ENDS, 1)
-        return t < ends, t >= n - ends
+        rows, ends = found.basis[found.chosen.at], max(n // ENDS, 1)
+        as_begun = t[(rows[:, :1] == rows).all(axis=0)]
+        return np.isin(t, as_begun[:ends]), np.isin(t, as_begun[-ends:])
     own = template.start, template.stop
     others = [row for row in found.basis[found.chosen.at] if np.isin(row, (0.0, 1.0)).all()]
     others = [row for row in others if not np.isin(np.flatnonzero(np.diff(row)) + 1, own).any()]
@@ -298,17 +302,5 @@ def _levels(
 ) -> tuple[float | None, float | None]:
     """The levels of a movement's part, or of other series, at some steps, bool [T], and at others."""
     of = list(found.chosen.members if series is None else series)
-    before, after = (_mean(found.panel.levels, found.panel.rows, of, steps) for steps in (outside, inside))
+    before, after = (level_of(found.panel, of, steps) for steps in (outside, inside))
     return before, after
-
-
-def _mean(levels: np.ndarray, rows: np.ndarray, members: list[int], steps: np.ndarray) -> float | None:
-    if not members or not steps.any():
-        return None
-    values, n = levels[members][:, steps], rows[members][:, steps]
-    there = np.isfinite(values) & (n > 0)
-    return (
-        float((np.where(there, values, 0.0) * np.where(there, n, 0.0)).sum() / n[there].sum())
-        if there.any()
-        else None
-    )

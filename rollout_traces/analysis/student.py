@@ -1,4 +1,4 @@
-"""The tail of Student's t, in numpy alone: a worker beside a trainer judges steps where scipy may not be installed."""
+"""Tails: that of Student's t, and which one series have; in numpy alone: a worker beside a trainer judges steps where scipy may not be installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 TERMS = 300
 """Terms of the continued fraction at most."""
 CLOSE = 1e-12
-"""Relative change of a term that ends it."""
+"""Relative change of a term that ends it, and the least scale of what differs."""
 TINY = np.finfo(float).tiny
 
 
@@ -86,3 +86,59 @@ def _fraction(p: np.ndarray, q: np.ndarray, z: np.ndarray) -> np.ndarray:
 
 def _away(values: np.ndarray) -> np.ndarray:
     return np.where(np.abs(values) < TINY, TINY, values)
+
+
+FREEDOMS = (3.0, 4.0, 6.0, 10.0, 20.0, 60.0)
+"""Degrees of freedom of Student's t among which the tails of a series are chosen."""
+
+
+def weighed_together(likely: np.ndarray) -> np.ndarray:
+    """float [S, F]: how likely each choice is for each series, where how often each occurs among them is found too.
+
+    Empirical Bayes by expectation and maximisation (Efron 2010), with one series' worth of even chances beside them.
+
+    Args:
+        likely: float [S, F], log likelihoods.
+    """
+    density = np.exp(likely - likely.max(axis=1, keepdims=True))
+    n_series, n_choices = density.shape
+    often = np.full(n_choices, 1 / n_choices)
+    weight = density
+    for _ in range(ROUNDS):
+        weight = density * often
+        weight /= weight.sum(axis=1, keepdims=True)
+        often = (weight.sum(axis=0) + 1 / n_choices) / (n_series + 1)
+    return weight
+
+
+ROUNDS = 50
+"""Rounds of expectation and maximisation, of a few choices and series."""
+
+
+def likelihood_of_tails(size: np.ndarray, n_outermost: int = 0) -> np.ndarray:
+    """float [S, F]: log likelihood of each of `FREEDOMS`; of too few differences none is likelier.
+
+    Args:
+        size: float [S, N], how far some differences are from their middle, on any scale.
+        n_outermost: of so many of the furthest only that they are far is used.
+    """
+    if size.shape[1] < 2 * n_outermost - 1:
+        return np.zeros((len(size), len(FREEDOMS)))
+    size = np.sort(size, axis=1)
+    inner, edge = size[:, : size.shape[1] - n_outermost], size[:, -n_outermost]
+    scale = np.maximum(np.median(inner, axis=1), CLOSE)
+    likelihoods = []
+    for nu in FREEDOMS:
+        quarter, constant = shape(nu)
+        factors = quarter / scale * SCALES[:, None]
+        squares = np.log1p((inner * factors[..., None]) ** 2 / nu).sum(axis=2)
+        beyond = n_outermost * log_tail(edge * factors, nu)
+        tried = inner.shape[1] * (constant + np.log(factors)) - (nu + 1) / 2 * squares + beyond
+        likelihoods.append(tried.max(axis=0) * NEW)
+    return np.stack(likelihoods, axis=1)
+
+
+SCALES = np.geomspace(1 / 1.4, 1.4, 7)
+"""Scales beside that of the median that are tried for each of the tails."""
+NEW = 1 / 2
+"""Part of the differences from neighbours that are new: each shares its neighbours with the next ones'."""

@@ -130,12 +130,20 @@ def _phrases(texts: KeptTexts, column: str, at: np.ndarray) -> dict[SeriesName, 
     grams, plain = ngrams_of(said), [" ".join(text.lower().split()) for text in said]
     literal = lambda i: _is_literal(grams.name(i), [plain[at] for at in grams.texts(i)[:FEWEST_TEXTS]])  # noqa: E731
     found: dict[SeriesName, np.ndarray] = {}
-    for i in moving(grams, at[known], texts.group[known], literal):
+    for i in moving(grams, at[known], _asked(texts, at)[known], literal):
         held = np.full(len(texts), np.nan)
         held[known] = 0.0
         held[known[grams.texts(i)]] = 1.0
         found[SeriesName(column, grams.name(i), "text")] = held
     return found
+
+
+def _asked(texts: KeptTexts, at: np.ndarray) -> np.ndarray:
+    """int [N], the same for the texts of a group, and of all groups of a prompt in a stretch of the run: what is asked again and again is answered alike."""
+    prompts = np.unique(texts.prompt_key.astype(str), return_inverse=True)[1]
+    stretch = at * BINS // (int(at.max()) + 1)
+    is_known = np.asarray([key is not None for key in texts.prompt_key.tolist()])
+    return np.where(is_known, prompts * BINS + stretch, -1 - texts.group)
 
 
 def given_shares(texts: KeptTexts) -> dict[SeriesName, np.ndarray]:
@@ -175,7 +183,7 @@ def moving(
     Args:
         grams: the n-grams.
         at: int [N], the position of each text's step.
-        groups: int [N], of one step each.
+        groups: int [N], what is independent, each of few steps.
         literal: whether an n-gram stands in its texts as it is quoted.
     """
     from scipy.stats import false_discovery_control, hypergeom

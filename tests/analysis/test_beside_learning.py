@@ -264,3 +264,29 @@ def test_one_reward_beyond_all_others_is_said_though_its_step_hardly_shows_it():
     rng[20, 1, 3] = 10.0
     found = told(table(steps(60, groups=3, size=8, reward=lambda s, g, i: float(rng[s, g, i]))))
     assert [(str(each.series[0]), each.step, len(each.carriers)) for each in found] == [("reward", 20, 1)]
+
+
+@pytest.mark.parametrize("seed", [1, 5])
+def test_a_reward_that_is_never_paid_again_is_said_though_its_mean_hardly_shows_it(seed):
+    """Seen once: the share of rewards of 1.2 from 57 % to 0 at step 7 for good, and no word of it: the mean, which fell “perhaps by chance”, had taken its place."""
+    drawn_S_G_I = np.random.default_rng(seed).random((44, 10, 8))
+
+    def solved(s: int, g: int, i: int) -> int:
+        return int(drawn_S_G_I[s, g, i] < 0.4 + 0.55 * (1 - float(np.exp(-s / 6))))
+
+    def reward(s: int, g: int, i: int) -> float:
+        return (1.2 if s < 7 else 0.96) if solved(s, g, i) else 0.2
+
+    found = told(table(steps(44, 10, 8, success=solved, reward=reward)))
+    assert ("error", 7, "1.2") in [(each.severity, each.step, each.series[0].value) for each in found]
+
+
+def test_what_is_learned_until_something_else_changes_it_is_read_until_then():
+    """Seen once: “format fell from 0.9 to 0.42, since step 0” as what is learned, beside “fell from 0.95 to 0.43, since step 30”: it had risen until then."""
+    drawn_S_G_I = np.random.default_rng(0).random((44, 6, 8))
+
+    def form(s: int, g: int, i: int) -> float:
+        return float(drawn_S_G_I[s, g, i] < (0.85 + 0.1 * s / 44 if s < 30 else 0.42))
+
+    found = diagnose(table(steps(44, 6, 8, **{"component/format": form})), "run").diagnoses
+    assert [(each.step, each.after > each.before) for each in found] == [(30, False), (0, True)]

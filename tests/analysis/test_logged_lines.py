@@ -328,3 +328,26 @@ def test_a_level_that_is_reached_by_and_by_begins_at_the_first_step_off_its_way(
     values[60 - len(on_the_way) : 60] += on_the_way
     [entry] = told(logged(steps(100), values.tolist(), "train/x"))
     assert (entry.shape, entry.step) == ("level", 60 - len(on_the_way))
+
+
+EARLY_KL = """
+37.2 22.2 33.2 1.7 54.1 68.2 49.6 77.0 50.0 18.6 40.3 18.2 18.3 11.8 13.0 51.3 43.3 53.3 101.0 32.3 73.3 45.3 62.6
+"""
+"""A run's first distances from its reference, in millionths."""
+
+
+def test_a_number_whose_noise_is_larger_beside_its_level_at_first_has_no_windows():
+    """Seen once: “train/kl” fell from 5.91e-05 to 1.53e-05, from step 11 to 14, as the first error: of a number that grows a thousandfold, each step's noise is the same."""
+    n_grown = 110 - len(EARLY_KL.split())
+    grown = 60 + 9 * np.arange(n_grown) + 25 * np.random.default_rng(0).normal(size=n_grown)
+    values = 1e-6 * np.concatenate([[float(each) for each in EARLY_KL.split()], grown])
+    assert told(logged(steps(110), values.tolist(), "train/kl")) == []
+
+
+def test_one_gradient_of_thirty_times_the_usual_one_is_said():
+    """Seen once: 17.3 among 0.55, the next largest 3.1, and no word of it: the noise of its logarithm is wide where groups tie."""
+    rng = np.random.default_rng(5)
+    values = np.exp(rng.normal(-0.6, 0.35, 190)) * np.where(rng.random(190) < 0.15, 0.02, 1.0)
+    values[40], values[151] = 3.1, 17.3
+    found = diagnose(logged(steps(190), values.tolist(), "train/grad_norm"), "run").diagnoses
+    assert [(each.shape, each.step) for each in found if each.step == 151] == [("spike", 151)]

@@ -785,7 +785,7 @@ class TestLearningAndTurns:
         trial = draw_trial(draw_spec("replayed", 730288), 3)
         found = diagnose(Relations(trial.run), "run").diagnoses
         own = [each for each in found if each.series[0].column == "component/brevity"]
-        assert [(each.shape, each.step) for each in own if each.after < each.before] == [("level", 22)]
+        assert [(each.shape, each.step) for each in own if each.after < each.before] == [("went", 22)]
         assert "window" not in [each.shape for each in own]
 
     def test_a_window_of_a_source_that_takes_its_turn_is_one_window_of_that_source(self):

@@ -234,3 +234,16 @@ def test_a_loss_whose_noise_alone_is_six_times_as_large_is_said_with_its_step():
     [entry] = [each for each in found if "goes up and down" in each.sentence]
     assert (entry.severity, abs(entry.step - 24) <= 2) == ("info", True)
     assert entry.where == f"step >= {entry.step}"
+
+
+@pytest.mark.parametrize("seed", [1, 4])
+def test_by_how_much_steps_differ_is_read_where_they_are(seed):
+    """Seen once: samples that get ever older on one of two engines, of which a step has more or fewer, “every 5 steps from 108 on”."""
+    rng = np.random.default_rng(seed)
+    late, first = rng.random((133, 8, 8)) < 0.2, rng.random((133, 8, 8)) < 0.5
+
+    def staleness(s: int, g: int, i: int) -> float:
+        return float(s - 83 if s >= 84 and first[s, g, i] else late[s, g, i])
+
+    rows = steps(133, 8, 8, engine=lambda *at: f"vllm-{int(first[at])}", staleness_max=staleness)
+    assert [each.shape for each in told(table(rows))] == ["ramp"]

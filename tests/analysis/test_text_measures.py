@@ -78,6 +78,20 @@ class TestPhrases:
         relations = run_that_writes("a phrase of one group", share=0.02)
         assert "written a phrase of one" not in names_of(relations)
 
+    @pytest.mark.parametrize("seed", range(2))
+    def test_the_answer_of_a_prompt_that_is_asked_again_and_again_is_no_phrase(self, seed):
+        """Seen once: “a phrase is written more often: “841””, before the prompt whose answer it is."""
+        rng = np.random.default_rng(seed)
+        rows, texts = [], []
+        for step, group, i in np.ndindex(60, 8, 2):
+            again, uid = 20 <= step < 40 and group < 5, f"{step}-{group}-{i}"
+            key = "again" if again else f"p{step}-{group}"
+            kept = {"uid": uid, "traced": True, "selected_by": "random", "reward": float(rng.normal())}
+            rows.append({"step": step, "group": group, "prompt_key": key, **kept})
+            said = "seven hundred and one" if again else f"number {rng.integers(999)}"
+            texts.append({"uid": uid, "written": " ".join(map(str, rng.integers(0, 200, 40))) + f" {said}"})
+        assert not [name for name in names_of(table(rows, texts)) if "seven" in name]
+
     def test_without_texts_it_is_unobserved(self):
         rows = [{"step": s, "uid": str(s), "traced": True, "selected_by": "random"} for s in range(12)]
         assert text_rows(RunScope(table(rows), "run", "rollout")) is None

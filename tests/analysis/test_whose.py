@@ -403,3 +403,33 @@ def test_a_rare_value_that_two_groups_of_a_step_have_is_not(seed):
         reward_status=lambda s, g, i: "timeout" if s == where and g < 2 and i < 2 else "ok",
     )
     assert not told(table(rows))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_climbs_through_most_of_a_run_is_told_of_its_engine(seed):
+    """Seen once: staleness of 0.2 to 136 on one engine and 0.2 throughout on the other, said of all rollouts, and of the other: the level that each usually has was read where it climbed."""
+    rng = np.random.default_rng(seed)
+    late, first = rng.random((168, 6, 8)) < 0.2, rng.random((168, 6, 8)) < 0.5
+
+    def staleness(s: int, g: int, i: int) -> float:
+        return float(s - 30 if s > 30 and first[s, g, i] else late[s, g, i])
+
+    rows = steps(168, size=8, engine=lambda *at: f"vllm-{int(first[at])}", staleness_max=staleness)
+    [entry] = told(table(rows))
+    assert (entry.part, entry.step) == ((("engine", "vllm-1"),), 31)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_an_engine_that_learns_as_the_others_do_until_it_is_off_is_told_where_it_is(seed):
+    """Seen once: ever more groups whose rewards are all equal as an error of one engine, “elsewhere” as many, from step 26 to 81; then its rewards fell."""
+    drawn_S_G_I = np.random.default_rng(seed).random((195, 5, 8))
+
+    def solved(s: int, g: int, i: int) -> float:
+        share = 0.45 if i % 4 == 1 and s >= 85 else 0.4 + 0.5 * (1 - float(np.exp(-s / 25)))
+        return float(drawn_S_G_I[s, g, i] < share)
+
+    found = told(table(steps(195, 5, 8, reward=solved, engine=lambda s, g, i: f"vllm-{i % 4}")))
+    errors = [each for each in found if each.severity == "error"]
+    assert [(each.name, each.step, each.part) for each in errors] == [
+        ("the reward falls", 85, (("engine", "vllm-1"),))
+    ]
