@@ -219,7 +219,7 @@ def _steps_before(
 def _remarks(rows: SideRows, sides: Sequence[Selection]) -> list[str]:
     n, groups = rows.counts, rows.group_counts
     if min(n) == 0:
-        return [f"{side.name}: no rollouts." for side, count in zip(sides, n, strict=True) if count == 0]
+        return [f"{sides[A if n[A] == 0 else B].name}: no rollouts."]
     if min(n) < 2:
         return ["One rollout cannot be compared."]
     n_steps = sum(len(np.unique(rows.step[rows.side == side])) for side in (A, B))

@@ -174,11 +174,13 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis], links: Mapp
     """
     from rollout_traces.analysis.in_words import percent
 
-    typer.secho(f"{sentence(found.a)} against {sentence(found.b)}", bold=True)
-    typer.echo(
-        f"{counted(found.rows[0], 'rollout')} in {counted(found.groups[0], 'group')} against {found.rows[1]:,} in {found.groups[1]:,}; "
-        f"{found.n_tested} columns and values compared, false discovery held at 1%"
-    )
+    if found.rows[0]:
+        typer.secho(f"{sentence(found.a)} against {sentence(found.b)}", bold=True)
+    if all(found.rows):
+        typer.echo(
+            f"{counted(found.rows[0], 'rollout')} in {counted(found.groups[0], 'group')} against {found.rows[1]:,} in {found.groups[1]:,}; "
+            f"{found.n_tested} columns and values compared, false discovery held at 1%"
+        )
     for remark in (*found.remarks, *found.problems):
         typer.echo(sentence(remark))
     if in_force:

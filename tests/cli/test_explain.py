@@ -109,6 +109,7 @@ class TestExplain:
         output = command("explain", "off", "--step", "5", "--where", "reward > 1e9").output
         differs = output.partition("What differs")[2]
         assert "There is nothing to compare." in differs and "by chance" not in differs
+        assert output.startswith("“off”, step 5, reward > 1e9: no rollouts.\n") and "no step" not in output
 
 
 class TestOthers:

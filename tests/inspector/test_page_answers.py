@@ -286,7 +286,7 @@ class TestPages:
 
     def test_what_is_unobserved_says_what_to_log(self, shown: Visit):
         shown.open(**PLACE, tab="run")
-        expect(shown.get("unobserved")).to_contain_text(re.compile(r"without it nothing is known of .* Log "))
+        expect(shown.get("unobserved")).to_contain_text(re.compile(r"nothing is known of .* Log "))
 
     def test_two_runs_show_the_settings_that_differ_and_go_by_tokens(self, shown: Visit):
         shown.open(**PLACE, tab="runs")

@@ -445,7 +445,7 @@ function unobserved() {
       h(
         "p.rt-soft",
         h("b", `${each.what}: `),
-        `without it nothing is known of ${each.hides}. Log ${each.log.replaceAll("`", "")}.`,
+        `nothing is known of ${each.hides}. Log ${each.log.replaceAll("`", "")}.`,
       ),
     ),
   );
