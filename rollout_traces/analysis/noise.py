@@ -175,8 +175,8 @@ def noise_of(values: np.ndarray, errors: np.ndarray, fits: Fits) -> tuple[Noise,
     still = ~known & is_setting(values)
     variance[still], memory[still] = first.variance[still], 0.0
     uneven = ~known & ~still
-    m = memory[uneven, None]
-    usual = (3 - 4 * m + m**2) / 2 * variance[uneven]  # of what the middle of its neighbours leaves of a step
+    new = 1 - memory[uneven, None]
+    usual = new * (new + 2) / 2 * variance[uneven]  # of what the middle of its neighbours leaves of a step
     more = _around(values[uneven]) / np.maximum(usual, TINY)
     variance[uneven] *= np.where(more > UNEVEN, more, 1.0)
     drawn_in = clipped(values, variance)
@@ -185,9 +185,9 @@ def noise_of(values: np.ndarray, errors: np.ndarray, fits: Fits) -> tuple[Noise,
     return Noise(variance, memory, first.freedom, drawn_in, fits.prior), likelihood
 
 
-UNEVEN = 3.0
+UNEVEN = FAR
 """Times the usual variance that a number has around a step where that is no chance of so few steps: at first a distance from where a policy began may be noise alone, and grows later."""
-AROUND = 31
+AROUND = 2 * 2 * NEIGHBOURS + 1
 """Steps around one that say how much neighbours differ there."""
 
 
