@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from rollout_traces.analysis.in_words import (
     steps_filter,
 )
 from rollout_traces.analysis.learning import is_given
-from rollout_traces.analysis.noise import CLIPPED, DEVIATION, TINY, of_neighbours
+from rollout_traces.analysis.noise import CLIPPED, DEVIATION, TINY, UNEVEN, of_neighbours
 from rollout_traces.analysis.panel import FEWEST_GROUPS, Panel
 from rollout_traces.analysis.parts import FEWEST_ROWS, PLAINLY, REMAINS, SAME_ROWS
 from rollout_traces.analysis.run_rows import BY_OUTCOME, FEWEST_HITS
@@ -83,8 +84,18 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
 
 def _seen(panel: Panel, find: Callable[[Panel, int], _Recurring | None]) -> list[_Recurring]:
     """What is found of the series of a panel that jump, each hardly by chance."""
-    found = [find(panel, i) for i in _that_jump(panel)]
-    return [each for each in found if each is not None and each.log_p <= PLAIN_CHANCE]
+    found = [each for each in (find(panel, i) for i in _that_jump(panel)) if each is not None]
+    if is_logged(panel):
+        found = [replace(each, log_p=each.log_p + _log_chance_of_period(each)) for each in found]
+    return [each for each in found if each.log_p <= PLAIN_CHANCE]
+
+
+def _log_chance_of_period(found: _Recurring) -> float:
+    """Log of the chance that so many of the steps lie at one distance from each other; 0 where they do not."""
+    n, k = len(found.panel.steps), len(found.at)
+    if k < FEWEST_TIMES or not period_of(found.panel.steps[found.at]):
+        return 0.0
+    return min(float(np.log(n**2 / (2 * (k - 1)))) - math.log(math.comb(n, k)), 0.0)
 
 
 def _limit(found: _Recurring) -> float:
@@ -164,9 +175,12 @@ def _far_off(panel: Panel, i: int) -> _Recurring | None:
 
 def _off_neighbours(panel: Panel, i: int, values: np.ndarray, places: np.ndarray) -> np.ndarray:
     """By how many errors some values of a series, float [N], lie from their neighbours: of the groups there, or of a logged number its own."""
-    left, errors = values - of_neighbours(values), panel.errors[i][places]
-    own, of_groups = DEVIATION * np.median(np.abs(left)), np.sqrt(np.median(errors))
-    error = own if is_logged(panel) else np.maximum(of_groups, np.sqrt(of_neighbours(errors)))
+    left = values - of_neighbours(values)
+    if is_logged(panel):
+        error = DEVIATION * np.median(np.abs(left))
+    else:
+        around, usual = of_neighbours(panel.errors[i][places]), np.median(panel.errors[i][places])
+        error = np.sqrt(np.where(around > UNEVEN * usual, around, usual))
     return np.asarray(left / np.maximum(error, TINY**0.5))
 
 

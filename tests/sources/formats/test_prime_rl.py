@@ -210,7 +210,7 @@ def test_a_live_run_that_is_sealed_later_is_imported_once_and_its_restart_supers
     again = import_rollouts(run, "copy", worker="thread")
     assert (again.rows, import_rollouts(run, "copy", worker="thread").rows) == (15, 0)
     store = rt.open_store(project="copy")
-    assert store.count(rows="all") == 18
+    assert store.count(rows="all", attempts="all") == 18
     current = Counter(
         (row.step, row["discard_reason"]) for row in store.query(where="superseded = 0", limit=99).rows
     )
@@ -226,7 +226,7 @@ def test_what_a_sealed_chunk_was_left_with_is_imported_when_the_run_has_ended(tm
     assert import_rollouts(run, "copy", worker="thread").rows == 3
     live.unlink()
     assert import_rollouts(run, "copy", worker="thread").rows == 15
-    assert rt.open_store(project="copy").count(rows="all") == 18
+    assert rt.open_store(project="copy").count(rows="all", attempts="all") == 18
 
 
 class TestWhatUpdatesSayOfTokens:
