@@ -185,7 +185,7 @@ def noise_of(values: np.ndarray, errors: np.ndarray, fits: Fits) -> tuple[Noise,
     return Noise(variance, memory, first.freedom, drawn_in, fits.prior), likelihood
 
 
-UNEVEN = FAR
+UNEVEN = 2.0
 """Times the usual variance that a number has around a step where that is no chance of so few steps: at first a distance from where a policy began may be noise alone, and grows later."""
 AROUND = NEIGHBOURS**2
 """Steps around one that say how much neighbours differ there."""
