@@ -202,7 +202,6 @@ def _findings(examination: Examination, name: str, what: What) -> Iterator[Check
         if off is None:
             yield note(subject, f"no step summary, so nothing is known of its {name}")
         elif off:
-            text = off.removeprefix("Flags that are off: ")
-            yield note(subject, f"off, and what they lack: {text}", ADVICE[what])
+            yield note(subject, f"off, and what they lack: {off}", ADVICE[what])
         else:
             yield ok(subject, f"all {name} that were asked for are computed")

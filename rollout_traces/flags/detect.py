@@ -395,7 +395,7 @@ def curves(metrics: Mapping[str, float], raised: set[str]) -> dict[str, float]:
 
 
 def describe_off(off: Mapping[str, Sequence[str]]) -> str:
-    """Says what `off_flags` found in one sentence, by what is missing; empty when nothing is.
+    """Says what `off_flags` found, by what is missing; empty when nothing is.
 
     Args:
         off: flag name -> what it lacks.
@@ -404,7 +404,7 @@ def describe_off(off: Mapping[str, Sequence[str]]) -> str:
     for name, keys in off.items():
         by_key.setdefault(" or ".join(keys), []).append(name)
     parts = [f"{', '.join(names)} (no {keys})" for keys, names in by_key.items()]
-    return f"Flags that are off: {'; '.join(parts)}." if parts else ""
+    return f"{'; '.join(parts)}." if parts else ""
 
 
 def _rows_with(flags_by_row: Mapping[int, Sequence[Flag]]) -> Counter[str]:

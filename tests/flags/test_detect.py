@@ -138,7 +138,7 @@ class TestFlagMetrics:
 class TestDescribeOff:
     def test_flags_are_named_with_what_they_lack(self):
         off = {"stale": ("stale.limit",), "retokenized": ("tokenizer",), "template_drift": ("tokenizer",)}
-        expected = "Flags that are off: stale (no stale.limit); retokenized, template_drift (no tokenizer)."
+        expected = "stale (no stale.limit); retokenized, template_drift (no tokenizer)."
         assert describe_off(off) == expected
         assert describe_off({}) == ""
 

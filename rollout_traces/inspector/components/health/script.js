@@ -312,7 +312,7 @@ function switchedOff() {
     "section.rt-heat#switched-off",
     "Not computed",
     "and what is missing for it",
-    entries.map(([what, text]) => h("p.rt-soft", h("b", `${what}: `), text.replace("Flags that are off: ", ""))),
+    entries.map(([what, text]) => h("p.rt-soft", h("b", `${what}: `), text)),
   );
 }
 
