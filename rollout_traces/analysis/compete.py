@@ -101,7 +101,7 @@ def entries(found: Sequence[Moved]) -> list[AlikeMovements]:
         elif _is_point(home.head) and home.head.panel.parents[0] == each.panel.names[0].column:
             is_surer = home.head.is_sure and not (each.is_sure or home.head.drift)
             home.found[is_surer:1] = [each]  # in its place, or behind it
-        elif (each.n_carriers or not _is_told(each, home)) and (each.is_sure or not home.head.is_sure):
+        elif (each.n_carriers or not _is_covered(each, home)) and (each.is_sure or not home.head.is_sure):
             home.found.append(each)
     for entry in made:
         entry.found = _without_what_others_have_less_of(entry)
@@ -128,8 +128,8 @@ def of_their_own(found: Sequence[Moved]) -> list[Moved]:
 def _without_what_others_have_less_of(entry: AlikeMovements) -> list[Moved]:
     """An entry's movements; of a part without what adds up to the same, where another measure of it moved too."""
     centred = [each.panel for each in entry.found if each.panel.is_centred]
-    told = {column for panel in centred for column in (panel.names[0].column, panel.parents[0])}
-    others = [each for each in entry.found if each.panel.names[0].column not in told]
+    summed = {column for panel in centred for column in (panel.names[0].column, panel.parents[0])}
+    others = [each for each in entry.found if each.panel.names[0].column not in summed]
     if not entry.part or not others:
         return entry.found
     return [each for each in entry.found if not each.panel.is_centred]
@@ -262,7 +262,7 @@ def _is_of_its_parent(each: Moved, parent: Moved) -> bool:
 
 def _is_said(each: Moved, entry: AlikeMovements) -> bool:
     """Tells whether an entry says a movement already, of the column that it is computed from or of its own, or as what is learned from the start."""
-    if _is_told(each, entry):
+    if _is_covered(each, entry):
         return _same_time(each, entry.head)
     if each.drift and starts(each) and is_learning(entry.head) and _same_series(each, entry):
         return True
@@ -359,7 +359,7 @@ def span(found: Moved) -> tuple[int, int | None]:
     return int(steps[template.start]), None if lasts else int(steps[template.stop - 1])
 
 
-def _is_told(each: Moved, entry: AlikeMovements) -> bool:
+def _is_covered(each: Moved, entry: AlikeMovements) -> bool:
     """Tells whether an entry, as sure as a movement, is of the column that it is computed from."""
     parent = each.panel.parents[0]
     is_child = bool(parent) and any(f.panel.names[0].column == parent for f in entry.found)

@@ -229,7 +229,7 @@ def no_signal_entries(scope: RunScope, rows: RunRows, found: Sequence[Diagnosis]
         if 2 * of_all["known"] > len(rows.at) and of_all["low"] == of_all["high"]:
             return [_equal((), int(rows.steps[0]), len(rows.at), of_all["low"])]
     values = {each.name.column: each.read() for each in rows.measures if _is_signal(each.name)}
-    told = {(each.part, name.column) for each in found for name in each.series}
+    known = {(each.part, name.column) for each in found for name in each.series}
     entries = []
     for column in [each for each in rows.parts if each not in BY_OUTCOME]:
         codes, texts = rows.parts[column]
@@ -239,8 +239,8 @@ def no_signal_entries(scope: RunScope, rows: RunRows, found: Sequence[Diagnosis]
             if column in rows.cutting and n_rows[code] < REMAINS * n_rows.mean():  # what became of a few
                 continue
             part = ((column, text),)
-            names = [name for name in alike if alike[name][code] and (part, name) not in told]
-            if names and (part, "reward") not in told:
+            names = [name for name in alike if alike[name][code] and (part, name) not in known]
+            if names and (part, "reward") not in known:
                 entries += _of_part(rows, part, codes == code, {name: values[name] for name in names})
     return entries
 

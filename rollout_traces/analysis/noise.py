@@ -462,8 +462,8 @@ def tails_of(
     likely = likelihood_of_tails(np.abs(np.nan_to_num(residual)), OUTERMOST)
     choices = np.asarray(FREEDOMS)
     tails = choices[np.argmax(likely, axis=1)]
-    told = ~of_groups[moving] & ~_is_counted(values[moving])
-    tails[told] = 1 / (weighed_together(likely[told]) @ (1 / choices))
+    pooled = ~of_groups[moving] & ~_is_counted(values[moving])
+    tails[pooled] = 1 / (weighed_together(likely[pooled]) @ (1 / choices))
     found[moving] = tails
     return found
 

@@ -77,9 +77,9 @@ def recurring_entries(panels: Sequence[Panel], n_rows: float) -> list[Diagnosis]
                 continue
             _joined(found, whose).append(whose)
     sure = [each for each in found if any(one.log_p + n_series <= _limit(one) for one in each)]
-    told = [sorted(without_children(each), key=lambda one: (-len(one.at), one.log_p)) for each in sure]
-    told = [each for each in told if not _is_usual(each)]
-    return [_entry(each, n_rows, float(n_series)) for each in told]
+    kept = [sorted(without_children(each), key=lambda one: (-len(one.at), one.log_p)) for each in sure]
+    kept = [each for each in kept if not _is_usual(each)]
+    return [_entry(each, n_rows, float(n_series)) for each in kept]
 
 
 def _seen(panel: Panel, find: Callable[[Panel, int], _Recurring | None]) -> list[_Recurring]:

@@ -457,7 +457,7 @@ def _with_prompts(found: Sequence[Diagnosis], changed: Sequence[Diagnosis]) -> l
     heads = list(found)
     for each in changed:
         column = each.name.split(" ", 1)[0]
-        at = next((i for i, head in enumerate(heads) if _is_told(head, column, each)), None)
+        at = next((i for i, head in enumerate(heads) if _is_about(head, column, each)), None)
         if at is None:
             heads.append(each)
         else:
@@ -481,7 +481,7 @@ def _goes_up(each: Diagnosis) -> bool:
     return (each.after or 0.0) > (each.before or 0.0)
 
 
-def _is_told(head: Diagnosis, column: str, changed: Diagnosis) -> bool:
+def _is_about(head: Diagnosis, column: str, changed: Diagnosis) -> bool:
     about = any(f"/{name.column}".endswith(f"/{column}") for name in head.series)
     return about and head.onset[0] <= changed.onset[1] and changed.onset[0] <= head.onset[1]
 

@@ -158,8 +158,8 @@ def told_by_others(fits: Fits, alike: list[list[int]]) -> Fits:
         if len(members) < FEWEST_ALIKE:
             continue
         each = np.log((np.exp(prior[members]) + weight[members]) / 2)
-        told = each.sum(axis=0) - each
-        others = np.exp(told - told.max(axis=1, keepdims=True))
+        of_others = each.sum(axis=0) - each
+        others = np.exp(of_others - of_others.max(axis=1, keepdims=True))
         others /= others.sum(axis=1, keepdims=True)
         prior[members] += np.log(DOUBT + (1 - DOUBT) * others * np.exp(-prior[members]))
     return replace(fits, prior=prior)

@@ -61,12 +61,12 @@ def standing_entries(
         said: what other entries say.
         steps: int [T], the run's.
     """
-    told = {(name, value) for each in said for name in each.series for value in each.part or ()}
+    covered = {(name, value) for each in said for name in each.series for value in each.part or ()}
     found: dict[Part, list[_Apart]] = {}
     n_series = sum(len(panel.names) for panel in panels)
     for panel in panels:
         for each in _apart(panel, n_series):
-            if not any((panel.names[0], value) in told for value in each.part):
+            if not any((panel.names[0], value) in covered for value in each.part):
                 found.setdefault(each.part, []).append(each)
     return [
         _entry(part, sorted(without_children(each), key=lambda one: -abs(one.z)), steps)
@@ -75,7 +75,7 @@ def standing_entries(
         entry
         for panel in panels
         if (entry := _alone(panel, n_series)) is not None
-        if not any((panel.names[0], value) in told for value in entry.part or ())
+        if not any((panel.names[0], value) in covered for value in entry.part or ())
     ]
 
 

@@ -206,8 +206,8 @@ class LoggerPipeline(SpoolClient):
             folder.write_manifest(manifest)
             return
         wanted = RunManifest(**orjson.loads(manifest.as_json()))
-        told = ("options", "decoding", "has_tokenizer")
-        differ = [name for name in told if getattr(held, name) != getattr(wanted, name)]
+        compared = ("options", "decoding", "has_tokenizer")
+        differ = [name for name in compared if getattr(held, name) != getattr(wanted, name)]
         if differ:
             log.warning(
                 "another logger writes to run %s with other settings (%s): its settings hold for both.",
