@@ -11,6 +11,8 @@ DEMO_ARGS ?=
 export HF_HUB_OFFLINE ?= 1
 export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
+# A process that may not keep what it compiled compiles all it imports each time: seconds, and the tests start hundreds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo example site tour test lint types unit browser long slow test-trainers faults contract mutants all oldest pythons ranges benchmarks format clean
 
@@ -117,7 +119,7 @@ ranges: .venv/bin/uv ## whether pyproject.toml resolves, each extra alone and al
 
 .venv/.torch: .venv/bin/uv
 	@echo "Installing PyTorch into .venv: about 200 MB on a CPU, minutes on a slow line …"
-	@$(BIN)/python -m pip install -q -c constraints.txt torch
+	@$(BIN)/python -m pip install -q --no-compile -c constraints.txt torch
 	@touch $@
 
 .venv/.demo: .venv/.torch pyproject.toml uv.lock
