@@ -103,7 +103,7 @@ def lying_server() -> Iterator[LyingServer]:
 
     served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     found = LyingServer(f"http://127.0.0.1:{served.server_address[1]}")
-    threading.Thread(target=served.serve_forever, daemon=True).start()
+    threading.Thread(target=served.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield found
     finally:

@@ -49,7 +49,7 @@ def elsewhere() -> Iterator[Elsewhere]:
             pass
 
     served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=served.serve_forever, daemon=True).start()
+    threading.Thread(target=served.serve_forever, args=(0.01,), daemon=True).start()
     yield Elsewhere(f"http://127.0.0.1:{served.server_address[1]}", cookies)
     served.shutdown()
     served.server_close()

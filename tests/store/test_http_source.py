@@ -4,7 +4,6 @@ import contextlib
 import gzip
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -75,11 +74,7 @@ def serving(folder: Path) -> Iterator[str]:
                     time.sleep(0.1)
             yield address
         finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            process.kill()
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ class Browsed:
     def __init__(self, browser: object, folder: Path) -> None:
         self.sins: list[str] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
         self.address = f"http://127.0.0.1:{self._server.server_port}/"
         self.context = browser.new_context(viewport={"width": 1440, "height": 900})
         self.page = self.context.new_page()
