@@ -160,6 +160,13 @@ def _text_values(run: Run, column: str, value: str | None) -> np.ndarray | None:
 
 
 def _texts(run: Run, column: str) -> list[str]:
+    memory = _remembered(run)
+    if ("texts", column) not in memory:
+        memory["texts", column] = _texts_of(run, column)
+    return memory["texts", column]  # type: ignore[return-value]
+
+
+def _texts_of(run: Run, column: str) -> list[str]:
     rows = np.arange(run.n)
     if column == "written":
         return written(run, rows)

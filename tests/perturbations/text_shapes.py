@@ -71,8 +71,13 @@ def _in_scripts(texts: Sequence[str], value: str | None) -> np.ndarray | None:
     return np.asarray([c[most] >= c[also] > 0 for c in counts], float)
 
 
+_NO_LETTERS = {code: None for code in range(128) if not chr(code).isalpha()}
+
+
 def _letters(text: str) -> Counter[str]:
     """How many letters of each script a text holds."""
+    if text.isascii():
+        return Counter(Latin=len(text.translate(_NO_LETTERS)))
     found: Counter[str] = Counter()
     for letter, many in Counter(text).items():
         if letter.isalpha():

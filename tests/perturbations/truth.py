@@ -258,16 +258,23 @@ def _quick_effect(trial: Trial, series: Series, part: Part, p: Perturbation) -> 
 
 
 def make_trial(
-    spec: Spec, perturbations: Sequence[Perturbation], replicates: list[Run] | None = None
+    spec: Spec,
+    perturbations: Sequence[Perturbation],
+    replicates: list[Run] | None = None,
+    healthy: Run | None = None,
 ) -> Trial:
     """Runs a world with and without each perturbation, on the same random numbers."""
     given = tuple(perturbations)
+    healthy = healthy or compute(Run(spec, 0, ()))
     return Trial(
         spec=spec,
         perturbations=given,
         run=compute(Run(spec, 0, given)),
-        healthy=compute(Run(spec, 0, ())),
-        without={p.number: compute(Run(spec, 0, all_of(given, p.number))) for p in given},
+        healthy=healthy,
+        without={
+            p.number: compute(Run(spec, 0, others)) if (others := all_of(given, p.number)) else healthy
+            for p in given
+        },
         replicates=replicates or [compute(Run(spec, n, ())) for n in range(1, REPLICATES + 1)],
     )
 
@@ -281,13 +288,14 @@ def draw_trial(spec: Spec, how_many: int) -> Trial:
     """
     rng = stream(spec.seed, spec.world, "perturbations")
     replicates = [compute(Run(spec, n, ())) for n in range(1, REPLICATES + 1)] if how_many else []
-    drawn = draw_perturbations(compute(Run(spec, 0, ())), rng, how_many)
+    healthy = compute(Run(spec, 0, ()))
+    drawn = draw_perturbations(healthy, rng, how_many)
     wanted = np.exp(rng.uniform(np.log(SMALLEST), np.log(LARGEST), len(drawn)))
     fitted = []
     for p, size in zip(drawn, wanted, strict=True):
         for _ in range(2):
-            found = largest(make_trial(spec, [p], replicates), p).size
+            found = largest(make_trial(spec, [p], replicates, healthy), p).size
             if found > 0:
                 p = resized(p, float(np.clip(size / found, 0.05, 6.0)))
         fitted.append(p)
-    return make_trial(spec, fitted, replicates)
+    return make_trial(spec, fitted, replicates, healthy)
