@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,14 @@ TEXTS = pa.schema(
 )
 
 
+@functools.cache
+def database() -> duckdb.DuckDBPyConnection:
+    """The DuckDB of this process: one takes longer to open than a small table to fill; temporary tables are a cursor's own."""
+    opened = duckdb.connect(config={"threads": 2})
+    opened.execute("set preserve_insertion_order=true")
+    return opened
+
+
 class TableRelations:
     """`rollouts` and `metrics` in a DuckDB of this process.
 
@@ -32,8 +41,7 @@ class TableRelations:
         self, rollouts: pa.Table, metrics: pa.Table | None = None, texts: pa.Table | None = None
     ) -> None:
         self._texts = texts
-        self._connection = duckdb.connect(config={"threads": 2})
-        self._connection.execute("set preserve_insertion_order=true")
+        self._connection = database().cursor()
         if metrics is None:
             metrics = pa.table(
                 {
@@ -47,9 +55,9 @@ class TableRelations:
             )
         self._connection.register("given_rollouts", rollouts)
         self._connection.register("given_metrics", metrics)
-        self._connection.execute("create table rollouts as select * from given_rollouts")
+        self._connection.execute("create temp table rollouts as select * from given_rollouts")
         self._connection.execute(
-            "create table metrics as select *, cast(null as boolean) as superseded from given_metrics"
+            "create temp table metrics as select *, cast(null as boolean) as superseded from given_metrics"
         )
 
     def sql(self, query: str, params: Sequence[Any] = ()) -> pa.Table:
