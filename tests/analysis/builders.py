@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tests.stories.relations import TEXTS, TableRelations
@@ -17,6 +19,18 @@ KINDS = {
     "reply": pa.string(),
     "discard_reason": pa.string(),
 }
+
+
+@functools.cache
+def normal(*at: int) -> float:
+    """A number drawn from the standard normal distribution, always the same one at a place; many tests ask for it."""
+    return float(np.random.default_rng(at).normal())
+
+
+@functools.cache
+def uniform(*at: int) -> float:
+    """A number drawn between 0 and 1, always the same one at a place."""
+    return float(np.random.default_rng(at).random())
 
 
 def table(

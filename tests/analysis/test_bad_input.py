@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rollout_traces.analysis import (
@@ -22,7 +21,7 @@ from rollout_traces.analysis import (
 )
 from rollout_traces.analysis.runs import progress
 from rollout_traces.errors import RolloutTracesError
-from tests.analysis.builders import steps, table
+from tests.analysis.builders import normal, steps, table
 from tests.stories.relations import TableRelations
 
 Rows = list[dict[str, Any]]
@@ -30,7 +29,7 @@ A, B = Selection("run", "rollout", (10, 10)), Selection("run", "rollout", (0, 9)
 
 
 def noisy(step: int, group: int, sample: int) -> float:
-    return float(np.random.default_rng([step, group, sample]).normal())
+    return normal(step, group, sample)
 
 
 def plain(**columns: Any) -> Rows:

@@ -12,7 +12,7 @@ from rollout_traces.analysis.columns_compared import ColumnsCompared
 from rollout_traces.analysis.kept_texts import read_texts
 from rollout_traces.analysis.relations import describe
 from rollout_traces.analysis.two_sides import A, B, EarlierVisits, read_earlier_visits, read_rows
-from tests.analysis.builders import steps, table
+from tests.analysis.builders import normal, steps, table
 from tests.stories.causes import CAUSES
 from tests.stories.relations import TableRelations, of_story
 from tests.stories.world import Story, write_run
@@ -29,7 +29,7 @@ def explained(name: str, n_steps: int = 1) -> tuple[TableRelations, Explanation]
 
 
 def noisy(step: int, group: int, sample: int) -> float:
-    return float(np.random.default_rng([step, group, sample]).normal())
+    return normal(step, group, sample)
 
 
 class TestFindings:

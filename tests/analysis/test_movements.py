@@ -15,7 +15,7 @@ from rollout_traces.analysis.selections import RunScope
 from rollout_traces.cli.show import FOLDER
 from rollout_traces.store import open_store
 from rollout_traces.store.query.parser import parse_query
-from tests.analysis.builders import steps, table
+from tests.analysis.builders import normal, steps, table, uniform
 from tests.perturbations.spec import draw_spec
 from tests.perturbations.tables import Relations
 from tests.perturbations.truth import draw_trial
@@ -27,11 +27,11 @@ N = 60
 
 
 def drawn(step: int, group: int, sample: int, what: int = 0) -> float:
-    return float(np.random.default_rng([step, group, sample, what]).normal())
+    return normal(step, group, sample, what)
 
 
 def happens(share: float, step: int, group: int, sample: int) -> bool:
-    return bool(np.random.default_rng([step, group, sample, 7]).random() < share)
+    return uniform(step, group, sample, 7) < share
 
 
 def engine(step: int, group: int, sample: int) -> str:
@@ -373,7 +373,7 @@ class TestWhatFollows:
             return "length" if happens(share(step / n_steps), step, group, sample) else "stop"
 
         def passed(step: int, group: int, sample: int) -> int:
-            solved = np.random.default_rng([step, group, sample, 3]).random() < usual(step / n_steps)
+            solved = uniform(step, group, sample, 3) < usual(step / n_steps)
             return int(solved and stop_reason(step, group, sample) == "stop")
 
         return table(steps(n_steps, groups, stop_reason=stop_reason, **{"component/tests": passed}))
@@ -807,7 +807,7 @@ class TestFewRowsAndTurns:
     def test_that_two_rows_carry_each_update_from_a_step_on_is_said(self):
         def share(s: int, g: int, i: int) -> float:
             heavy = s >= 40 and (g, i) in ((1, 0), (4, 2))
-            weight = [0.5 + float(np.random.default_rng([s, *at]).random()) for at in np.ndindex(8, 4)]
+            weight = [0.5 + uniform(s, *at) for at in np.ndindex(8, 4)]
             both = sum(weight) + (1200.0 if s >= 40 else 0.0)
             return (weight[4 * g + i] + (600.0 if heavy else 0.0)) / both
 
@@ -959,7 +959,7 @@ class TestPromptsThatComeAgain:
         hard = np.random.default_rng(5).random(90)
 
         def solved(step: int, group: int, sample: int) -> float:
-            draw = np.random.default_rng([step, group, sample]).random()
+            draw = uniform(step, group, sample)
             return float(draw < 0.05 + 0.9 * hard[order[step, group]] - fall * (step >= 30))
 
         rows = steps(60, groups=3, size=8, reward=solved)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
 from rollout_traces.analysis import (
@@ -18,13 +17,13 @@ from rollout_traces.analysis import (
 )
 from rollout_traces.analysis.timeline import events
 from rollout_traces.errors import StoreError
-from tests.analysis.builders import steps, table
+from tests.analysis.builders import normal, steps, table
 
 A, B = Selection("run", "rollout", (1, 1)), Selection("run", "rollout", (0, 0))
 
 
 def noisy(step: int, group: int, sample: int) -> float:
-    return float(np.random.default_rng([step, group, sample]).normal())
+    return normal(step, group, sample)
 
 
 class TestExplain:

@@ -14,7 +14,7 @@ from rollout_traces.analysis.panel import Panel
 from rollout_traces.analysis.run_rows import RunRows
 from rollout_traces.analysis.scan import Template
 from rollout_traces.analysis.slow_change import beside_learning, less_of_all
-from tests.analysis.builders import steps, table
+from tests.analysis.builders import steps, table, uniform
 from tests.analysis.test_movements import drawn, happens, logged, told
 from tests.perturbations.spec import draw_spec
 from tests.perturbations.tables import Relations
@@ -119,11 +119,8 @@ class TestFallsBesideLearning:
         """A success of rollouts by their share, a function of the step and whose they are; prompts differ by a spread."""
 
         def success(step: int, group: int, sample: int) -> int:
-            easy = spread * (np.random.default_rng([step, group, what]).random() - 0.5)
-            return int(
-                np.random.default_rng([step, group, sample, what]).random()
-                < share(step, sample % n_parts) + easy
-            )
+            easy = spread * (uniform(step, group, what) - 0.5)
+            return int(uniform(step, group, sample, what) < share(step, sample % n_parts) + easy)
 
         return success
 

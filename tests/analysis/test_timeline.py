@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from rollout_traces.analysis import diagnose, events
-from tests.analysis.builders import steps, table
+from tests.analysis.builders import normal, steps, table
 
 
 def noisy(step: int, group: int, sample: int) -> float:
-    return float(np.random.default_rng([step, group, sample]).normal())
+    return normal(step, group, sample)
 
 
 def told(**columns: object) -> set[str]:
