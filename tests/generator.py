@@ -270,8 +270,9 @@ class BatchPlan:
     tool_end_share: float = 0.1
 
 
-def rollouts(tokenizer: Any, plan: BatchPlan) -> list[Rollout]:
-    """The rollouts of a plan, group by group."""
+@functools.lru_cache(maxsize=64)
+def rollouts(tokenizer: Any, plan: BatchPlan) -> tuple[Rollout, ...]:
+    """The rollouts of a plan, group by group; most tests ask for one of a few plans."""
     made = []
     for group in range(plan.n_groups):
         for sample in range(plan.group_size):
@@ -289,7 +290,7 @@ def rollouts(tokenizer: Any, plan: BatchPlan) -> list[Rollout]:
             if rng.random() < plan.cut_share:
                 rollout = rollout.cut(int(len(rollout.input_ids) * 0.8))
             made.append(rollout)
-    return made
+    return tuple(made)
 
 
 def batch_arrays(tokenizer: Any, plan: BatchPlan = BatchPlan()) -> dict[str, Any]:
