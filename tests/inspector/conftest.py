@@ -38,10 +38,20 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, **QUIET, "TRACKIO_DIR": str(folder)}
 
 
+LOG = """
+import runpy, sys
+import pytest
+from tests.trackio_home import store_soon
+
+store_soon(pytest.MonkeyPatch())
+runpy.run_module(sys.argv.pop(1), run_name="__main__")
+"""
+
+
 def log_project(folder: Path, *options: str, module: str = "make_project") -> None:
     """Logs a project with the real logger, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", f"tests.inspector.{module}", *options],
+        [sys.executable, "-c", LOG, f"tests.inspector.{module}", *options],
         cwd=ROOT,
         env=environment(folder),
         capture_output=True,
@@ -78,7 +88,7 @@ class Served:
         self._wait()
 
     def _wait(self) -> None:
-        for _ in range(240):
+        for _ in range(1200):
             if not self.process.is_alive():
                 raise AssertionError(self.output.read_text())
             try:
@@ -87,7 +97,7 @@ class Served:
             except urllib.error.HTTPError:
                 return
             except (urllib.error.URLError, OSError):
-                time.sleep(0.25)
+                time.sleep(0.05)
         raise AssertionError(f"no answer from {self.address}: {self.output.read_text()}")
 
     def stop(self) -> None:
