@@ -19,6 +19,7 @@ from rollout_traces.inspector import server
 from rollout_traces.inspector.guard import ServerOptions
 from rollout_traces.inspector.server import listen
 from tests.inspector.conftest import ROOT, TOKEN, Served, environment
+from tests.inspector.forked import start_command
 
 
 def run_show(folder, *options: str) -> subprocess.CompletedProcess[str]:
@@ -31,6 +32,13 @@ def run_show(folder, *options: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=120,
     )
+
+
+def shown(folder: Path, output: Path, *options: str) -> tuple[int | None, list[str]]:
+    """The exit code and the lines of the command, which is expected to end by itself; its process has all imported."""
+    process = start_command(["show", *options], folder, environment(folder), output)
+    process.join(120)
+    return process.exitcode, output.read_text().splitlines()
 
 
 class TestShow:
@@ -59,10 +67,10 @@ class TestShow:
             (("--server-url", "http://127.0.0.1:1"), "no Trackio server answers"),
         ],
     )
-    def test_what_cannot_be_opened_is_said_before_a_page_is_served(self, home, options, said):
-        done = run_show(home, *options, "--no-browser", "--no-trackio")
-        assert done.returncode == 1 and "Inspector:" not in done.stdout
-        assert said in done.stderr.splitlines()[1]
+    def test_what_cannot_be_opened_is_said_before_a_page_is_served(self, home, tmp_path, options, said):
+        code, lines = shown(home, tmp_path / "said.txt", *options, "--no-browser", "--no-trackio")
+        assert code == 1 and not any("Inspector:" in line for line in lines)
+        assert said in lines[1]
 
     def test_what_was_opened_before_is_offered_where_it_can_be_opened(self, tmp_path, monkeypatch, capsys):
         """Seen once: a project of another Trackio folder."""
