@@ -67,10 +67,9 @@ from rollout_traces.analysis.slow_change import (
     came_or_went,
     drift_of_run,
     gain,
-    is_component,
     is_loss,
     is_needed,
-    is_purpose,
+    is_of_rewards,
     learning_is_likelier,
     less_of_all,
     may_be_slow,
@@ -282,7 +281,7 @@ def _search(
         others = [
             each if shows_beside_learned(each, others) else replace(each, is_sure=False) for each in others
         ]
-    if is_purpose(panel) or is_component(panel) or panel.names[0].is_paid or panel.parents[0] == "reward":
+    if is_of_rewards(panel):
         others = [since_it_was_lost(each) if each.located.z > 0 else each for each in others]
     joined = there_and_back(others, curves)
     learned = [_beside_others(each, joined) for each in learned]

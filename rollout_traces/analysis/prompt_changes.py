@@ -42,11 +42,11 @@ def prompt_entries(run: RunScope) -> list[Diagnosis]:
     texts = read_texts(run.relations, run.columns, Selection(run.run, run.split))
     found = [*_evaluations_replaced(run, evaluations), *_evaluated_in_training(run, evaluations, texts)]
     read = [changed(texts, name) for name in WHAT] if texts is not None else []
-    told = [each for each in read if each is not None]
+    of_texts = [each for each in read if each is not None]
     longer = _lengths_changed(run, evaluations) if run.columns.has("n_prompt") else None
-    if longer is not None and not any(_meet(longer, other) for other in told):
-        told.append(longer)
-    return found + told
+    if longer is not None and not any(_meet(longer, other) for other in of_texts):
+        of_texts.append(longer)
+    return found + of_texts
 
 
 def _meet(one: Diagnosis, other: Diagnosis) -> bool:

@@ -91,7 +91,7 @@ def noise_of_panel(panel: Panel) -> Noise:
     fits, likely, basis = _beside_largest(panel, fits.first, fits, likely, basis, np.arange(n_series))
     lasting = np.flatnonzero(fits.remembers > 1 / 2)
     fits, _, basis = _beside_largest(panel, _that_lasts(fits.first), fits, likely, basis, lasting)
-    noise = noise_of(panel.values, panel.errors, told_by_others(fits, _of_one_measure(panel)))[0]
+    noise = noise_of(panel.values, panel.errors, with_shared_prior(fits, _of_one_measure(panel)))[0]
     return with_tails(panel, noise, basis)
 
 
@@ -144,7 +144,7 @@ def _that_lasts(noise: Noise) -> Noise:
     return replace(noise, memory=memory, variance=noise.variance / (1 - MEMORIES[-1]))
 
 
-def told_by_others(fits: Fits, alike: list[list[int]]) -> Fits:
+def with_shared_prior(fits: Fits, alike: list[list[int]]) -> Fits:
     """The same, with what series that are alike say of each other's noise: one that moved looks as if it had a memory.
 
     The others' noise is the likeliest of all of them together, each of which may be another's with as much chance.

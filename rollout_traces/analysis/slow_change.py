@@ -296,9 +296,11 @@ def is_purpose(panel: Panel) -> bool:
     return panel.names[0].wanted > 0
 
 
-def is_component(panel: Panel) -> bool:
-    """Tells whether a measure is a component of the reward, in training or an evaluation."""
-    return panel.names[0].value is None and "/component/" in f"/{panel.names[0].column}"
+def is_of_rewards(panel: Panel) -> bool:
+    """Tells whether a measure is a reward, a success or a component, in training or an evaluation, a value of one, or computed from it."""
+    name = panel.names[0]
+    is_component = name.value is None and "/component/" in f"/{name.column}"
+    return is_purpose(panel) or is_component or name.is_paid or panel.parents[0] == "reward"
 
 
 def learned_curves(n_steps: int) -> np.ndarray:

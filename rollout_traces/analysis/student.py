@@ -10,7 +10,7 @@ import numpy as np
 TERMS = 300
 """Terms of the continued fraction at most."""
 CLOSE = 1e-12
-"""Relative change of a term that ends it, and the least scale of what differs."""
+"""Relative change of a term that ends it."""
 TINY = np.finfo(float).tiny
 
 
@@ -126,7 +126,7 @@ def likelihood_of_tails(size: np.ndarray, n_outermost: int = 0) -> np.ndarray:
         return np.zeros((len(size), len(FREEDOMS)))
     size = np.sort(size, axis=1)
     inner, edge = size[:, : size.shape[1] - n_outermost], size[:, -n_outermost]
-    scale = np.maximum(np.median(inner, axis=1), CLOSE)
+    scale = np.maximum(np.median(inner, axis=1), LEAST_SCALE)
     likelihoods = []
     for nu in FREEDOMS:
         quarter, constant = shape(nu)
@@ -140,5 +140,7 @@ def likelihood_of_tails(size: np.ndarray, n_outermost: int = 0) -> np.ndarray:
 
 SCALES = np.geomspace(1 / 1.4, 1.4, 7)
 """Scales beside that of the median that are tried for each of the tails."""
+LEAST_SCALE = CLOSE
+"""Scale of differences of which most are 0."""
 NEW = 1 / 2
 """Part of the differences from neighbours that are new: each shares its neighbours with the next ones'."""

@@ -7,7 +7,7 @@ import pytest
 
 from rollout_traces.analysis.noise import OF_GROUPS, Fits, crude
 from rollout_traces.analysis.run_rows import RunRows
-from rollout_traces.analysis.screen import told_by_others
+from rollout_traces.analysis.screen import with_shared_prior
 from rollout_traces.analysis.step_cells import StepCells, crowded, goes_with
 
 N, GROUPS, SIZE = 40, 6, 4
@@ -90,7 +90,7 @@ class TestNoiseOfSeriesThatAreAlike:
         left[3, 0], left[3, 5] = -2.0, 0.0
         flat = np.full((4, grid), -np.log(grid))
         fits = Fits(left, left, np.zeros((4, grid)), np.zeros((4, grid)), flat, crude(left, left))
-        told = told_by_others(fits, [[0, 1, 2, 3]])
+        told = with_shared_prior(fits, [[0, 1, 2, 3]])
         assert fits.weight[3].argmax() == 5 and told.weight[3].argmax() == 0
         assert told.weight[0].argmax() == 0
         assert np.allclose(np.exp(told.prior).sum(axis=1), 1)
@@ -99,7 +99,7 @@ class TestNoiseOfSeriesThatAreAlike:
         grid = len(OF_GROUPS)
         flat = np.full((2, grid), -np.log(grid))
         fits = Fits(flat, flat, flat, flat, flat, crude(flat, flat))
-        assert np.array_equal(told_by_others(fits, [[0, 1]]).prior, flat)
+        assert np.array_equal(with_shared_prior(fits, [[0, 1]]).prior, flat)
 
 
 class TestAShareThatComes:
