@@ -42,7 +42,7 @@ FEW_ROWS, FEW_GROUPS = 30, 10
 
 
 def severity_of(found: Moved, n_series: int) -> Severity:
-    """Info for slow change, for how a run starts and for what may be chance; an error where chance is out of the question, but for the mix of prompts, which somebody may have set."""
+    """Info for slow change, for how a run starts and for what may be chance; an error where chance is out of the question, but for the mix of prompts, which somebody may have set, and what got better."""
     changed, is_of_rows = _relative_change(found), found.panel.source is not None
     is_trifle = changed < (SLIGHT_OF_ROWS if is_of_rows else SLIGHT if _is_one_number(found) else SLIGHT / 2)
     beyond_chance = found.log_p + np.log(max(n_series, 1)) < np.log(SURE)
@@ -51,10 +51,17 @@ def severity_of(found: Moved, n_series: int) -> Severity:
         return "info"
     if is_size(found.panel.names[0]):
         return "warn" if _starves(found) else "info"
-    may_be_meant = is_mix(found.panel) or _is_of_few(found) or _is_one_number(found) or _is_shared(found)
+    may_be_meant = is_mix(found.panel) or _is_shared(found) or _is_gain(found)
+    is_hardly_known = _is_of_few(found) or _is_one_number(found)
     is_slight = not is_of_rows and changed < SLIGHT
-    may_be_error = found.is_sure and beyond_chance and not (may_be_meant or is_slight or goes_on(found))
+    is_warning = may_be_meant or is_hardly_known or is_slight or goes_on(found)
+    may_be_error = found.is_sure and beyond_chance and not is_warning
     return "error" if may_be_error else "warn"
+
+
+def _is_gain(found: Moved) -> bool:
+    """Tells whether a measure went the way that training is for, as rewards that rise: whether they are only better paid is for a person to see."""
+    return found.located.z * found.panel.names[0].wanted > 0
 
 
 def _is_plain_loss(found: Moved) -> bool:

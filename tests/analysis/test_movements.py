@@ -1053,3 +1053,14 @@ class TestPoints:
         [entry] = [each for each in told(table(rows)) if str(each.series[0]) == "component/judge 0.5"]
         assert entry.part == (("extra/worker", "w1"),) and 29 <= entry.step <= 31
         parse_query(entry.where)
+
+
+@pytest.mark.parametrize(("after", "severity"), [(0.85, "warn"), (0.15, "error")])
+def test_rewards_that_rise_at_once_are_a_warning_and_those_that_fall_an_error(after, severity):
+    """Seen once: a source that was learned late, as an error before the one that was lost."""
+
+    def solved(step: int, group: int, sample: int) -> float:
+        return float(happens(0.5 if step < 30 else after, step, group, sample))
+
+    [entry] = told(table(steps(60, groups=12, size=8, reward=solved)))
+    assert (entry.severity, entry.step) == (severity, 30)
