@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rollout_traces.analysis.compare import DISCOVERY
 from rollout_traces.analysis.noise import TINY
 from rollout_traces.analysis.run_rows import ENOUGH_ROWS, RowMeasure, RunRows
 
@@ -20,7 +21,7 @@ FEW_GROUPS = 2
 APART = 2.0
 """They lie so many times as far out as the next row."""
 QUARTER = 0.25
-"""Rows carry a step where a handful makes more than this of its summed absolute contributions ..."""
+"""Rows carry a step where a handful makes more than this of its summed absolute contributions, or of what those of a step usually are ..."""
 RARE = 0.95
 """... and more than in this part of the steps: a handful may carry two or three of 40 ..."""
 BEYOND = 12.0
@@ -73,7 +74,7 @@ def carried_by(rows: RunRows, measure: RowMeasure, values: np.ndarray) -> Handfu
     known, size = np.flatnonzero(there), np.abs(own - middle)
     at = rows.at[known]
     n = np.bincount(at, minlength=len(rows.steps))
-    total = np.bincount(at, size, len(rows.steps))
+    total = np.maximum(np.bincount(at, size, len(rows.steps)), n * usual)
     order = np.lexsort((-size, at))
     starts = np.cumsum(n) - n
     place = np.empty(len(at), np.int64)
@@ -95,7 +96,8 @@ def carried_by(rows: RunRows, measure: RowMeasure, values: np.ndarray) -> Handfu
         for step in np.unique(at[chosen]).tolist()
         for here in [np.flatnonzero(chosen & (at == step))]
     }
-    return Handful(known[chosen], log_p)
+    log_p = {step: p for step, p in log_p.items() if p <= np.log(DISCOVERY)}
+    return Handful(known[chosen & np.isin(at, list(log_p))], log_p)
 
 
 def _handful(size: np.ndarray) -> int:
@@ -142,8 +144,8 @@ def _beyond_tail(far: np.ndarray, tail: np.ndarray, n_steps: int) -> float:
         return 0.0
     at_least, m = tail[-1], len(tail) - 1
     slope = float(np.log(tail[:-1] / at_least).mean())
-    if slope <= 0:
-        return -np.inf
+    if slope <= 0:  # all at one distance, as where rewards have a few values
+        return -np.inf if far[-1] > at_least else 0.0
     log_rate = np.log(m / n_steps) - np.log(far / at_least) / slope
     several = np.arange(len(far), 0, -1)
     chance = several * log_rate - np.asarray([math.lgamma(k + 1) for k in several])

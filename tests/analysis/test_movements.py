@@ -8,9 +8,10 @@ import pytest
 
 from rollout_traces.analysis import diagnose, screen
 from rollout_traces.analysis import names as table_of_names
-from rollout_traces.analysis.carriers import _handful
+from rollout_traces.analysis.carriers import _handful, carried_by
 from rollout_traces.analysis.curves import SeriesName, heaviest_curve
 from rollout_traces.analysis.diagnosis import Diagnosis
+from rollout_traces.analysis.run_rows import RowMeasure, RunRows
 from rollout_traces.analysis.selections import RunScope
 from rollout_traces.cli.show import FOLDER
 from rollout_traces.store import open_store
@@ -523,6 +524,18 @@ class TestCarriers:
         hits = np.random.default_rng(0).permutation(np.repeat([0.0, 1.0, 2.0], [864, 86, 10]))
         rows = [{**row, "n_tool_errors": hits[at]} for at, row in enumerate(steps(80, groups=3))]
         assert not told(table(rows))
+
+    def test_rewards_of_a_few_values_of_which_nearly_all_are_the_best_have_none(self):
+        """Seen once: an error at nine steps, each a few failures of a policy that solved nearly all."""
+        rng = np.random.default_rng(0)
+        solved = rng.random((116, 60)) < np.where(np.arange(116) < 12, 0.6, 0.97)[:, None]
+        values = (solved + 0.2 * (rng.random((116, 60)) < 0.9)).ravel()
+        at = np.repeat(np.arange(116), 60)
+        rows = RunRows(np.arange(116), at, np.arange(len(at)) // 4, {})
+        reward = RowMeasure(SeriesName("reward"), lambda: values)
+        assert not carried_by(rows, reward, values).log_p
+        values[at == 70] -= np.where(np.arange(60) < 2, 30.0, 0.0)
+        assert list(carried_by(rows, reward, values).log_p) == [70]
 
     def test_rows_far_out_to_both_sides_are_named_with_the_scalar_that_spiked_at_their_step(self):
         """Seen once: advantages of 60 and -55 left the mean as it was, and the loss spike named no rollout."""
