@@ -239,7 +239,9 @@ def _since(panel: Panel, i: int) -> _Recurring | None:
     if not is_number:
         return None
     levels = panel.levels[i, places]
-    of_size = np.log(levels) if levels.min() > 0 else levels  # what is larger differs by more
+    of_size = levels
+    if levels.min() >= 0 and levels.any():  # what is larger differs by more
+        of_size = np.log(np.maximum(levels, levels[levels > 0].min()))
     bends, by = np.abs(np.diff(of_size, 2)), np.abs(np.diff(levels))  # a line goes on, and bends by nothing
     log_p, start = _begins(bends, nothing)
     if not start or not all(

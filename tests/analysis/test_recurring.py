@@ -226,6 +226,15 @@ def test_the_noise_of_a_number_that_grows_with_it_is_no_news():
     assert not [each for each in found if "goes up and down" in each.sentence]
 
 
+def test_the_noise_of_a_number_that_is_0_at_times_and_grows_with_it_is_no_news():
+    """Seen in half of all runs: a divergence that is estimated, and cut off at 0, where a policy moves away."""
+    rng = np.random.default_rng(0)
+    usual = 5e-3 * (1 - np.exp(-np.arange(90) / 30)) + 5e-5
+    values = np.maximum(usual * rng.normal(0.8, 0.5, 90) + rng.normal(0, 2e-5, 90), 0.0)
+    found = diagnose(logged(steps(90), values.tolist(), "train/kl"), "run").diagnoses
+    assert values.min() == 0 and not [each for each in found if "goes up and down" in each.sentence]
+
+
 def test_a_loss_whose_noise_alone_is_six_times_as_large_is_said_with_its_step():
     """Seen three times: a spread of three to six times as much, of the same mean, and no word of it."""
     rng = np.random.default_rng(43)
