@@ -239,10 +239,7 @@ def _may_name(asked: str, glob: str) -> bool:
     return asked == FULL or (asked != DEFAULT and may_overlap(asked, glob))
 
 
-@lru_cache
-def _wanted(keys: tuple[str, ...], families: tuple[Family, ...]) -> WantedMetrics:
-    """Remembers what was asked for, which is the same at every step of a run."""
-    return WantedMetrics(keys, families)
+_wanted = lru_cache(WantedMetrics)  # the same is asked for at every step of a run
 
 
 def wanted_metrics(keys: str | Sequence[str]) -> WantedMetrics:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from rollout_traces.ledger.groups import GroupIndex
 from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.text import encodable, words
 from rollout_traces.model.transcript import Transcript
+from rollout_traces.model.whole_files import unfinished
 
 COLUMNS = words(
     "step prompt_index completion_index group_size reward_rank_desc prompt completion reward_total advantage"
@@ -80,21 +80,11 @@ def write_table(path: str | Path, table: Mapping[str, Any]) -> None:
         table: what to write; values that are not finite become null.
 
     Raises:
-        OSError: the file cannot be written.
+        NotWritten: the file cannot be written.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.writing")
     data = [[encodable(v) if isinstance(v, str) else v for v in row] for row in table["data"]]
-    body = orjson.dumps({**table, "data": data})
-    try:
-        with unfinished.open("wb") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with unfinished(path) as made:
+        made.write_bytes(orjson.dumps({**table, "data": data}))
 
 
 def table_path(folder: str | Path, split: str, step: int) -> Path:
@@ -126,7 +116,7 @@ def write_all_rows(folder: str | Path, batch: PackedBatch, ledger: Ledger, decod
         The file, `<folder>/<split>/<step>.json`.
 
     Raises:
-        OSError: the file cannot be written.
+        NotWritten: the file cannot be written.
     """
     transcripts = decode(batch, np.flatnonzero(batch.has_tokens).tolist())
     path = table_path(folder, batch.split, batch.step)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rollout_traces.errors import StoreError
-from rollout_traces.ledger.columns import NULL_INT, Kind, Ledger, kind_of
+from rollout_traces.ledger.columns import NULL_INT, Kind, Ledger, is_column, kind_of
 from rollout_traces.model.plain_values import INT64_MAX, INT64_MIN
 from rollout_traces.model.text import BRIEF
 from rollout_traces.store.asking import REWARD_FAILED, Asked, Asking, Scope
@@ -346,7 +346,7 @@ def ledger_of(asking: Asking, scope: Scope, *, from_ledgers: bool) -> Ledger:
         from_ledgers: those; else the rows that traces alone know, as of trainers that keep no ledger.
     """
     asked = asking.asked(replace(scope, attempts="newest"))
-    names = [name for name in asking.shown_columns() if name not in LARGE and _is_ledgers(name)]
+    names = [name for name in asking.shown_columns() if name not in LARGE | INTERNAL and is_column(name)]
     found = asking.run(
         f"SELECT {', '.join(map(quoted, names))} FROM {asking.relation({*names, *asked.columns})}"
         f" WHERE {asked.condition.text} AND coalesce(from_ledger, false) = ?"
@@ -373,16 +373,6 @@ def _kind_of(name: str, column: pa.ChunkedArray) -> Kind:
         ).as_py()
         else "float"
     )
-
-
-def _is_ledgers(name: str) -> bool:
-    if name in INTERNAL:
-        return False
-    try:
-        kind_of(name)
-    except StoreError:
-        return False
-    return True
 
 
 def _numpy(column: pa.ChunkedArray, kind: Kind) -> np.ndarray:
