@@ -184,4 +184,4 @@ def _carry_out(store: Store, plan: RemovalPlan, spooled: list[Left]) -> None:
     remove_rows(Path(store.side_folder), plan.traces)
     store.live.forget(plan.runs)
     store.index_anew()
-    store.labels.log.forget(plan.labels.keys())
+    store.labels.forget(plan.labels.keys())

@@ -34,7 +34,7 @@ from rollout_traces.store.query.compiler import (
     group_column,
     joined,
 )
-from rollout_traces.store.query.nodes import All, Node, Not, Query, QuerySpan, Text
+from rollout_traces.store.query.nodes import All, Node, Not, QuerySpan, Text
 from rollout_traces.store.query.nodes import Any as AnyOf
 from rollout_traces.store.query.parser import parse_query, parse_search, parse_sort
 from rollout_traces.store.rollout_table import State
@@ -87,29 +87,13 @@ class Scope:
                 parts.append(Sql(f"step {operator} ?", (within_64_bits(bound),)))
         return [*parts, Sql("doc IS NOT NULL")] if self.rows == "traces" else parts
 
-    def parsed(self) -> Query:
-        """Parses the filter.
-
-        Raises:
-            QueryError: it cannot be understood.
-        """
-        return parse_query(self.where)
-
-    def searches(self) -> list[Text]:
-        """Parses the search.
-
-        Raises:
-            QueryError: there is too much of it.
-        """
-        return parse_search(self.text)
-
     def looked_for(self) -> list[Text]:
         """Lists the texts that conversations must or may hold: the words of the search, and what the filter looks for in them.
 
         Raises:
             QueryError: filter or search cannot be understood.
         """
-        return [*self.searches(), *_texts(self.parsed().node)]
+        return [*parse_search(self.text), *_texts(parse_query(self.where).node)]
 
 
 def _texts(node: Node | None) -> list[Text]:
@@ -221,14 +205,14 @@ class Asking:
         Raises:
             QueryError: filter or sort cannot be understood.
         """
-        query = scope.parsed()
+        query = parse_query(scope.where)
         parts = scope.place(self.state)
 
         def compile_text(node: Text) -> Sql:
             return self._holding(node, scope.where, parts, compiler.used)
 
         compiler = Compiler(self.names, scope.where, compile_text)
-        for node in sorted([*conjuncts(query.node), *scope.searches()], key=_reading):
+        for node in sorted([*conjuncts(query.node), *parse_search(scope.text)], key=_reading):
             parts.append(compiler.filter(node))
         if scope.attempts == "newest" and "superseded" not in compiler.used:
             parts.append(Sql("NOT superseded"))

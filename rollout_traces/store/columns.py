@@ -113,13 +113,7 @@ def column_of(values: Sequence[Any], kind: Kind | None = None) -> pa.Array:
         kind: what the column holds; the narrowest kind that holds the values when None.
     """
     types = {type(value) for value in values} - {type(None)}
-    if kind is None and types <= {bool, int}:
-        kind = "int"
-    elif kind is None and types <= {bool, int, float}:
-        kind = "float"
-    elif kind is None and types <= {str}:
-        kind = "text"
-    found: Kind = kind or ("tags" if types == {tuple} else "mixed")
+    found = kind or common_kind(_KINDS.get(each, "mixed") for each in types or {int})
     if found in _PLAIN:
         values = [None if value is None else _PLAIN[found](value) for value in values]
     return pa.array(values, type_of(found))
@@ -131,6 +125,7 @@ def _as_text(value: Any) -> str:
     return number_text(value) if isinstance(value, (bool, int, float)) else str(value)
 
 
+_KINDS: dict[type, Kind] = {bool: "int", int: "int", float: "float", str: "text", tuple: "tags"}
 _PLAIN: dict[Kind, Callable[[Any], Any]] = {"int": int, "float": float, "mixed": _as_text}
 
 

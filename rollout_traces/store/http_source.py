@@ -145,69 +145,6 @@ def _literal(value: SqlValue) -> str:
     return repr(value) if math.isfinite(value) else ("9e999" if value > 0 else "-9e999")
 
 
-class _Api:
-    """Trackio's HTTP API at one address."""
-
-    def __init__(self, server_url: str | None, space: str | None) -> None:
-        if space is not None:
-            from huggingface_hub import get_token
-
-            self.address, token = _space_address(space), get_token()
-        else:
-            self.address = _server_address(server_url or "")
-            token = next(iter(parse_qs(urlsplit(server_url or "").query).get("access_token", ())), None)
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._client = ServerClient(self.address, "Trackio server", headers)
-
-    def projects(self) -> list[str]:
-        """The names of the projects there.
-
-        Raises:
-            StoreError: nothing answers, or something else than a list of names.
-        """
-        known = self.call("get_all_projects")
-        if not isinstance(known, list) or not all(isinstance(name, str) for name in known):
-            raise StoreError(
-                f"{self.address}: get_all_projects: expected a list of names; seen {str(known)[:SHOWN]}."
-            )
-        return known
-
-    def call(self, name: str, **arguments: Any) -> Any:
-        """Calls a function of the server and gives its answer.
-
-        Raises:
-            StoreError: nothing answers, or something that is no answer, too long, or too late.
-        """
-        asked = {"args": [], "kwargs": arguments}
-        status, content = self._client.ask("POST", f"/api/{name}", json=asked)
-        try:
-            body = orjson.loads(content)
-        except ValueError as error:
-            raise StoreError(
-                f"{self.address} answers with HTTP {status} and no JSON; is it a Trackio server >= 0.24?"
-            ) from error
-        if not isinstance(body, dict) or body.get("error") is not None or "data" not in body:
-            said = body.get("error", body) if isinstance(body, dict) else body
-            raise StoreError(f"{self.address}: {name}: HTTP {status}: {str(said)[:SAID]}")
-        return body["data"]
-
-    def close(self) -> None:
-        self._client.close()
-
-
-def _server_address(url: str) -> str:
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"server_url: {url!r}, expected http://host:port.")
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
-
-
-def _space_address(space: str) -> str:
-    if not _SPACE.fullmatch(space):
-        raise ConfigError(f"space: {space!r}, expected user/name.")
-    return "https://" + space.lower().replace("/", "-").replace("_", "-").replace(".", "-") + ".hf.space"
-
-
 TIMEOUT = 1.0 * MINUTE
 """Seconds to wait for the next part of an answer."""
 WHOLE_ANSWER = 5.0 * MINUTE
@@ -288,6 +225,66 @@ def _asking_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="rollout-traces-http", daemon=True).start()
     return loop
+
+
+class _Api(ServerClient):
+    """Trackio's HTTP API at one address."""
+
+    def __init__(self, server_url: str | None, space: str | None) -> None:
+        if space is not None:
+            from huggingface_hub import get_token
+
+            address, token = _space_address(space), get_token()
+        else:
+            address = _server_address(server_url or "")
+            token = next(iter(parse_qs(urlsplit(server_url or "").query).get("access_token", ())), None)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        super().__init__(address, "Trackio server", headers)
+
+    def projects(self) -> list[str]:
+        """The names of the projects there.
+
+        Raises:
+            StoreError: nothing answers, or something else than a list of names.
+        """
+        known = self.call("get_all_projects")
+        if not isinstance(known, list) or not all(isinstance(name, str) for name in known):
+            raise StoreError(
+                f"{self.address}: get_all_projects: expected a list of names; seen {str(known)[:SHOWN]}."
+            )
+        return known
+
+    def call(self, name: str, **arguments: Any) -> Any:
+        """Calls a function of the server and gives its answer.
+
+        Raises:
+            StoreError: nothing answers, or something that is no answer, too long, or too late.
+        """
+        asked = {"args": [], "kwargs": arguments}
+        status, content = self.ask("POST", f"/api/{name}", json=asked)
+        try:
+            body = orjson.loads(content)
+        except ValueError as error:
+            raise StoreError(
+                f"{self.address} answers with HTTP {status} and no JSON; is it a Trackio server >= 0.24?"
+            ) from error
+        if not isinstance(body, dict) or body.get("error") is not None or "data" not in body:
+            said = body.get("error", body) if isinstance(body, dict) else body
+            raise StoreError(f"{self.address}: {name}: HTTP {status}: {str(said)[:SAID]}")
+        return body["data"]
+
+
+def _server_address(url: str) -> str:
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"server_url: {url!r}, expected http://host:port.")
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+
+
+def _space_address(space: str) -> str:
+    if not _SPACE.fullmatch(space):
+        raise ConfigError(f"space: {space!r}, expected user/name.")
+    return "https://" + space.lower().replace("/", "-").replace("_", "-").replace(".", "-") + ".hf.space"
 
 
 def give_the_hub_up_after(seconds: float) -> None:

@@ -241,14 +241,14 @@ class Index:
             self._start_over(f"it is damaged ({error})")
 
     def _start_over(self, why: str) -> None:
-        logger.warning("rollout-traces: the index %s is built anew: %s.", self.path, why)
+        """Removes the file, and has everything read again."""
         self._damage = None
         self._state = None
         self._connections.close()
+        self.answers.forget()
         for suffix in ("", "-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
-        with self._transaction() as connection:
-            self._make_tables(connection)
+        self._empty(why)
 
     def _empty(self, why: str) -> None:
         """Has everything read again, the file's other readers undisturbed."""

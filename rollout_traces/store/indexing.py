@@ -128,10 +128,10 @@ class StepWriter(IndexWriter):
         arrived: dict[int, list[tuple[Reading, int]]] = {}
         for reading, place, doc in zip(batch, places, docs, strict=True):
             arrived.setdefault(place, []).append((reading, doc))
-        again = [
+        again = [  # where a summary came, or a trace whose rollout may have a row already
             place
             for place, reads in arrived.items()
-            if self._has_rows(place) and any(_belongs_to_a_ledger(reading) for reading, _ in reads)
+            if self._has_rows(place) and any(r.kind == DIGEST or "uid" in r.fields for r, _ in reads)
         ]
         self.put_together(again)
         self._write({place: reads for place, reads in arrived.items() if place not in set(again)})
@@ -254,8 +254,3 @@ def _say_unreadable(batch: Sequence[Reading]) -> None:
 def _document(reading: Reading, place: int) -> tuple[int, str, str | None, int, str]:
     uid, stored = reading.fields.get("uid"), reading.stored
     return stored.rowid, stored.trace_id, None if uid is None else str(uid), place, reading.kind
-
-
-def _belongs_to_a_ledger(reading: Reading) -> bool:
-    """Tells whether a trace may be of a rollout that the table has already, or is a step summary."""
-    return reading.kind == DIGEST or "uid" in reading.fields

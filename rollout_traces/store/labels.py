@@ -213,7 +213,7 @@ class LineLog:
         Raises:
             StoreError: the folder is not this user's, the file is full, or it cannot be written.
         """
-        with self._locked() as fd:
+        with self.locked() as fd:
             size = os.fstat(fd).st_size
             if size + len(line) > self._most:
                 raise StoreError(
@@ -227,7 +227,7 @@ class LineLog:
             os.fsync(fd)
 
     @contextmanager
-    def _locked(self) -> Iterator[int]:
+    def locked(self) -> Iterator[int]:
         """Lends the file, open for writing while nobody else writes.
 
         Raises:
@@ -277,45 +277,6 @@ class LineLog:
         return () if self.problem else (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-class LabelLog(LineLog):
-    """The lines of a project's labels.
-
-    Attributes:
-        unreadable: lines that are no entry.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, "labels", MOST_BYTES)
-        self.unreadable = 0
-
-    def forget(self, rollouts: Collection[str]) -> int:
-        """Takes every line about some rollouts out of the file, for good: nothing says that it was there.
-
-        Args:
-            rollouts: what their labels are kept under.
-
-        Returns:
-            How many lines went.
-
-        Raises:
-            StoreError: the file cannot be written; then it is as it was.
-        """
-        if not self.path.exists():
-            return 0
-        with self._locked():
-            lines = self.path.read_bytes().splitlines(keepends=True)
-            kept = [line for line in lines if (e := read_entry(line)) is None or e.rollout not in rollouts]
-            if len(kept) < len(lines):
-                replace_file(self.path, b"".join(kept))
-        return len(lines) - len(kept)
-
-    def entries(self) -> list[Entry]:
-        """The entries of its lines."""
-        lines = list(map(read_entry, self.lines()))
-        self.unreadable = lines.count(None)
-        return [entry for entry in lines if entry is not None]
-
-
 _TABLE = pa.schema([("rollout", pa.string()), *((name, type_of(kind)) for name, kind in LABELLED.items())])
 
 
@@ -355,7 +316,7 @@ class LabelBook:
     """The labels and notes of a project."""
 
     def __init__(self, path: Path) -> None:
-        self.log = LabelLog(path)
+        self.log = LineLog(path, "labels", MOST_BYTES)
         self._now = Labelled()
         self._read: tuple[int, ...] = ()
         self._lock = threading.Lock()
@@ -365,7 +326,7 @@ class LabelBook:
         with self._lock:
             stamp = self.log.stamp()
             if not stamp or stamp != self._read:
-                entries = _standing(self.log.entries())
+                entries = _standing(self.lines())
                 if entries != self._now.entries:
                     self._now = Labelled(self._now.stamp + 1, entries)
                 self._read = stamp
@@ -383,14 +344,7 @@ class LabelBook:
                 counts[name] = counts.get(name, 0) + 1
         return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
-    def add(
-        self,
-        kind: Kind,
-        rollout: str,
-        text: str,
-        author: str,
-        **place: Any,
-    ) -> Entry:
+    def add(self, kind: Kind, rollout: str, text: str, author: str, **place: Any) -> Entry:
         """Writes a label or a note; arguments as of `new_entry`.
 
         Returns:
@@ -410,7 +364,7 @@ class LabelBook:
 
     def lines(self) -> list[Entry]:
         """Every line of the file, what was taken back and the taking back included."""
-        return LabelLog(self.log.path).entries()
+        return [entry for line in self.log.lines() if (entry := read_entry(line)) is not None]
 
     def take(self, entries: Sequence[Entry]) -> int:
         """Adds lines that were written elsewhere, with their authors and times; those that are here are passed over.
@@ -440,6 +394,27 @@ class LabelBook:
         entry = new_entry("removed", rollout, entry_id, author)
         self.log.append(entry.line())
         return entry
+
+    def forget(self, rollouts: Collection[str]) -> int:
+        """Takes every line about some rollouts out of the file, for good: nothing says that it was there.
+
+        Args:
+            rollouts: what their labels are kept under.
+
+        Returns:
+            How many lines went.
+
+        Raises:
+            StoreError: the file cannot be written; then it is as it was.
+        """
+        if not self.log.path.exists():
+            return 0
+        with self.log.locked():
+            lines = self.log.path.read_bytes().splitlines(keepends=True)
+            kept = [line for line in lines if (e := read_entry(line)) is None or e.rollout not in rollouts]
+            if len(kept) < len(lines):
+                replace_file(self.log.path, b"".join(kept))
+        return len(lines) - len(kept)
 
 
 def _standing(lines: list[Entry]) -> dict[str, tuple[Entry, ...]]:

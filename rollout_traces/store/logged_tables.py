@@ -32,11 +32,6 @@ def is_row_of_table(trace_id: str) -> bool:
     return _place(trace_id) is not None
 
 
-def table_of(rowid: int) -> int:
-    """The id of the row of scalars that a table's row lies in."""
-    return (rowid - _FIRST) >> _ROW_BITS
-
-
 class LoggedTables:
     """The tables of a project.
 
@@ -94,7 +89,7 @@ class LoggedTables:
 
     def rowids(self, rowids: Sequence[int]) -> list[StoredTrace]:
         """Rows by rowid, in that order; those that are gone are left out."""
-        places = [(table_of(rowid), (rowid - _FIRST) & ((1 << _ROW_BITS) - 1)) for rowid in sorted(rowids)]
+        places = (divmod(rowid - _FIRST, 1 << _ROW_BITS) for rowid in sorted(rowids))
         found = (self._table(number).get(row) for number, row in places)
         return [stored for stored in found if stored is not None]
 

@@ -178,10 +178,7 @@ def list_groups(asking: Asking, place: Place) -> StepGroups:
     groups.sort(key=lambda group: (group.group is None, group.group))
     traces = [row for group in groups for row in group.traces]
     chosen = Counter(str(row.values["selected_by"]) for row in traces if "selected_by" in row.values)
-    digest = asking.connection.execute(
-        "SELECT id FROM docs WHERE kind = 'digest' AND place = ? ORDER BY doc DESC LIMIT 1",
-        number,
-    ).fetchone()
+    summaries = list_summaries(asking.connection, place)
     return StepGroups(
         run_id=run_id,
         split=split,
@@ -189,7 +186,7 @@ def list_groups(asking: Asking, place: Place) -> StepGroups:
         groups=tuple(groups),
         n_rollouts=sum(len(ledger) for _, ledger in by_group.values()) or None,
         n_traces=len(traces),
-        digest_id=digest[0] if digest else None,
+        digest_id=summaries[-1] if summaries else None,
         selected_by=dict(chosen.most_common()),
     )
 

@@ -148,9 +148,7 @@ class Store(StoreTables):
 
     def index_anew(self) -> int:
         """Removes the index's files and builds it again, so that nothing of what was deleted stays in it."""
-        added = self._index.rebuild(None, "rollouts were deleted")
-        self._index.answers.forget()
-        return added
+        return self._index.rebuild(None, "rollouts were deleted")
 
     @property
     def index_path(self) -> Path:

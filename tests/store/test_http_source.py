@@ -243,9 +243,9 @@ class TestALyingServer:
 
     def test_an_inspectors_token_is_sent_to_it_alone_and_a_write_token_never(self) -> None:
         source = http_source._Api("http://h:1/trackio?access_token=a+b&write_token=secret", None)
-        assert source._client.headers["Authorization"] == "Bearer a b"
-        assert "secret" not in str(source._client.headers) + source.address
-        assert "Authorization" not in http_source._Api("http://h:1?write_token=secret", None)._client.headers
+        assert source.headers["Authorization"] == "Bearer a b"
+        assert "secret" not in str(source.headers) + source.address
+        assert "Authorization" not in http_source._Api("http://h:1?write_token=secret", None).headers
 
 
 class TestNames:
