@@ -113,8 +113,6 @@ class _ProjectTexts:
 
     def _source(self) -> Any:
         if self._folder is not None:
-            from rollout_traces.store.source import LocalSource
-
             return LocalSource(self._project, Path(self._folder))
         from rollout_traces.store.http_source import HttpSource
 

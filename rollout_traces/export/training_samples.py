@@ -260,7 +260,7 @@ def without_duplicates(
         if options.near_duplicates is not None:
             key = sample.key if options.format != "dpo" else f"{sample.key} {sample.reward}"
             runs, before = _runs(sample.completion), kept.setdefault(key, [])
-            if any(_jaccard(runs, other) >= options.near_duplicates for other in before[-MOST_COMPARED:]):
+            if any(len(runs & b) / len(runs | b) >= options.near_duplicates for b in before[-MOST_COMPARED:]):
                 left_out["near-duplicate"] += 1
                 continue
             before.append(runs)
@@ -277,7 +277,3 @@ def _runs(completion: Sequence[Mapping[str, Any]]) -> frozenset[int]:
 def _said(message: Mapping[str, Any]) -> str:
     calls = message.get("tool_calls")
     return f"{message['content']} {orjson.dumps(calls).decode() if calls else ''}"
-
-
-def _jaccard(a: frozenset[int], b: frozenset[int]) -> float:
-    return len(a & b) / len(a | b)

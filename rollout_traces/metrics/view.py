@@ -107,7 +107,7 @@ class StepView:
         """The names for which `has` is true."""
         columns = (self.whole or self).known_columns
         found = {*columns, *self.settings.declared_names}
-        found |= {prefix for name in columns if "/" in name for prefix in _prefixes(name)}
+        found |= {name[:at] for name in columns for at, character in enumerate(name) if character == "/"}
         found |= {name for name in ("tool_use", "group_scalars") if getattr(self, name)}
         if self.batch is not None:
             found |= {*self.batch.tracks, *self.batch.row_floats, *self.batch.row_lists} - {"group_ids"}
@@ -254,8 +254,3 @@ class StepView:
         not_given = None if given is None else {key: where[rows] for key, where in given.items()}
         ledger = self.ledger.take(np.flatnonzero(rows))
         return StepView(ledger, None, self.settings, not_given=not_given, whole=self.whole or self)
-
-
-def _prefixes(column: str) -> tuple[str, ...]:
-    """Lists the beginnings of a column's name, up to each slash in it."""
-    return tuple(column[:at] for at, character in enumerate(column) if character == "/")

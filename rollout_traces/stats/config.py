@@ -198,9 +198,7 @@ def _build(kind: type[Config], where: str, values: Mapping[str, Any]) -> Config:
         name = f"{where}.{item.name}"
         if is_dataclass(hint):
             known[item.name] = _build(typing.cast(type, hint), name, _as_mapping(name, value))
-        elif _is_missing(value):
-            continue
-        else:
+        elif not isinstance(value, str) or value != "???":  # OmegaConf's mark of what was never set
             known[item.name] = typed_value(name, value, hint)
     return kind(**known)
 
@@ -233,11 +231,6 @@ def _read_yaml(path: Path) -> Any:
             f"{path}: seen {type(read).__name__}. Expected a mapping, with a section {SECTION!r}."
         )
     return read
-
-
-def _is_missing(value: Any) -> bool:
-    """OmegaConf's mark of a field that was never set."""
-    return isinstance(value, str) and value == "???"
 
 
 def plain_config(given: Any, read: StatsLoggerConfig) -> dict[str, Any]:

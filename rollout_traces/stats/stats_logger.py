@@ -36,7 +36,7 @@ from rollout_traces.stats.config import (
     plain_config,
 )
 from rollout_traces.stats.console import CompletionPrinter, print_scalars
-from rollout_traces.stats.trackers import MissingTracker, ScalarSink, sink_makers
+from rollout_traces.stats.trackers import ScalarSink, sink_makers
 from rollout_traces.stats.trajectories import canonical
 
 __all__ = [
@@ -303,8 +303,9 @@ class StatsLogger:
     def _opened(self, make: Callable[[], ScalarSink]) -> ScalarSink | None:
         try:
             return make()
-        except MissingTracker as error:
-            self._warnings.count("trackers_missing", error)
+        except ImportError as error:
+            what = f"{error.name} is not installed. Run: pip install {error.name}"
+            self._warnings.count("trackers_missing", what)
         except Exception as error:  # noqa: BLE001  a tracker that cannot start must not stop training
             self._count_error("open", error)
         return None

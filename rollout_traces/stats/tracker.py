@@ -195,7 +195,8 @@ class StatsTracker:
             Floats by key; a key without a value under its mask is absent, one with a NaN is NaN.
         """
         with self._lock:
-            chosen = self._records if key is None else self._only(self._full(key))
+            full = None if key is None else self._full(key)
+            chosen = {k: record for k, record in self._records.items() if full in (None, k)}
             totals = {name: Totals.of(record) for name, record in chosen.items()}
             if reset:
                 self._records = {k: v for k, v in self._records.items() if k not in chosen}
@@ -209,9 +210,6 @@ class StatsTracker:
     def _full(self, key: str) -> str:
         name = (self.name,) if self.name and self._prefixed.get() else ()
         return "/".join((*name, *self._scopes.get(), key))
-
-    def _only(self, full_key: str) -> dict[str, StatRecord]:
-        return {full_key: self._records[full_key]} if full_key in self._records else {}
 
     def _record(self, full_key: str, kind: ReduceType, denominator: str | None) -> StatRecord:
         record = self._records.get(full_key)

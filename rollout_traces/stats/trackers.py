@@ -24,13 +24,6 @@ class ScalarSink(Protocol):
         ...
 
 
-class MissingTracker(ImportError):
-    """A tracker was configured whose package is not installed."""
-
-    def __init__(self, package: str) -> None:
-        super().__init__(f"{package} is not installed. Run: pip install {package}")
-
-
 class SwanlabSink:
     """Logs to one SwanLab run.
 
@@ -41,7 +34,7 @@ class SwanlabSink:
         **options: further arguments of `swanlab.init` (`project`, `experiment_name`, `logdir`).
 
     Raises:
-        MissingTracker: swanlab is not installed.
+        ImportError: it is not installed.
     """
 
     name = "swanlab"
@@ -49,10 +42,8 @@ class SwanlabSink:
     def __init__(
         self, mode: str, config: Mapping[str, Any] | None = None, api_key: str | None = None, **options: Any
     ) -> None:
-        try:
-            import swanlab
-        except ImportError as error:
-            raise MissingTracker("swanlab") from error
+        import swanlab
+
         if mode == "cloud" and api_key:
             swanlab.login(api_key)
         self._swanlab = swanlab
@@ -74,16 +65,14 @@ class TensorBoardSink:
         path: the folder, made where it is missing.
 
     Raises:
-        MissingTracker: tensorboardX is not installed.
+        ImportError: it is not installed.
     """
 
     name = "tensorboard"
 
     def __init__(self, path: str | Path) -> None:
-        try:
-            from tensorboardX import SummaryWriter
-        except ImportError as error:
-            raise MissingTracker("tensorboardX") from error
+        from tensorboardX import SummaryWriter
+
         self._writer = SummaryWriter(logdir=str(path))
 
     def log_scalars(self, scalars: Mapping[str, float], step: int) -> None:
@@ -105,16 +94,14 @@ class WandbSink:
         **options: further arguments of `wandb.init` (`project`, `name`, `entity`, `group`, `tags`, `dir`).
 
     Raises:
-        MissingTracker: wandb is not installed.
+        ImportError: it is not installed.
     """
 
     name = "wandb"
 
     def __init__(self, mode: str, config: Mapping[str, Any] | None = None, **options: Any) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise MissingTracker("wandb") from error
+        import wandb
+
         self._owned = wandb.run is None
         arguments: dict[str, Any] = {"mode": mode, "config": dict(config or {}), **options}
         self._run: Any = wandb.run if wandb.run is not None else wandb.init(**arguments)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -95,53 +94,27 @@ def filtered_details(batch: PackedBatch, ledger: Ledger, decode: Decode | None) 
     return {FILTERED: {"summary": filter_summary(batch, records), "rollouts": records}}
 
 
-@dataclass
-class RunningTotals:
-    """Counts over a run, in addition to those of a step.
+def running_totals(before: Mapping[str, float], ledger: Ledger, split: str) -> dict[str, float]:
+    """Counts over a run, a step added.
 
-    Attributes:
-        rollouts: rollouts seen, by split.
-        discarded: rollouts dropped before training, by split and reason.
+    Args:
+        before: what was counted before it, of any number of splits.
+        ledger: every row of the step.
+        split: `rollout` or `eval-rollout`.
+
+    Returns:
+        `<split>/total/{samples,discarded}` and `<split>/total/discarded_<reason>` so far.
     """
-
-    rollouts: Counter[str] = field(default_factory=Counter)
-    discarded: dict[str, Counter[str]] = field(default_factory=dict)
-
-    @classmethod
-    def resumed(cls, stored: Mapping[str, float]) -> RunningTotals:
-        """Goes on from the totals that were stored last.
-
-        Args:
-            stored: what `add` gave last, of any number of splits.
-        """
-        totals = cls()
-        for key, value in stored.items():
-            split, _, name = key.partition("/total/")
-            word, _, reason = name.partition("_")
-            if name == "samples":
-                totals.rollouts[split] = int(value)
-            elif word == "discarded" and reason:
-                totals.discarded.setdefault(split, Counter())[reason] = int(value)
-        return totals
-
-    def add(self, ledger: Ledger, split: str) -> dict[str, float]:
-        """Adds a step.
-
-        Args:
-            ledger: every row of the step.
-            split: `rollout` or `eval-rollout`.
-
-        Returns:
-            `<split>/total/{samples,discarded}` and `<split>/total/discarded_<reason>` so far.
-        """
-        reasons = [reason for reason in ledger.get("discard_reason").tolist() if reason is not None]
-        self.rollouts[split] += ledger.n_rows
-        discarded = self.discarded.setdefault(split, Counter())
-        discarded.update(reasons)
-        of_reason = bounded(discarded)
-        totals = {"samples": self.rollouts[split], "discarded": sum(discarded.values())}
-        totals |= {f"discarded_{name}": n for name, n in of_reason.items()}
-        return {f"{split}/total/{name}": float(n) for name, n in totals.items()}
+    samples, of_reason = f"{split}/total/samples", f"{split}/total/discarded_"
+    discarded = Counter(reason for reason in ledger.get("discard_reason").tolist() if reason is not None)
+    for key, n in before.items():
+        if key.startswith(of_reason):
+            discarded[key.removeprefix(of_reason)] += int(n)
+    return {
+        samples: before.get(samples, 0.0) + ledger.n_rows,
+        f"{split}/total/discarded": float(discarded.total()),
+        **{of_reason + name: float(n) for name, n in bounded(discarded).items()},
+    }
 
 
 def _record(

@@ -41,7 +41,7 @@ from rollout_traces.model.packed_batch import PackedBatch
 from rollout_traces.model.transcript import Alert, Flag, Transcript
 from rollout_traces.settings.logger_options import page_address
 from rollout_traces.sink.stored import StoredRow
-from rollout_traces.steps.discarded import RunningTotals, filtered_details
+from rollout_traces.steps.discarded import filtered_details, running_totals
 from rollout_traces.steps.open_step import ClosedStep
 from rollout_traces.steps.row_reader import Hide, RowReader, details_of, extra_metadata
 from rollout_traces.steps.run_state import (
@@ -249,8 +249,8 @@ class Judge:
 
     def _scalars(self, judged: JudgedStep, state: RunState) -> dict[str, float]:
         def compute() -> dict[str, float]:
-            totals = RunningTotals.resumed(state.totals)
-            return scalars_of(judged) | totals.add(judged.rows.ledger, judged.step.key.split)
+            totals = running_totals(state.totals, judged.rows.ledger, judged.step.key.split)
+            return scalars_of(judged) | totals
 
         return self._contained("metric_errors", dict[str, float], compute)
 

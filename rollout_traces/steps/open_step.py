@@ -98,11 +98,6 @@ class OpenStep:
         return tuple(self._parts)
 
     @property
-    def awaits_joins(self) -> bool:
-        """True while a hand-over lacks columns that its caller said would be joined."""
-        return bool(self._awaited)
-
-    @property
     def n_awaited(self) -> int:
         """Hand-overs that lack columns which their caller said would be joined."""
         return len(self._awaited)

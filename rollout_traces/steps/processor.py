@@ -102,7 +102,7 @@ class StepProcessor:
 
     def awaits_joins(self, key: StepKey) -> bool:
         """True while an open step waits for columns that are to be joined."""
-        return key in self._open and self._open[key].awaits_joins
+        return key in self._open and self._open[key].n_awaited > 0
 
     def close(self, key: StepKey, stored: StoredStep, *, again: bool = False) -> list[str]:
         """Judges a step and stores its traces, summary and scalars.

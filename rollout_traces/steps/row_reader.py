@@ -98,9 +98,7 @@ class RowReader:
         """Row -> its transcript, and a function that hides the same pieces elsewhere; rows that cannot be decoded are absent."""
         read: dict[int, tuple[Transcript, Hide]] = {}
         for row, transcript in self._decode(batch, rows).items():
-            read[row] = (
-                (transcript, as_it_is) if self._redaction is None else self._redaction.apply(transcript)
-            )
+            read[row] = (transcript, dict) if self._redaction is None else self._redaction.apply(transcript)
         return read
 
     def transcripts(self, batch: PackedBatch, rows: Sequence[int]) -> dict[int, Transcript]:
@@ -117,11 +115,6 @@ class RowReader:
             except Exception as error:  # noqa: BLE001  one bad row must not take its siblings; it is counted
                 self._warnings.count("decode_errors", f"{batch.uid(row)}, its siblings go on: {error!r}")
         return decoded
-
-
-def as_it_is(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Hides nothing."""
-    return fields
 
 
 def extra_metadata(batch: PackedBatch, group_size: int, row: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
@@ -12,7 +11,7 @@ import numpy as np
 from rollout_traces.errors import ConfigError
 from rollout_traces.ledger.columns import NULL_INT, Ledger
 from rollout_traces.ledger.groups import GroupIndex, known_rewards, reward_failed, tie_decided, tied_groups
-from rollout_traces.model.text import HASH_BYTES
+from rollout_traces.model.text import short_hash
 
 
 @dataclass(frozen=True)
@@ -107,14 +106,9 @@ def fixed_prompts(request: SelectionRequest) -> list[Selected]:
     for row, key in enumerate(keys):
         prompt = f"row {row}" if key is None else str(key)
         sample = seen[prompt] = seen.get(prompt, -1) + 1
-        places.append((sample, _place(prompt, request.seed), row))
+        places.append((sample, short_hash(f"{request.seed} {prompt}"), row))
     share = take / len(keys) if keys else 0.0
     return [Selected(row, "fixed_prompts", share) for _, _, row in sorted(places)[:take]]
-
-
-def _place(prompt: str, seed: int) -> bytes:
-    salt = (seed % 256**HASH_BYTES).to_bytes(HASH_BYTES, "little")
-    return hashlib.blake2b(prompt.encode("utf-8", "replace"), digest_size=HASH_BYTES, salt=salt).digest()
 
 
 def all_rows(request: SelectionRequest) -> list[Selected]:

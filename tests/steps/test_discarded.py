@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollout_traces.ledger.build import build_ledger
-from rollout_traces.steps.discarded import RunningTotals, filter_summary, filtered_trajectories
+from rollout_traces.steps.discarded import filter_summary, filtered_trajectories, running_totals
 from tests.builders import make_packed_batch, make_transcript
 from tests.metrics.builders import make_ledger
 
@@ -68,10 +68,9 @@ def test_a_step_that_dropped_nothing():
 
 
 def test_totals_run_over_steps_and_splits_apart():
-    totals = RunningTotals()
-    totals.add(make_ledger(discard_reason=["too_long", None]), "rollout")
-    totals.add(make_ledger(discard_reason=[None]), "eval-rollout")
-    found = totals.add(make_ledger(discard_reason=["too_long", "canceled", None]), "rollout")
+    totals = running_totals({}, make_ledger(discard_reason=["too_long", None]), "rollout")
+    totals |= running_totals(totals, make_ledger(discard_reason=[None]), "eval-rollout")
+    found = running_totals(totals, make_ledger(discard_reason=["too_long", "canceled", None]), "rollout")
     assert found == {
         "rollout/total/samples": 5.0,
         "rollout/total/discarded": 3.0,
@@ -86,8 +85,8 @@ def test_totals_go_on_from_what_was_stored():
         "rollout/total/discarded": 2.0,
         "rollout/total/discarded_too_long": 2.0,
     }
-    found = RunningTotals.resumed(stored).add(make_ledger(discard_reason=["too_long", None]), "rollout")
+    found = running_totals(stored, make_ledger(discard_reason=["too_long", None]), "rollout")
     assert found["rollout/total/samples"] == 7.0
     assert found["rollout/total/discarded"] == 3.0
-    again = RunningTotals.resumed(found).add(make_ledger(discard_reason=[None]), "rollout")
+    again = running_totals(found, make_ledger(discard_reason=[None]), "rollout")
     assert again["rollout/total/discarded_too_long"] == 3.0
