@@ -267,37 +267,30 @@ class LiveTail:
         self._seen[piece.name] = (inode, size if size == piece.at + len(piece.data) else 0)
 
 
-class LiveCopies:
-    """The copies of other nodes' live files, among this node's own.
+def copy_piece(piece: Piece, place: LivePlace) -> int:
+    """Writes a piece to the copy of another node's live file.
 
     Args:
-        place: where they go.
+        place: where copies go, among this node's own files.
+
+    Returns:
+        The bytes that are there now; others than the sender expects where some before it are missing.
+
+    Raises:
+        ValueError: that is no live file's name, or too much.
+        StoreError: the folder is another user's.
+        OSError: the disk refused.
     """
-
-    def __init__(self, place: LivePlace) -> None:
-        self._place = place
-
-    def take(self, piece: Piece) -> int:
-        """Writes a piece.
-
-        Returns:
-            The bytes that are there now; others than the sender expects where some before it are missing.
-
-        Raises:
-            ValueError: that is no live file's name, or too much.
-            StoreError: the folder is another user's.
-            OSError: the disk refused.
-        """
-        if not _NAME.fullmatch(piece.name) or piece.at < 0 or piece.at + len(piece.data) > 2 * MAX_BYTES:
-            raise ValueError(f"live file {piece.name!r:.80}: no name or size of one")
-        private_files.take_folder(self._place.folder, self._place.top)
-        path = self._place.folder / piece.name
-        if piece.at == 0:
-            private_files.replace_file(path, piece.data)
-            return len(piece.data)
-        fd = private_files.open_file(path, os.O_WRONLY | os.O_APPEND)
-        with os.fdopen(fd, "ab", buffering=0) as file:
-            size = os.fstat(fd).st_size
-            if size == piece.at:
-                size += file.write(piece.data)
-            return size
+    if not _NAME.fullmatch(piece.name) or piece.at < 0 or piece.at + len(piece.data) > 2 * MAX_BYTES:
+        raise ValueError(f"live file {piece.name!r:.80}: no name or size of one")
+    private_files.take_folder(place.folder, place.top)
+    path = place.folder / piece.name
+    if piece.at == 0:
+        private_files.replace_file(path, piece.data)
+        return len(piece.data)
+    fd = private_files.open_file(path, os.O_WRONLY | os.O_APPEND)
+    with os.fdopen(fd, "ab", buffering=0) as file:
+        size = os.fstat(fd).st_size
+        if size == piece.at:
+            size += file.write(piece.data)
+        return size

@@ -12,11 +12,11 @@ import time
 from typing import Any
 
 from rollout_traces.cluster.connection import (
-    LiveCopies,
     NodeConnection,
     NodeConnectionError,
     NodeListener,
     Piece,
+    copy_piece,
 )
 from rollout_traces.cluster.rendezvous import NodeMeeting
 from rollout_traces.errors import StoreError, Warnings
@@ -45,7 +45,7 @@ class NodeReceiver:
         self, folder: RunFolder, meeting: NodeMeeting, max_bytes: int, warnings: Warnings, live: LivePlace
     ) -> None:
         self._folder = folder
-        self._live = LiveCopies(live)
+        self._live = live
         self._meeting = meeting
         self._max_bytes = max_bytes
         self._warnings = warnings
@@ -180,7 +180,11 @@ class NodeReceiver:
                 raise NodeConnectionError("rank 0 has finished")
             if kind == "alive":
                 self._nodes.add(int(meta["node"]))
-                self._keep_only({_checked(spool) for spool in meta["spools"]}, number)
+                spools = {_checked(spool) for spool in meta["spools"]}
+                for spool in self._fed_by(number) - spools:
+                    self._give_up(spool)
+                for spool in spools:
+                    self._writer(spool, number).count_waiting()
                 return {"time": time.time()}
             if kind == "close":
                 return {}
@@ -194,12 +198,6 @@ class NodeReceiver:
         raise NodeConnectionError(
             f"a message of kind {kind!r}: expected alive, record, stored?, live or close"
         )
-
-    def _keep_only(self, spools: set[str], number: int) -> None:
-        for spool in self._fed_by(number) - spools:
-            self._give_up(spool)
-        for spool in spools:
-            self._writer(spool, number).count_waiting()
 
     def _fed_by(self, number: int) -> set[str]:
         """The spools of a connection; a newer one of the same node takes them over."""
@@ -232,7 +230,7 @@ class NodeReceiver:
 
     def _take_live(self, piece: Piece) -> dict[str, Any]:
         try:
-            return {"size": self._live.take(piece)}
+            return {"size": copy_piece(piece, self._live)}
         except (StoreError, OSError, ValueError) as error:
             self._warnings.count("live_errors", error)
             return {}

@@ -19,6 +19,7 @@ from typing import Any
 
 import orjson
 
+from rollout_traces.model.plain_values import from_json
 from rollout_traces.model.spans import LATEST
 from rollout_traces.model.text import encodable
 from rollout_traces.model.units import KB, MB
@@ -198,10 +199,7 @@ class LiveFile:
                 self._take(line)
 
     def _take(self, line: bytes) -> None:
-        try:
-            said = orjson.loads(line) if len(line) < MAX_LINE else None
-        except ValueError:
-            said = None
+        said = from_json(line) if len(line) < MAX_LINE else None
         if not isinstance(said, dict):
             self.n_unreadable += 1
             return

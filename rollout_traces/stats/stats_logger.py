@@ -359,7 +359,11 @@ class StepRule:
     def log_step(self, global_step: int) -> int:
         """The step that scalars and traces of a global step are logged at."""
         if global_step not in self._steps:
-            self._reserve(global_step)
+            self._last = self._steps[global_step] = max(global_step, self._last + 1)
+            while len(self._steps) > REMEMBERED:
+                oldest = next(iter(self._steps))
+                del self._steps[oldest]
+                self._committed.discard(oldest)
         return self._steps[global_step]
 
     def commit(self, global_step: int, n: int = 1) -> int:
@@ -388,13 +392,6 @@ class StepRule:
         self._last = int(state["last_commit_step"])
         self._steps.clear()
         self._committed.clear()
-
-    def _reserve(self, global_step: int) -> None:
-        self._last = self._steps[global_step] = max(int(global_step), self._last + 1)
-        while len(self._steps) > REMEMBERED:
-            oldest = next(iter(self._steps))
-            del self._steps[oldest]
-            self._committed.discard(oldest)
 
 
 _NOT_AVERAGED = re.compile(

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -102,10 +103,10 @@ class Judge:
     counters: Counter[str] = field(default_factory=Counter)
     flag_errors: FlagErrors = field(default_factory=FlagErrors)
     checkpoint: Callable[[], None] = lambda: None
-    _warnings: Warnings = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_warnings", Warnings(self.counters))
+    @cached_property
+    def _warnings(self) -> Warnings:
+        return Warnings(self.counters)
 
     def __call__(
         self, step: ClosedStep, stored: StoredStep, state: RunState, *, over_disk_limit: bool = False

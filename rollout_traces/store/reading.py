@@ -16,7 +16,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.ledger.columns import COLUMNS
 from rollout_traces.ledger.text_facts import result_failed
 from rollout_traces.model.packed_arrays import damage_said
-from rollout_traces.model.plain_values import INFINITE, INT64_MAX, INT64_MIN
+from rollout_traces.model.plain_values import INFINITE, INT64_MAX, INT64_MIN, from_json
 from rollout_traces.model.text import short_hash
 from rollout_traces.model.units import LARGEST_EXACT
 from rollout_traces.store.rows import StoredTrace
@@ -313,10 +313,7 @@ def _first_text(message: Mapping[str, Any]) -> str:
 
 
 def _load(text: str | bytes, kind: type) -> tuple[Any, bool]:
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return kind(), True
+    value = from_json(text)
     return (value, False) if isinstance(value, kind) else (kind(), True)
 
 

@@ -13,6 +13,7 @@ import orjson
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
+from rollout_traces.model.plain_values import from_json
 from rollout_traces.store.engine import Engine
 from rollout_traces.store.query.nodes import Text
 from rollout_traces.store.reading import SIGNS, message_texts, part_text, spaced
@@ -185,12 +186,10 @@ def full_texts(source: Source, trace_ids: Sequence[str]) -> dict[str, FullText]:
 
 def _read(messages: Any, metadata: Any, spans: Any) -> FullText | None:
     """The texts of a trace; None where its JSON is damaged."""
-    try:
-        loaded = orjson.loads(messages)
-        spoken = [m for m in loaded if isinstance(m, dict)] if isinstance(loaded, list) else []
-        about = orjson.loads(metadata) if metadata else {}
-    except orjson.JSONDecodeError:
+    loaded, about = from_json(messages), from_json(metadata or b"{}")
+    if loaded is None or about is None:
         return None
+    spoken = [m for m in loaded if isinstance(m, dict)] if isinstance(loaded, list) else []
     about = about if isinstance(about, dict) else {}
     said = [at for at, m in enumerate(spoken) if m.get("role") == "assistant"]
     n_turns = about.get("n_turns")
@@ -223,9 +222,9 @@ def _all_of(message: Mapping[str, Any]) -> str:
 
 def _tools(spans: Any) -> str | None:
     """The tool schemas that lie with the packed tokens, None where there are none."""
+    roots = [span for span in from_json(spans, []) if isinstance(span, dict) and TRACK_KEY in span]
     try:
-        roots = [span for span in orjson.loads(spans) if isinstance(span, dict) and TRACK_KEY in span]
         found = packed_tools(roots[0][TRACK_KEY]) if roots else []
-    except (orjson.JSONDecodeError, StoreError):
+    except StoreError:
         return None
     return orjson.dumps(found, option=orjson.OPT_SORT_KEYS).decode() if found else None

@@ -12,13 +12,13 @@ import pytest
 
 from rollout_traces.cluster import connection
 from rollout_traces.cluster.connection import (
-    LiveCopies,
     LiveTail,
     NodeAddress,
     NodeConnection,
     NodeConnectionError,
     NodeListener,
     Piece,
+    copy_piece,
 )
 from rollout_traces.model.live_lines import LivePlace
 
@@ -106,14 +106,17 @@ class Live:
         self.here = top / "here"
         self.there = top / "live" / "p" / "run"
         self.tail = LiveTail(self.here)
-        self.copies = LiveCopies(LivePlace(self.there, top / "live", "p", "run", "run"))
+        self.copies = LivePlace(self.there, top / "live", "p", "run", "run")
+
+    def take(self, piece: Piece) -> int:
+        return copy_piece(piece, self.copies)
 
     def send(self) -> list[tuple]:
         """What was sent."""
         pieces = []
         for piece in self.tail.pieces():
             pieces.append(tuple(piece))
-            self.tail.sent(piece, self.copies.take(piece))
+            self.tail.sent(piece, self.take(piece))
         return pieces
 
     def copied(self) -> dict[str, bytes]:
@@ -184,17 +187,17 @@ class TestACopy:
     )
     def test_has_the_name_of_a_live_file(self, files, name):
         with pytest.raises(ValueError, match="no name or size of one"):
-            files.copies.take(Piece(name, 0, b"x"))
+            files.take(Piece(name, 0, b"x"))
         assert not files.there.exists()
 
     @pytest.mark.parametrize(("at", "data"), [(-1, b""), (20, b"1"), (0, b"1" * 21)])
     def test_has_no_more_bytes_than_two_runs_may(self, files, monkeypatch, at, data):
         monkeypatch.setattr(connection, "MAX_BYTES", 10)
-        assert files.copies.take(Piece("a" * 150 + ".jsonl", 0, b"1" * 20)) == 20
+        assert files.take(Piece("a" * 150 + ".jsonl", 0, b"1" * 20)) == 20
         with pytest.raises(ValueError, match="no name or size of one"):
-            files.copies.take(Piece("a" * 150 + ".jsonl", at, data))
+            files.take(Piece("a" * 150 + ".jsonl", at, data))
 
     def test_is_its_owners_alone(self, files):
-        files.copies.take(Piece("a.jsonl", 0, b"one"))
-        files.copies.take(Piece("b.jsonl", 1, b"one"))
+        files.take(Piece("a.jsonl", 0, b"one"))
+        files.take(Piece("b.jsonl", 1, b"one"))
         assert {path.stat().st_mode & 0o077 for path in files.there.iterdir()} == {0}
