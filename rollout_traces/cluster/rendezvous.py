@@ -191,11 +191,17 @@ def wait_for_announcement(ranks: Ranks, key: str, patience: float = PATIENCE) ->
     Returns:
         The announcement; None when there was none in time.
     """
+    found = _awaited(ranks, key, patience, "rank 0 announced no run")
+    return None if found is None else Announcement(**found)
+
+
+def _awaited(ranks: Ranks, key: str, patience: float, otherwise: str) -> Any:
+    """Reads what another rank publishes under a key; None, and a warning, where nothing is there in time."""
     try:
         ranks.store.wait([key], datetime.timedelta(seconds=patience))
-        return Announcement(**orjson.loads(ranks.store.get(key)))
+        return orjson.loads(ranks.store.get(key))
     except Exception as error:  # noqa: BLE001  what a store raises is its own; the rank then logs by itself
-        log.warning("rank %d: rank 0 announced no run within %g s: %r", ranks.rank, patience, error)
+        log.warning("rank %d: %s within %g s: %r", ranks.rank, otherwise, patience, error)
         return None
 
 
@@ -212,14 +218,7 @@ def publish_node_folder(ranks: Ranks, key: str, folder: Path | None) -> None:
 def wait_for_node_folder(ranks: Ranks, key: str) -> Path | None:
     """The folder that the ranks of this node write into; None when none was published in time, or there is none."""
     name = f"{key}/folder/{ranks.node}"
-    try:
-        ranks.store.wait([name], datetime.timedelta(seconds=PATIENCE))
-        folder = orjson.loads(ranks.store.get(name))
-    except Exception as error:  # noqa: BLE001  what a store raises is its own; the rank then logs by itself
-        log.warning(
-            "rank %d: no folder of its node was published within %g s: %r", ranks.rank, PATIENCE, error
-        )
-        return None
+    folder = _awaited(ranks, name, PATIENCE, "no folder of its node was published")
     return None if folder is None else Path(folder)
 
 

@@ -12,7 +12,6 @@ Torch is imported when the first tensor is recorded.
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -102,16 +101,7 @@ class StatsTracker:
 
     def scope_func_wrapper(self, name: str) -> Callable[[Function], Function]:
         """Decorates a function to run inside a scope."""
-
-        def decorate(function: Function) -> Function:
-            @functools.wraps(function)
-            def inside(*args: Any, **kwargs: Any) -> Any:
-                with self.scope(name):
-                    return function(*args, **kwargs)
-
-            return inside  # type: ignore[return-value]
-
-        return decorate
+        return self.scope(name)
 
     @contextmanager
     def record_timing(self, key: str) -> Iterator[None]:

@@ -52,30 +52,26 @@ def export_totals(key: str, total: Totals) -> Export:
     mean = total.sum / total.count if total.count else None
     least, largest = (total.min, total.max) if total.count else (None, None)
     if kind is ReduceType.AVG_MIN_MAX:
-        values = {f"{key}/avg": mean, f"{key}/min": least, f"{key}/max": largest}
-        rules = {
-            f"{key}/avg": MergeRule(ReduceType.AVG, total.count),
-            f"{key}/min": MergeRule(ReduceType.MIN),
-            f"{key}/max": MergeRule(ReduceType.MAX),
-        }
+        found = [
+            (f"{key}/avg", mean, MergeRule(ReduceType.AVG, total.count)),
+            (f"{key}/min", least, MergeRule(ReduceType.MIN)),
+            (f"{key}/max", largest, MergeRule(ReduceType.MAX)),
+        ]
     elif kind is ReduceType.SCALAR:
-        values = {key: mean, f"{key}{COUNT}": int(total.count)}
-        rules = {
-            key: MergeRule(ReduceType.SCALAR, total.count),
-            f"{key}{COUNT}": MergeRule(ReduceType.SUM),
-        }
+        found = [
+            (key, mean, MergeRule(kind, total.count)),
+            (f"{key}{COUNT}", int(total.count), MergeRule(ReduceType.SUM)),
+        ]
     else:
         values = {
-            key: {
-                ReduceType.AVG: mean,
-                ReduceType.SUM: total.sum,
-                ReduceType.MIN: least,
-                ReduceType.MAX: largest,
-            }[kind]
+            ReduceType.AVG: mean,
+            ReduceType.SUM: total.sum,
+            ReduceType.MIN: least,
+            ReduceType.MAX: largest,
         }
-        rules = {key: MergeRule(kind, total.count)}
-    known = {name: value for name, value in values.items() if value is not None}
-    return Export(known, {name: rules[name] for name in known})
+        found = [(key, values[kind], MergeRule(kind, total.count))]
+    rules = {name: rule for name, value, rule in found if value is not None}
+    return Export({name: value for name, value, _ in found if value is not None}, rules)
 
 
 def merge_exports(exports: Iterable[Mapping[str, float]]) -> Export:
