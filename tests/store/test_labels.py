@@ -70,7 +70,7 @@ class TestTheFile:
         assert sorted(text.split()[0:2] for text in found) == sorted(
             [name, str(k)] for name in ("ann", "ben") for k in range(n)
         )
-        assert book.log.unreadable == 0
+        assert len(book.lines()) == len(book.log.lines())
 
     def test_lines_that_go_leave_no_trace_and_those_that_are_written_meanwhile_stay(self, book):
         book.add("label", "gone", "secret 4711", "ann")
@@ -81,9 +81,9 @@ class TestTheFile:
             gone = 0
             while writer.poll() is None:
                 book.add("label", "gone", "secret again", "ben")
-                gone += book.log.forget({"gone"})
+                gone += book.forget({"gone"})
             assert writer.returncode == 0
-        gone += book.log.forget({"gone"})
+        gone += book.forget({"gone"})
         text = book.log.path.read_text()
         assert gone >= 5 and "secret" not in text and '"gone"' not in text
         assert stat.S_IMODE(book.log.path.stat().st_mode) == 0o600
@@ -101,13 +101,13 @@ class TestTheFile:
         assert [entry.text for entry in other.of("r")] == ["good"]
         assert other.now().stamp == stamp
 
-    def test_a_line_that_was_cut_is_counted_and_the_next_one_is_whole(self, book):
+    def test_a_line_that_was_cut_is_passed_over_and_the_next_one_is_whole(self, book):
         book.add("label", "r", "good", "ann")
         with book.log.path.open("ab") as file:
             file.write(b'{"id": "cut')
         book.add("label", "r", "odd", "ann")
         assert [entry.text for entry in book.of("r")] == ["good", "odd"]
-        assert book.log.unreadable == 1
+        assert len(book.log.lines()) - len(book.lines()) == 1
 
     @pytest.mark.parametrize(
         "line",
@@ -124,7 +124,7 @@ class TestTheFile:
         with book.log.path.open("ab") as file:
             file.write(line + b"\n")
         assert [entry.text for entry in book.of("r")] == ["good"]
-        assert book.log.unreadable == 1
+        assert len(book.log.lines()) - len(book.lines()) == 1
 
     def test_a_link_in_its_place_is_refused(self, book, tmp_path):
         book.add("label", "r", "planted", "ann")
