@@ -14,6 +14,7 @@ import re
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,26 +53,22 @@ class HttpSource(Source):
     def __init__(self, project: str, *, server_url: str | None = None, space: str | None = None) -> None:
         self.project = project
         self._api = _Api(server_url, space)
-        self.label = f"project {project!r} at {self._api.address}"
+        self.address = self._api.address
+        self.label = f"project {project!r} at {self.address}"
         known = self._api.projects()
         if project not in known:
             raise StoreError(
-                f"no project {project!r} at {self._api.address}. Projects there: {', '.join(known) or 'none'}."
+                f"no project {project!r} at {self.address}. Projects there: {', '.join(known) or 'none'}."
             )
 
     def select(self, sql: str, parameters: Sequence[SqlValue] = ()) -> list[tuple[Any, ...]]:
         """Runs one SELECT on the server."""
         answer = self._api.call("query_project", project=self.project, query=with_values(sql, parameters))
-        return _rows(answer, self._api.address)
+        return _rows(answer, self.address)
 
     def index_path(self) -> Path:
         """In the user's cache."""
-        return cached_index_path(f"{self._api.address} {self.project}")
-
-    @property
-    def address(self) -> str:
-        """The server's address."""
-        return self._api.address
+        return cached_index_path(f"{self.address} {self.project}")
 
     def side_folder(self) -> str:
         """In the user's cache, where no rebuilt index takes it away."""
@@ -93,11 +90,8 @@ def remote_projects(*, server_url: str | None = None, space: str | None = None) 
     Raises:
         StoreError: nothing answers there.
     """
-    api = _Api(server_url, space)
-    try:
+    with closing(_Api(server_url, space)) as api:
         return sorted(api.projects())
-    finally:
-        api.close()
 
 
 def with_values(sql: str, parameters: Sequence[SqlValue]) -> str:
@@ -119,19 +113,15 @@ def _rows(answer: Any, address: str) -> list[tuple[Any, ...]]:
     Raises:
         StoreError: it is not built like one.
     """
-    given = answer if isinstance(answer, Mapping) else {}
-    columns, rows = given.get("columns"), given.get("rows")
-    if not (
-        isinstance(columns, list) and isinstance(rows, list) and all(isinstance(c, str) for c in columns)
-    ):
-        raise StoreError(f"{address}: query_project: expected columns and rows; seen {str(answer)[:SHOWN]}.")
-    found = []
-    for row in rows:
-        if not isinstance(row, Mapping) or not all(isinstance(row.get(c, ...), SqlValue) for c in columns):
-            raise StoreError(
-                f"{address}: query_project: expected a row of {columns}; seen {str(row)[:SHOWN]}."
-            )
-        found.append(tuple(row[column] for column in columns))
+    try:
+        columns, rows = answer["columns"], answer["rows"]
+        found = [tuple(row[column] for column in columns) for row in rows]
+        values = [value for row in found for value in row]
+        is_one = isinstance(columns, list) and all(isinstance(value, SqlValue) for value in values)
+    except (TypeError, KeyError, IndexError):
+        is_one = False
+    if not is_one:
+        raise StoreError(f"{address}: query_project: expected rows of columns; seen {str(answer)[:SHOWN]}.")
     return found
 
 

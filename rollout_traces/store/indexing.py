@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from rollout_traces.errors import StoreError
@@ -228,15 +229,12 @@ class StepWriter(IndexWriter):
 
 def runs_of_ours(connection: sqlite3.Connection, run_ids: set[str]) -> set[str]:
     """Finds, among some runs, those of which a rollout was logged by this package."""
-    return {
-        run_id
-        for run_id in run_ids
-        if connection.execute(
-            "SELECT 1 FROM places JOIN docs USING (place) WHERE run = (SELECT run FROM runs WHERE run_id = ?)"
-            " AND kind <> 'other' LIMIT 1",
-            (run_id,),
-        ).fetchone()
-    }
+    found = connection.execute(
+        "SELECT run_id FROM runs WHERE run_id IN (SELECT value FROM json_each(?)) AND EXISTS"
+        " (SELECT 1 FROM places JOIN docs USING (place) WHERE places.run = runs.run AND kind <> 'other')",
+        (orjson.dumps(list(run_ids)).decode(),),
+    )
+    return {run_id for (run_id,) in found}
 
 
 def _say_unreadable(batch: Sequence[Reading]) -> None:

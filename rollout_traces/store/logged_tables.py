@@ -6,6 +6,7 @@ A row's rowid is below zero, so that none is a trace's; its id says in which row
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("rollout_traces")
 _PREFIX = "table-"
+_ID = re.compile(rf"{_PREFIX}([0-9]{{1,16}})-([0-9]{{1,16}})")
 _FIRST = -(1 << 40)
 _ROW_BITS = 15
 _MOST_TABLES = -_FIRST >> _ROW_BITS
@@ -142,8 +144,5 @@ def _json(value: Any) -> bytes:
 
 
 def _place(trace_id: str) -> tuple[int, int] | None:
-    number, dash, row = trace_id.removeprefix(_PREFIX).partition("-")
-    is_one = trace_id.startswith(_PREFIX) and dash and number.isascii() and row.isascii()
-    if not is_one or not number.isdigit() or not row.isdigit() or len(trace_id) > 40:
-        return None
-    return int(number), int(row)
+    found = _ID.fullmatch(trace_id)
+    return (int(found[1]), int(found[2])) if found else None

@@ -22,10 +22,11 @@ from rollout_traces.model.packed_arrays import MADE_UP
 from rollout_traces.store.columns import ALWAYS, kind_of, stacked, stored_name, type_of
 from rollout_traces.store.reading import SIGNS
 from rollout_traces.store.rollout_table import (
+    TRAINING,
     SegmentFile,
     State,
+    Superseded,
     check_segment,
-    superseded_from,
     write_segment,
 )
 
@@ -113,15 +114,25 @@ def state(connection: sqlite3.Connection, folder: Path) -> State:
         run: (run_id, name or "")
         for run, run_id, name in connection.execute("SELECT run, run_id, name FROM runs")
     }
-    first = {
-        (run, split, attempt): step
-        for run, split, attempt, step in connection.execute(
-            "SELECT run, split, attempt, first_step FROM attempts"
-        )
-    }
+    return State(stamp(connection), tuple(segments(connection, folder)), runs, superseded(connection))
+
+
+def superseded(connection: sqlite3.Connection) -> Superseded:
+    """The step from which an attempt's rows of a split are superseded by a later attempt.
+
+    A later attempt supersedes a split from the first step that it wrote of it, steps that it has not come to
+    included: they were sampled by weights that it did not go on from. It supersedes every split but training
+    also from the first step that it trained, since what was evaluated behind that belongs to weights that
+    were thrown away. Attempts are texts ordered by time; those that nothing supersedes are left out.
+    """
+    found = connection.execute(
+        "SELECT a.run, a.split, a.attempt, min(later.first_step) FROM attempts a JOIN attempts later"
+        " ON later.run = a.run AND later.attempt > a.attempt AND later.split IN (a.split, ?)"
+        " GROUP BY a.run, a.split, a.attempt",
+        (TRAINING,),
+    )
     with _whole_values():
-        superseded = superseded_from(first)
-    return State(stamp(connection), tuple(segments(connection, folder)), runs, superseded)
+        return {(run, split, attempt): int(step) for run, split, attempt, step in found}
 
 
 @contextmanager
@@ -151,13 +162,10 @@ def segments(connection: sqlite3.Connection, folder: Path) -> list[SegmentFile]:
 
 def place_of(connection: sqlite3.Connection, run: int, split: str, step: int) -> int:
     """The number of a place, a new one where it has none."""
-    found = connection.execute(
-        "SELECT place FROM places WHERE run = ? AND split = ? AND step = ?", (run, split, step)
-    ).fetchone()
-    if found:
-        return int(found[0])
-    cursor = connection.execute("INSERT INTO places (run, split, step) VALUES (?, ?, ?)", (run, split, step))
-    return int(cursor.lastrowid or 0)
+    key = (run, split, step)
+    connection.execute("INSERT OR IGNORE INTO places (run, split, step) VALUES (?, ?, ?)", key)
+    [place] = connection.execute("SELECT place FROM places WHERE run = ? AND split = ? AND step = ?", key)
+    return int(place[0])
 
 
 def add_segment(connection: sqlite3.Connection, written: tuple[Path, int], table: pa.Table) -> int:
@@ -186,35 +194,23 @@ def remember_attempts(connection: sqlite3.Connection, table: pa.Table) -> None:
     if "attempt" not in table.column_names:
         return
     grouped = table.select(["run_no", "split", "attempt", "step"]).filter(table["attempt"].is_valid())
-    for run, split, attempt, step in zip(
-        *grouped.group_by(["run_no", "split", "attempt"])
-        .aggregate([("step", "min")])
-        .select(["run_no", "split", "attempt", "step_min"])
-        .to_pydict()
-        .values(),
-        strict=True,
-    ):
-        connection.execute(
-            "INSERT INTO attempts VALUES (?, ?, ?, ?) ON CONFLICT (run, split, attempt)"
-            " DO UPDATE SET first_step = min(first_step, excluded.first_step)",
-            (run, split, attempt, step),
-        )
+    keys = ["run_no", "split", "attempt"]
+    first = grouped.group_by(keys).aggregate([("step", "min")]).select([*keys, "step_min"])
+    connection.executemany(
+        "INSERT INTO attempts VALUES (?, ?, ?, ?) ON CONFLICT (run, split, attempt)"
+        " DO UPDATE SET first_step = min(first_step, excluded.first_step)",
+        zip(*first.to_pydict().values(), strict=True),
+    )
 
 
 def _parts_of(table: pa.Table) -> Iterator[tuple[int, int, int, int]]:
     """Place, rows, rows of ledgers and traced rows of each place in a segment's rows."""
-    names = table.column_names
-    columns = [("row", "count")] + [(name, "count") for name in ("from_ledger", "doc") if name in names]
-    counted = table.select(["place", *(name for name, _ in columns)]).group_by("place").aggregate(columns)
-    found = counted.to_pydict()
-    n = counted.num_rows
-    yield from zip(
-        found["place"],
-        found["row_count"],
-        found.get("from_ledger_count", [0] * n),
-        found.get("doc_count", [0] * n),
-        strict=True,
-    )
+    counted = ("row", "from_ledger", "doc")
+    names, unknown = table.column_names, pa.nulls(table.num_rows, pa.bool_())
+    columns = {name: table[name] if name in names else unknown for name in ("place", *counted)}
+    found = pa.table(columns).group_by("place").aggregate([(name, "count") for name in counted])
+    order = ["place", *(f"{name}_count" for name in counted)]
+    yield from zip(*found.select(order).to_pydict().values(), strict=True)
 
 
 def replace_runs(connection: sqlite3.Connection, runs: Sequence[tuple[str, str, str, int]]) -> None:

@@ -69,15 +69,10 @@ def _is_kept(folder: Path, *inside: Path) -> bool:
     return believed and is_own(nearest) and os.access(nearest, os.W_OK)
 
 
-def _beside(database: Path, folder: str, otherwise: Path) -> Path:
+def lines_path(database: Path, folder: str, otherwise: Path) -> Path:
     """A file of lines of a project's own: beside its database, or elsewhere where it cannot be kept there."""
     place = database.parent / folder
     return place / f"{database.stem}{LINES_SUFFIX}" if _is_kept(place) else otherwise
-
-
-def local_labels_path(database: Path) -> Path:
-    """The file of a project's labels: beside its database, or in the user's data where it cannot be kept there."""
-    return _beside(database, LABELS_FOLDER, own_labels_path(str(database.resolve())))
 
 
 def own_labels_path(address: str) -> Path:
@@ -102,16 +97,6 @@ def cached_index_path(address: str) -> Path:
 
 def _named_after(address: str) -> str:
     return hashlib.sha256(address.encode("utf-8", "surrogateescape")).hexdigest()[:20]
-
-
-def marks_path(database: Path) -> Path:
-    """The file of what readers said of a project's incidents: beside its database, or in the cache."""
-    return _beside(database, MARKS_FOLDER, cached_marks_path(cached_index_path(str(database.resolve()))))
-
-
-def cached_marks_path(index: Path) -> Path:
-    """The same of a project that lives elsewhere: beside its index, which can be made again, never in it."""
-    return index.with_name(f"{index.name}-marks.jsonl")
 
 
 def is_address(text: str) -> bool:

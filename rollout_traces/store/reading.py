@@ -104,7 +104,7 @@ def read_trace(stored: StoredTrace) -> Reading:
         fields["unreadable"] = 1
     kind = fields.pop("kind", None)
     ours = kind in ("rollout", DIGEST) and "schema" in fields
-    spoken = [message for message in messages if isinstance(message, dict)]
+    spoken = mappings(messages)
     shown: Sequence[Mapping[str, Any]] = spoken
     if not ours:
         other = read_other_tool(stored, spoken, metadata)
@@ -143,10 +143,7 @@ def _packed_ledger(stored: StoredTrace) -> bytes | None:
 
 def conversation_text(messages: str | bytes) -> str:
     """The text that search looks through, of a conversation as JSON."""
-    loaded, _ = _load(messages, list)
-    return "\n".join(
-        text for message in loaded if isinstance(message, dict) for text in message_texts(message)
-    )
+    return "\n".join(text for said in mappings(from_json(messages)) for text in message_texts(said))
 
 
 def part_text(messages: str | bytes, part: str) -> str:
@@ -154,8 +151,7 @@ def part_text(messages: str | bytes, part: str) -> str:
     for what the last assistant message says after its thinking."""
     if part == "text":
         return conversation_text(messages)
-    loaded, _ = _load(messages, list)
-    spoken = [message for message in loaded if isinstance(message, dict)]
+    spoken = mappings(from_json(messages))
     role, among = ("user", spoken) if part == "prompt" else ("assistant", spoken[::-1])
     message = next((m for m in among if m.get("role") == role), None)
     text = "" if message is None else _first_text(message)
@@ -167,7 +163,7 @@ def message_texts(message: Mapping[str, Any]) -> list[str]:
     found = _texts(message.get("content"))
     if "reasoning_content" in message:
         found += _texts(message["reasoning_content"])
-    for call in _items(message.get("tool_calls")):
+    for call in mappings(message.get("tool_calls")):
         given = call.get("function")
         function = given if isinstance(given, Mapping) else call
         found += _texts(function.get("name"))
@@ -287,7 +283,7 @@ def _tools(messages: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
     names: dict[str, None] = {}
     signatures: dict[str, None] = {}
     for message in messages:
-        for call in _items(message.get("tool_calls")):
+        for call in mappings(message.get("tool_calls")):
             function = call.get("function")
             name = (function if isinstance(function, Mapping) else call).get("name")
             if isinstance(name, str) and name:
@@ -320,10 +316,11 @@ def _load(text: str | bytes, kind: type) -> tuple[Any, bool]:
 def _texts(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value] if value else []
-    return [text for part in _items(value) for text in _texts(part.get("text"))]
+    return [text for part in mappings(value) for text in _texts(part.get("text"))]
 
 
-def _items(value: Any) -> Sequence[Mapping[str, Any]]:
+def mappings(value: Any) -> Sequence[Mapping[str, Any]]:
+    """The mappings in a list; none of anything else."""
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else ()
 
 

@@ -131,8 +131,8 @@ FROM_FILES = 24
 MOST_GONE = 1_000_000
 """Rows that were taken out of it after which it is loaded anew, since they keep their memory."""
 TRAINING = "rollout"
-First = Mapping[tuple[int, str, str], int]
-"""Run's number, split and attempt -> the first step of that split that the attempt wrote."""
+Superseded = Mapping[tuple[int, str, str], int]
+"""Run's number, split and attempt -> the step from which a later attempt supersedes its rows, see `manifest.superseded`."""
 CONDENSED_TOGETHER = ROW_GROUP
 """Rows after which a table that is kept condensed is condensed again, while it is loaded and later: a row group of DuckDB's."""
 LABEL_KEY, SIDE_KEY = "__labelled", "__side"
@@ -151,7 +151,7 @@ class State:
         stamp: changes with every change of the index.
         segments: the segments, in order of arrival.
         runs: run number -> (id, name).
-        superseded: see `superseded_from`.
+        superseded: from which step attempts are superseded.
         labelled: labels and notes.
         side: columns of side tables.
     """
@@ -159,7 +159,7 @@ class State:
     stamp: tuple[int, ...]
     segments: tuple[SegmentFile, ...]
     runs: Mapping[int, tuple[str, str]]
-    superseded: First = field(default_factory=dict)
+    superseded: Superseded = field(default_factory=dict)
     labelled: Labelled = field(default_factory=Labelled)
     side: SideColumns = field(default_factory=SideColumns)
 
@@ -412,38 +412,8 @@ def _in_places(places: Collection[int]) -> str:
     return f"place IN ({', '.join(map(str, places))})"
 
 
-def superseded_from(first: First) -> dict[tuple[int, str, str], int]:
-    """The step from which an attempt's rows of a split are superseded by a later attempt.
-
-    A later attempt supersedes a split from the first step that it wrote of it, steps that it has not come to
-    included: they were sampled by weights that it did not go on from. It supersedes every split but training
-    also from the first step that it trained, since what was evaluated behind that belongs to weights that
-    were thrown away.
-
-    Args:
-        first: the first step of each attempt and split; attempts are texts ordered by time.
-
-    Returns:
-        The same keys -> that step; attempts that nothing supersedes are left out.
-    """
-    found: dict[tuple[int, str, str], int] = {}
-    for run, split, attempt in first:
-        later = [
-            step
-            for (other_run, other_split, other), step in first.items()
-            if other_run == run and other > attempt and other_split in (split, TRAINING)
-        ]
-        if later:
-            found[(run, split, attempt)] = min(later)
-    return found
-
-
-def superseded_sql(since: First) -> str:
-    """SQL that is true of superseded rows and false of all others.
-
-    Args:
-        since: what `superseded_from` found.
-    """
+def superseded_sql(since: Superseded) -> str:
+    """SQL that is true of superseded rows and false of all others."""
     cases = [
         f"WHEN run_no = {run} AND split = {literal(split)} AND attempt = {literal(attempt)} THEN step >= {step}"
         for (run, split, attempt), step in since.items()

@@ -16,7 +16,7 @@ from rollout_traces.errors import StoreError
 from rollout_traces.model.plain_values import from_json
 from rollout_traces.store.engine import Engine
 from rollout_traces.store.query.nodes import Text
-from rollout_traces.store.reading import SIGNS, message_texts, part_text, spaced
+from rollout_traces.store.reading import SIGNS, mappings, message_texts, part_text, spaced
 from rollout_traces.store.source import Source
 from rollout_traces.store.time_limit import stopping
 from rollout_traces.trace.conversion import TRACK_KEY
@@ -189,7 +189,7 @@ def _read(messages: Any, metadata: Any, spans: Any) -> FullText | None:
     loaded, about = from_json(messages), from_json(metadata or b"{}")
     if loaded is None or about is None:
         return None
-    spoken = [m for m in loaded if isinstance(m, dict)] if isinstance(loaded, list) else []
+    spoken = mappings(loaded)
     about = about if isinstance(about, dict) else {}
     said = [at for at, m in enumerate(spoken) if m.get("role") == "assistant"]
     n_turns = about.get("n_turns")
@@ -222,7 +222,7 @@ def _all_of(message: Mapping[str, Any]) -> str:
 
 def _tools(spans: Any) -> str | None:
     """The tool schemas that lie with the packed tokens, None where there are none."""
-    roots = [span for span in from_json(spans, []) if isinstance(span, dict) and TRACK_KEY in span]
+    roots = [span for span in mappings(from_json(spans)) if TRACK_KEY in span]
     try:
         found = packed_tools(roots[0][TRACK_KEY]) if roots else []
     except StoreError:

@@ -24,13 +24,14 @@ from rollout_traces.model.text import SAID
 from rollout_traces.model.units import MB
 from rollout_traces.store.logged_tables import LoggedTables
 from rollout_traces.store.places import (
+    LABELS_FOLDER,
+    LINES_SUFFIX,
+    MARKS_FOLDER,
     SIDE_FOLDER,
-    cached_marks_path,
     database_path,
+    lines_path,
     local_index_path,
-    local_labels_path,
     local_projects,
-    marks_path,
     own_labels_path,
 )
 from rollout_traces.store.rows import StoredTrace
@@ -98,8 +99,9 @@ class Source(abc.ABC):
         """Says where this source's index file belongs."""
 
     def marks_path(self) -> Path:
-        """The file of what readers said of the project's incidents."""
-        return cached_marks_path(self.index_path())
+        """The file of what readers said of the project's incidents: beside the index, which can be made again, never in it."""
+        index = self.index_path()
+        return index.with_name(f"{index.name}-marks{LINES_SUFFIX}")
 
     def labels_path(self) -> Path:
         """Says where the file of people's labels on its rollouts belongs: with this user, where it is not beside them."""
@@ -418,12 +420,12 @@ class LocalSource(Source):
         return local_index_path(self.path)
 
     def marks_path(self) -> Path:
-        """Beside the project, in a folder that Trackio does not look into; in the cache where that cannot be."""
-        return marks_path(self.path)
+        """Beside the project, in a folder that Trackio does not look into; beside the index where that cannot be."""
+        return lines_path(self.path, MARKS_FOLDER, super().marks_path())
 
     def labels_path(self) -> Path:
-        """Beside the project, and not in the index, which can be removed."""
-        return local_labels_path(self.path)
+        """Beside the project, or in the user's data, and not in the index, which can be removed."""
+        return lines_path(self.path, LABELS_FOLDER, own_labels_path(str(self.path.resolve())))
 
     def live_folder(self) -> Path | None:
         """Beside the project."""

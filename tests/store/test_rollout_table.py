@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rollout_traces.store import rollout_table
+from rollout_traces.store import manifest, rollout_table
 from rollout_traces.store.columns import column_of, kind_of, stacked, type_of
 from rollout_traces.store.engine import Engine
 from rollout_traces.store.labels import Labelled, new_entry
@@ -19,27 +21,35 @@ from rollout_traces.store.rollout_table import (
     SegmentFile,
     State,
     check_segment,
-    superseded_from,
     superseded_sql,
     write_segment,
 )
 
 
+def superseded_by(first: Mapping[tuple[int, str, str], int]) -> Mapping[tuple[int, str, str], int]:
+    """What is superseded where attempts began at these steps."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        manifest.create(connection)
+        rows = [(*key, step) for key, step in first.items()]
+        connection.executemany("INSERT INTO attempts VALUES (?, ?, ?, ?)", rows)
+        return manifest.superseded(connection)
+
+
 class TestSuperseded:
     def test_a_resume_supersedes_the_steps_that_it_writes_anew(self) -> None:
         first = {(1, "rollout", "a"): 1, (1, "rollout", "b"): 5}
-        assert superseded_from(first) == {(1, "rollout", "a"): 5}
+        assert superseded_by(first) == {(1, "rollout", "a"): 5}
 
     def test_an_evaluation_of_weights_that_were_thrown_away_goes_with_them(self) -> None:
         first = {(1, "rollout", "a"): 1, (1, "eval-rollout", "a"): 4, (1, "rollout", "b"): 5}
-        assert superseded_from(first)[(1, "eval-rollout", "a")] == 5
+        assert superseded_by(first)[(1, "eval-rollout", "a")] == 5
 
     def test_the_earliest_step_that_a_later_attempt_wrote_counts(self) -> None:
         first = {(1, "rollout", "a"): 1, (1, "rollout", "b"): 5, (1, "rollout", "c"): 3}
-        assert superseded_from(first) == {(1, "rollout", "a"): 3, (1, "rollout", "b"): 3}
+        assert superseded_by(first) == {(1, "rollout", "a"): 3, (1, "rollout", "b"): 3}
 
     def test_runs_do_not_supersede_each_other(self) -> None:
-        assert superseded_from({(1, "rollout", "a"): 1, (2, "rollout", "b"): 1}) == {}
+        assert superseded_by({(1, "rollout", "a"): 1, (2, "rollout", "b"): 1}) == {}
 
     def test_rows_from_that_step_on_are_marked(self) -> None:
         rows = pa.table(
