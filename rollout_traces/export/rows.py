@@ -360,10 +360,9 @@ def _type_of(name: str, kinds: set[str]) -> Any:
 
 
 def _scalar_type(kinds: set[str]) -> Any:
-    known = {frozenset({"bool"}): pa.bool_(), frozenset({"int"}): pa.int64()}
-    if kinds and kinds <= {"int", "float"}:
-        return known.get(frozenset(kinds), pa.float64())
-    return known.get(frozenset(kinds), pa.string())
+    if kinds in ({"bool"}, {"int"}):
+        return pa.bool_() if kinds == {"bool"} else pa.int64()
+    return pa.float64() if kinds and kinds <= {"int", "float"} else pa.string()
 
 
 def _fit(value: Any, kind: Any) -> Any:

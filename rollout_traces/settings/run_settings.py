@@ -71,19 +71,12 @@ class RunSettings:
     samples_per_prompt: int | None = None
 
     @classmethod
-    def create(
-        cls,
-        *,
-        reward_range: Any = None,
-        metric_ranges: Mapping[str, Any] | None = None,
-        **others: Any,
-    ) -> RunSettings:
+    def create(cls, **given: Any) -> RunSettings:
         """Builds settings from what a caller or a stored config gives.
 
         Args:
-            reward_range: `(min, max)`, a mapping with `min`, `max` and perhaps `invert`, or None.
-            metric_ranges: name -> the same.
-            **others: further fields of the class.
+            **given: fields of the class; a range as `(min, max)`, or a mapping with `min`, `max` and perhaps `invert`. None
+                is not declared.
 
         Returns:
             The settings.
@@ -91,23 +84,19 @@ class RunSettings:
         Raises:
             ConfigError: a range or a name cannot be understood.
         """
-        unknown = sorted(set(others) - set(cls.__dataclass_fields__))
+        unknown = sorted(set(given) - set(cls.__dataclass_fields__))
         if unknown:
             raise ConfigError(
                 f"run settings: unknown {unknown[0]!r}. Expected {', '.join(cls.__dataclass_fields__)}."
             )
-        if others.get("tools") is not None:
-            others["tools"] = tuple(str(name) for name in others["tools"])
-        return cls(
-            reward_range=parse_range("reward_range", reward_range),
-            importance_band=parse_range("importance_band", others.pop("importance_band", None)),
-            metric_ranges={
-                str(name): span
-                for name, value in (metric_ranges or {}).items()
-                if (span := parse_range(f"metric_ranges[{name!r}]", value)) is not None
-            },
-            **{key: value for key, value in others.items() if value is not None},
-        )
+        known = {key: value for key, value in given.items() if value is not None}
+        for key in known.keys() & {"reward_range", "importance_band"}:
+            known[key] = parse_range(key, known[key])
+        named = known.get("metric_ranges", {}).items()
+        ranges = {str(name): parse_range(f"metric_ranges[{name!r}]", value) for name, value in named}
+        known["metric_ranges"] = {name: span for name, span in ranges.items() if span is not None}
+        known["tools"] = tuple(map(str, known.get("tools", ())))
+        return cls(**known)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | None) -> RunSettings:

@@ -320,15 +320,14 @@ class StatsLogger:
         self._warnings.count(f"errors_{name}", repr(error))
 
     def _progress(self, epoch: int, step: int, global_step: int) -> str:
-        totals = [
-            getattr(self._ft_spec, name, None)
-            for name in ("total_train_epochs", "steps_per_epoch", "total_train_steps")
-        ]
-        numbers = (epoch, step, global_step)
-        parts = [
-            f"{word} {number + 1}" + (f"/{total}" if total is not None else "")
-            for word, number, total in zip(("Epoch", "Step", "Train step"), numbers, totals, strict=True)
-        ]
+        parts = []
+        for word, number, name in (
+            ("Epoch", epoch, "total_train_epochs"),
+            ("Step", step, "steps_per_epoch"),
+            ("Train step", global_step, "total_train_steps"),
+        ):
+            total = getattr(self._ft_spec, name, None)
+            parts.append(f"{word} {number + 1}" + (f"/{total}" if total is not None else ""))
         return " ".join(parts) + " done."
 
 

@@ -55,9 +55,9 @@ class ClosedStep:
 @dataclass(eq=False)
 class _Part:
     batch: PackedBatch
+    given_up: np.ndarray
     token_rows: np.ndarray | None = None
     ledger: Ledger | None = None
-    given_up: np.ndarray | None = None
 
     @cached_property
     def group_keys(self) -> list[str]:
@@ -111,7 +111,7 @@ class OpenStep:
         missing = set(await_join) - set(batch.tracks) - set(batch.row_floats)
         if missing:
             self._awaited[batch.batch_id] = missing
-        self._parts[batch.batch_id] = part = _Part(batch)
+        self._parts[batch.batch_id] = part = _Part(batch, np.zeros(batch.n_rows, bool))
         self._bytes += _bytes(batch)
         if self._threshold < 1:
             self._give_up(part, lambda key: self._priority(key) >= self._threshold)
@@ -146,13 +146,7 @@ class OpenStep:
         parts = list(self._parts.values())
         whole = concatenate([part.batch for part in parts])
         rows = build_ledger(whole, self._settings)
-        nothing = [np.zeros(part.batch.n_rows, bool) for part in parts]
-        given_up = np.concatenate(
-            [
-                none if part.given_up is None else part.given_up
-                for part, none in zip(parts, nothing, strict=True)
-            ]
-        )
+        given_up = np.concatenate([part.given_up for part in parts])
         if given_up.any():
             rows = _with_known(rows, parts)
             note = (
@@ -183,7 +177,6 @@ class OpenStep:
             return
         if part.ledger is None:
             part.ledger = build_ledger(part.batch, self._settings)
-            part.given_up = np.zeros(part.batch.n_rows, bool)
         kept = ~np.repeat(rows, part.batch.lengths)
         if part.token_rows is None:
             part.token_rows = kept
@@ -236,7 +229,7 @@ def _with_known(rows: Ledger, parts: Sequence[_Part]) -> Ledger:
         column = rows.get(name).copy()
         first = 0
         for part in parts:
-            if part.ledger is not None and part.given_up is not None:
+            if part.ledger is not None:
                 lost = np.flatnonzero(part.given_up)
                 column[first + lost] = part.ledger.get(name)[lost]
             first += part.batch.n_rows

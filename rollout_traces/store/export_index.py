@@ -75,10 +75,8 @@ class ExportIndex(Index):
         self._copy_side_tables()
         found = self.export.files()
         with self.reading() as connection:
-            known = {
-                path: (size, stamp)
-                for path, size, stamp in connection.execute("SELECT path, size, stamp FROM files")
-            }
+            files = connection.execute("SELECT path, size, stamp FROM files").fetchall()
+        known = {path: (size, stamp) for path, size, stamp in files}
         there = {file.path: (file.size, file.stamp) for file in found}
         if any(there.get(path) != what for path, what in known.items()):
             self._empty(f"files of {self.export.label} changed")

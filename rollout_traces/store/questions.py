@@ -360,19 +360,12 @@ def ledger_of(asking: Asking, scope: Scope, *, from_ledgers: bool) -> Ledger:
 
 def _kind_of(name: str, column: pa.ChunkedArray) -> Kind:
     """A column's kind; an extra is of numbers where it is stored as such, of whole ones where no float holds them."""
-    if not name.startswith("extra/") or not (
-        pa.types.is_floating(column.type) or pa.types.is_integer(column.type)
-    ):
+    whole, floating = pa.types.is_integer(column.type), pa.types.is_floating(column.type)
+    if not name.startswith("extra/") or not (whole or floating):
         return kind_of(name)
-    whole = pa.types.is_integer(column.type)
-    return (
-        "int"
-        if whole
-        and not pc.all(
-            pc.equal(column.cast(pa.float64(), safe=False).cast(pa.int64(), safe=False), column)
-        ).as_py()
-        else "float"
-    )
+    as_floats = column.cast(pa.float64(), safe=False)
+    is_exact = floating or pc.all(pc.equal(as_floats.cast(pa.int64(), safe=False), column)).as_py()
+    return "float" if is_exact else "int"
 
 
 def _numpy(column: pa.ChunkedArray, kind: Kind) -> np.ndarray:
