@@ -28,7 +28,7 @@ from rollout_traces.model.plain_values import INFINITE, INT64_MAX, INT64_MIN, fi
 from rollout_traces.model.transcript import Transcript, columns_of
 from rollout_traces.model.units import MB
 from rollout_traces.model.whole_files import unfinished
-from rollout_traces.store.rows import every_row
+from rollout_traces.store.rows import PLACE, every_row
 from rollout_traces.trace import conversion as trace
 from rollout_traces.trace.conversion import TraceRecord
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 PAGE = 500
 """Records in memory at once, and in one row group of a file."""
-PLACE = ("id", "run_id", "run", "split", "step")
 ALWAYS_KNOWN = ("traced", "superseded")
 """True or False of every rollout."""
 

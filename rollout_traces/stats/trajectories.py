@@ -7,6 +7,7 @@ before they are resolved, since a resolved handle travels with every later call 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -190,9 +191,4 @@ def _is_handle(value: Any) -> bool:
 
 
 def _handle_bytes(value: Any) -> int:
-    if not _is_handle(value):
-        return 0
-    n = 1
-    for size in value.shape:
-        n *= int(size)
-    return n * value.dtype.itemsize
+    return math.prod(value.shape) * value.dtype.itemsize if _is_handle(value) else 0

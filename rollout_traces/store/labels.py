@@ -12,6 +12,7 @@ import re
 import stat
 import threading
 import unicodedata
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -338,10 +339,7 @@ class LabelBook:
 
     def names(self) -> dict[str, int]:
         """Every label and how many rollouts have it, most frequent first."""
-        counts: dict[str, int] = {}
-        for row in self.now().entries.values():
-            for name in _of(row, "label"):
-                counts[name] = counts.get(name, 0) + 1
+        counts = Counter(name for row in self.now().entries.values() for name in _of(row, "label"))
         return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
     def add(self, kind: Kind, rollout: str, text: str, author: str, **place: Any) -> Entry:
