@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import re
 import threading
 import zlib
@@ -215,6 +216,9 @@ def _asking_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="rollout-traces-http", daemon=True).start()
     return loop
+
+
+os.register_at_fork(after_in_child=_asking_loop.cache_clear)  # no thread goes along
 
 
 class _Api(ServerClient):

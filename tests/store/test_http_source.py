@@ -277,6 +277,19 @@ class TestAnswers:
         assert asked(lying, body(gzip.compress(b"said"), "gzip")) == (200, b"said")
         assert lying.asked == ["/api/x?a=1"] * 2
 
+    def test_come_to_a_forked_process_too(self, lying: LyingServer) -> None:
+        """It has no thread of the one that asked before."""
+        assert asked(lying, body(b"said")) == (200, b"said")
+        child = os.fork()
+        if not child:
+            os._exit(0 if asked(lying, body(b"said")) == (200, b"said") else 1)
+        until = time.monotonic() + 20
+        while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < until:
+            time.sleep(0.05)
+        if ended == (0, 0):
+            os.kill(child, signal.SIGKILL)
+        assert ended == (child, 0)
+
 
 class TestWithoutEnd:
     def test_one_is_not_read_on(self, lying: LyingServer, monkeypatch: pytest.MonkeyPatch) -> None:
