@@ -146,7 +146,6 @@ class Judge:
         before = state.trails.get(step.key.split, Trail())
         figures: dict[str, str] = {}
         found: list[Alert] = []
-        trail = before
         if not step.key.late:
             trail, found, figures = self._contained(
                 "alert_errors", lambda: (before, [], {}), self._alarms, step, rows.ledger, before
@@ -160,13 +159,11 @@ class Judge:
         self.checkpoint()
         kept = {RUN_STATE: state.as_text(), **figures}
         summary = self._summary(judged, scalars, kept, over_disk_limit) if self.options.ledger else None
-        histograms = (
-            {}
-            if step.key.late or summary is None
-            else self._contained(
+        histograms: dict[str, np.ndarray] = {}
+        if summary is not None and not step.key.late:
+            histograms = self._contained(
                 "histogram_errors", dict[str, np.ndarray], step_histograms, rows.ledger, step.key.split
             )
-        )
         return Judgement(traces, summary, logged, histograms, found, state, rows.ledger)
 
     def _flagged(self, step: ClosedStep) -> tuple[Mapping[int, Sequence[Flag]], Ledger]:
