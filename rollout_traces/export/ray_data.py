@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,10 +192,8 @@ def write_side_table(
         folder.fs.open(unfinished, "wb") as file,
         pq.ParquetWriter(file, schema, compression="zstd") as writer,
     ):
-        table: Any = first
-        while table is not None:
+        for table in chain([first], waiting):
             writer.write_table(table.cast(schema))
-            table = next(waiting, None)
     if folder.is_local:
         Path(unfinished).replace(path)
     return target

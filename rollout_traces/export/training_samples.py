@@ -202,11 +202,8 @@ def _words(tool: Mapping[str, Any]) -> list[str]:
     function = inner if isinstance(inner, Mapping) else tool
     parameters = function.get("parameters")
     names = parameters.get("properties") if isinstance(parameters, Mapping) else None
-    described = [
-        function.get("name"),
-        function.get("description"),
-        *(names if isinstance(names, Mapping) else ()),
-    ]
+    named = names if isinstance(names, Mapping) else ()
+    described = [function.get("name"), function.get("description"), *named]
     return [str(word) for word in described if word]
 
 
