@@ -303,7 +303,7 @@ class StatsLogger:
     def _opened(self, make: Callable[[], ScalarSink]) -> ScalarSink | None:
         try:
             return make()
-        except ImportError as error:
+        except ModuleNotFoundError as error:
             what = f"{error.name} is not installed. Run: pip install {error.name}"
             self._warnings.count("trackers_missing", what)
         except Exception as error:  # noqa: BLE001  a tracker that cannot start must not stop training

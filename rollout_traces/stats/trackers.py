@@ -34,7 +34,7 @@ class SwanlabSink:
         **options: further arguments of `swanlab.init` (`project`, `experiment_name`, `logdir`).
 
     Raises:
-        ImportError: it is not installed.
+        ModuleNotFoundError: it is not installed.
     """
 
     name = "swanlab"
@@ -65,7 +65,7 @@ class TensorBoardSink:
         path: the folder, made where it is missing.
 
     Raises:
-        ImportError: it is not installed.
+        ModuleNotFoundError: it is not installed.
     """
 
     name = "tensorboard"
@@ -94,7 +94,7 @@ class WandbSink:
         **options: further arguments of `wandb.init` (`project`, `name`, `entity`, `group`, `tags`, `dir`).
 
     Raises:
-        ImportError: it is not installed.
+        ModuleNotFoundError: it is not installed.
     """
 
     name = "wandb"

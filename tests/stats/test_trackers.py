@@ -1,4 +1,4 @@
-"""Each tracker's own files hold what was logged; a tracker that is not installed says how to install it."""
+"""Each tracker's own files hold what was logged; a tracker that is not installed is named."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ def test_swanlab_local_keeps_a_run_on_disk(tmp_path, monkeypatch):
         ("swanlab", lambda folder: SwanlabSink("local")),
     ],
 )
-def test_a_tracker_that_is_not_installed_says_how_to_install_it(package, make, tmp_path, monkeypatch):
+def test_a_tracker_that_is_not_installed_is_named(package, make, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=package):
+    with pytest.raises(ModuleNotFoundError, match=package):
         make(tmp_path)
 
 
