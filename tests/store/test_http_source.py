@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
