@@ -6,6 +6,7 @@ trainer.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,6 +28,8 @@ from rollout_traces.trace.conversion import STEPS, TRAJECTORIES
 
 STEPS_OF_A_TRAIL = 2 * TRAIL
 """Step summaries that are read after a restart: of training and of an evaluation at each of its steps."""
+PAUSES = (0.25, 1.0, 2.0)
+"""Seconds after each time that they could not be read."""
 TRACES_AT_ONCE = 256
 """Traces of one log call at most: Trackio copies and checks a call's traces on the calling thread."""
 
@@ -178,16 +181,22 @@ class StepProcessor:
             self._warnings.count("all_rows_errors", f"the file of step {step.key.step}: {error!r}")
 
     def _resumed(self) -> RunState:
+        for pause in PAUSES:
+            try:
+                return self._stored_state()
+            except Exception as error:  # noqa: BLE001  the store may be locked or away; counted and warned
+                reason = error
+                time.sleep(pause)
+        self._warnings.count("store_unreadable", f"totals and incidents of the run start anew: {reason!r}")
+        return RunState()
+
+    def _stored_state(self) -> RunState:
         stored = self.sink.stored
-        try:
-            kept = stored.details(STEPS_OF_A_TRAIL)
-            logged, figures = stored.logged(STEPS_OF_A_TRAIL), read_figures(kept)
-            return RunState.resumed(
-                read_run_state(kept), figures, logged, stored.totals(), stored.traced_prompts()
-            )
-        except Exception as error:  # noqa: BLE001  the store may be locked or away; counted and warned
-            self._warnings.count("store_unreadable", f"totals and incidents of the run start anew: {error!r}")
-            return RunState()
+        kept = stored.details(STEPS_OF_A_TRAIL)
+        logged, figures = stored.logged(STEPS_OF_A_TRAIL), read_figures(kept)
+        return RunState.resumed(
+            read_run_state(kept), figures, logged, stored.totals(), stored.traced_prompts()
+        )
 
     def _is_over_disk_limit(self) -> bool:
         limit = self.options.max_disk_gb

@@ -55,6 +55,32 @@ def test_a_step_that_is_processed_again_counts_once(sink, trackio_dir, ledger):
     assert rows(trackio_dir, TOTALS) == [(2,)]
 
 
+@pytest.mark.parametrize(("n_failures", "total", "counted"), [(2, 4, 0), (3, 2, 1)])
+def test_totals_go_on_where_the_store_cannot_be_read_for_a_moment(
+    sink, trackio_dir, monkeypatch, n_failures, total, counted
+):
+    details, failures = sink.stored.details, iter(range(n_failures))
+
+    def read(n: int):
+        if next(failures, None) is not None:
+            raise OSError("disk I/O error")
+        return details(n)
+
+    for step in (1, 2):
+        processor = StepProcessor(sink, None, StepOptions(max_rollout_traces_per_step=0))
+        key = StepKey("a-001", step, "rollout")
+        processor.add(key, batch(step))
+        processor.close(key, StoredStep())
+        wait_stored(sink)
+        monkeypatch.setattr("rollout_traces.steps.processor.PAUSES", (0.0, 0.0, 0.0))
+        monkeypatch.setattr(sink.stored, "details", read)
+    deadline = time.monotonic() + 30
+    while not sink.stored.has_totals(2, "rollout") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert max(rows(trackio_dir, TOTALS)) == (total,)
+    assert processor.counters["store_unreadable"] == counted
+
+
 def test_nothing_is_stored_before_the_step_is_closed(sink):
     processor = StepProcessor(sink, None, StepOptions())
     processor.add(KEY, batch(1))
