@@ -64,7 +64,7 @@ def export(
         near_duplicates: Shared five-word runs of a near-duplicate; 0 keeps all.
         evaluation: Take evaluation and its prompts too.
     """
-    from rollout_traces.export import FORMATS, ExportQuery, export_atif, export_partitioned, export_scout
+    from rollout_traces.export import CONVERSATIONS, EVERY_FORMAT, ExportQuery, export_partitioned
     from rollout_traces.export import export as write
     from rollout_traces.export.training import export_training
     from rollout_traces.export.training_samples import FORMATS as TRAINING_FORMATS
@@ -100,11 +100,8 @@ def export(
         _write_site(store, source, which, out, as_json)
         return
     query = ExportQuery(**which.asked(), order_by=sort, limit=limit)
-    if file_format == "atif":
-        typer.echo(f"{export_atif(store, out, query)} trajectories: {out}")
-        return
-    if file_format == "scout":
-        typer.echo(f"{counted(export_scout(store, out, query), 'transcript')}: {out}")
+    if file_format in CONVERSATIONS:
+        typer.echo(f"{counted(CONVERSATIONS[file_format](store, out, query), 'rollout')}: {out}")
         return
     if file_format in TRAINING_FORMATS:
         made = TrainingOptions(
@@ -112,9 +109,8 @@ def export(
         )
         _print_training(export_training(store, out, made, query), out, as_json)
         return
-    if file_format is not None and file_format not in FORMATS:
-        known = ", ".join((*FORMATS, "atif", "scout", "site", *TRAINING_FORMATS))
-        raise ConfigError(f"--format {file_format!r}, expected one of {known}.")
+    if file_format is not None and file_format not in EVERY_FORMAT:
+        raise ConfigError(f"--format {file_format!r}, expected one of {', '.join(EVERY_FORMAT)}.")
     with options.progress_bar("exporting") as report:
         manifest = write(store, out, query, file_format=file_format, tokens=tokens, progress=report)
     if as_json:

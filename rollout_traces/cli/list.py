@@ -101,14 +101,11 @@ def _check_taken(what: str, which: options.Which, further: dict[str, str | None]
 def _projects(limit: int | None, as_json: bool) -> None:
     from rollout_traces.store.places import local_projects, trackio_dir
 
-    found = local_projects()
-    if as_json:
-        print_rows([{"project": name} for name in found[:limit]], total=len(found))
-    elif not found:
-        typer.echo(options.NO_PROJECTS.format(trackio_dir()))
+    found = [{"project": name} for name in local_projects()]
+    if found or as_json:
+        _print(found, limit, as_json, f"in {trackio_dir()}")
     else:
-        rows = [[name] for name in found[:limit]]
-        print_table(["project"], rows, title=f"{_counted(rows, found)}in {trackio_dir()}")
+        typer.echo(options.NO_PROJECTS.format(trackio_dir()))
 
 
 def _runs(store: Store, which: options.Which, limit: int | None, as_json: bool) -> None:
@@ -176,12 +173,11 @@ def _counted(rows: Sequence[Any], found: Sequence[Any]) -> str:
     return f"{len(rows)} of {len(found)} " if len(rows) < len(found) else ""
 
 
-def _print(found: list[dict[str, Any]], limit: int | None, as_json: bool) -> None:
+def _print(found: list[dict[str, Any]], limit: int | None, as_json: bool, where: str = "") -> None:
     rows = found[:limit]
     if as_json:
         print_rows(rows, total=len(found))
     else:
         names = list(found[0]) if found else ["nothing"]
-        print_table(
-            names, [[row[name] for name in names] for row in rows], title=_counted(rows, found).strip()
-        )
+        title = f"{_counted(rows, found)}{where}".strip()
+        print_table(names, [[row[name] for name in names] for row in rows], title=title)

@@ -21,6 +21,7 @@ from rollout_traces.export.rows import (
     write_parquet,
 )
 from rollout_traces.export.scout import export_scout
+from rollout_traces.export.training_samples import FORMATS as TRAINING_FORMATS
 from rollout_traces.model.whole_files import unfinished, writing_to
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ __all__ = [
 
 FORMATS = {"jsonl": write_jsonl, "parquet": write_parquet}
 """Format, and the ending of its files -> `(path, records)` writes them and gives their number."""
+CONVERSATIONS = {"atif": export_atif, "scout": export_scout}
+"""Format of other tools -> `(store, folder, query)` writes conversations as its files, and gives their number."""
+EVERY_FORMAT = (*FORMATS, *CONVERSATIONS, "site", *TRAINING_FORMATS)
+"""The formats that `rollout-traces export` writes."""
 
 
 def export(

@@ -147,7 +147,7 @@ def test_thinking_that_quotes_its_own_end_stays_whole(trackio_dir, tmp_path):
     assert told == [part("reasoning", "reasoning", thought), part("text", "text", "yes")]
 
 
-@pytest.mark.parametrize(("name", "what"), [("scout", "16 transcripts"), ("atif", "16 trajectories")])
+@pytest.mark.parametrize(("name", "what"), [("scout", "16 rollouts"), ("atif", "16 rollouts")])
 def test_the_command_writes_a_folder(store, tmp_path, name, what):
     done = CliRunner().invoke(
         build_app(["export"]), ["export", str(tmp_path / "out"), "-p", "scouted", "-f", name]
