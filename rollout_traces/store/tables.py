@@ -44,11 +44,6 @@ class Table:
     store: StoreTables
     scope: Scope = Scope(rows="all")  # noqa: RUF009 - it is frozen
 
-    @property
-    def n_rows(self) -> int:
-        """The number of rollouts in it."""
-        return self.store.ask(lambda asking: questions.count(asking, self.scope))
-
     def sql(self, query: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> pa.Table:
         """The rows of a statement; nulls where a value is unknown.
 

@@ -9,22 +9,18 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from rollout_traces.analysis import explain as explain_selections
 from rollout_traces.analysis.relations import written
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.explain import (
-    AskedSides,
     explain,
     figures,
     in_force,
-    relations_of,
-    sides,
     step_range,
 )
 from rollout_traces.inspector.pages.flips import flip_figures, flip_list, grid
 from rollout_traces.inspector.pages.prompts import prompt, prompt_list
 from rollout_traces.inspector.pages.runs import several_runs
-from rollout_traces.inspector.workspace import SplitView, Workspace
+from rollout_traces.inspector.workspace import Workspace
 from rollout_traces.store import QueryError
 from tests.inspector.conftest import Served, Visit, box_of
 from tests.inspector.told import told
@@ -116,15 +112,7 @@ class TestExplain:
         with pytest.raises(StoreError, match="there are"):
             told(figures, workspace, {**asked, "of": "findings", "at": 999})
 
-    def test_reading_the_steps_around_gives_what_the_whole_table_gives(self, workspace):
-        view = SplitView(workspace, "answers", "off")
-        asked = sides(view, AskedSides(AT))
-        part = relations_of(view, asked)
-        whole = workspace.store("answers").table()
-        assert part.scope.run_ids and 0 < part.n_rows < workspace.store("answers").table().n_rows
-        near, all_of_it = explain_selections(part, asked.a, whole=whole), explain_selections(whole, asked.a)
-        assert near.findings and near.remarks == all_of_it.remarks
-        assert [each.sentence for each in near.findings] == [each.sentence for each in all_of_it.findings]
+    def test_a_part_of_the_table_has_the_steps_that_were_named(self, workspace):
         two = workspace.store("answers").part_of_table(["off"], ["rollout"], (AT, AT + 1))
         counted = two.sql("select distinct run, step from rollouts order by step").to_pylist()
         assert counted == [{"run": "off", "step": AT}, {"run": "off", "step": AT + 1}]

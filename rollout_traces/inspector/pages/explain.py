@@ -8,7 +8,6 @@ from typing import Any
 from rollout_traces.analysis import Explanation, Finding, Selection
 from rollout_traces.analysis import explain as explain_selections
 from rollout_traces.analysis.finding import Detail
-from rollout_traces.analysis.relations import Relations
 from rollout_traces.analysis.selections import narrowed
 from rollout_traces.errors import StoreError
 from rollout_traces.inspector.pages.figures import QueriesAnswer, answered_all
@@ -102,11 +101,8 @@ def figures(view: SplitView, asked: AskedSides, of: str = "findings", at: int = 
 
 def explained(view: SplitView, both: Sides) -> Explanation:
     """Has the analysis say what differs between two sets of rollouts."""
-    whole = view.store.table()
-    return view.remembered(
-        ("explain", *both.key),
-        lambda: explain_selections(relations_of(view, both), both.a, both.b, whole=whole),
-    )
+    table = view.store.table()
+    return view.remembered(("explain", *both.key), lambda: explain_selections(table, both.a, both.b))
 
 
 def _shown(finding: Finding, both: Sides) -> ShownFinding:
@@ -127,12 +123,6 @@ def filtered(both: Sides, where: str) -> FilteredRollouts:
         parts += [f"step >= {first}"] if first is not None else []
         parts += [f"step <= {last}"] if last is not None else []
     return FilteredRollouts(both.a.run or "", both.a.split or "", " and ".join(parts))
-
-
-BEFORE = 70
-"""Steps before A and B that Explain looks at: those that tell how far steps differ, and B's ten."""
-MOST_OF_A_PART = 150_000
-"""Rollouts above which the whole table is read."""
 
 
 @dataclass(frozen=True)
@@ -202,26 +192,6 @@ def sides(view: SplitView, asked: AskedSides) -> Sides:
             asked.where if asked.against_where is None else asked.against_where,
         )
     return Sides(a, b, asked.where, (a.run, view.split, asked))
-
-
-def relations_of(view: SplitView, asked: Sides) -> Relations:
-    """Picks the tables in which to read what is said of A and B: the steps around them alone, where these are few.
-
-    Explain looks at A, at B, and some steps before them for how far steps differ anyway.
-    """
-    store = view.store
-    both = [asked.a, *([asked.b] if asked.b is not None else [])]
-    ends = [end for side in both for end in side.steps]
-    if None in ends:
-        return store.table()
-    low, high = (pick(end for end in ends if end is not None) for pick in (min, max))
-    before = [info.step for info in store.steps(str(asked.a.run), str(asked.a.split)) if info.step < low]
-    part = store.part_of_table(
-        list(dict.fromkeys(str(side.run) for side in both)),
-        list(dict.fromkeys(str(side.split) for side in both)),
-        (min([low, *before[-BEFORE:]]), high),
-    )
-    return part if part.n_rows <= MOST_OF_A_PART else store.table()
 
 
 def _selection(
