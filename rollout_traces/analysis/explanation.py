@@ -95,7 +95,6 @@ def explain(
     *,
     weights: Mapping[str, float] | None = None,
     columns: RolloutColumns | None = None,
-    whole: Relations | None = None,
 ) -> Explanation:
     """Ranks every column by how far A and B differ.
 
@@ -105,8 +104,6 @@ def explain(
         b: what they are compared with; the ten steps before A where it is not given.
         weights: reward component -> weight, where declared.
         columns: what `rollouts` has; looked up where it is not given.
-        whole: where to look whether a value occurred in any step before and what prompts got when they were
-            asked before, when `relations` has a part of the steps alone.
 
     Raises:
         StoreError: B is not given and A has no first step, so that nothing comes before it.
@@ -127,7 +124,7 @@ def explain(
     earlier = None
     if neighbours and a.run is not None and a.split is not None:
         what = "earlier visits of the prompts"
-        earlier = contained(what, read_earlier_visits, whole or relations, known, a, rows)
+        earlier = contained(what, read_earlier_visits, relations, known, a, rows)
     compared = ColumnsCompared(rows, neighbours, earlier)
     fixed = _fixed(known, a, b)
     tested, one_sided = _tested(compared, fixed, contained)
@@ -137,7 +134,7 @@ def explain(
         remarks = [_said(young, int(a.steps[0] or 0)), *_remarks(rows, (a, b))]
         compared, contained.problems[:] = ColumnsCompared(rows, neighbours, earlier), []
         tested, one_sided = _tested(compared, fixed, contained)
-    tested = [replace(f, new=f.new and not _occurred(whole or relations, known, a, f)) for f in tested]
+    tested = [replace(f, new=f.new and not _occurred(relations, known, a, f)) for f in tested]
     if not a.where and not b.where:
         first = rows.step[np.isin(rows.side, (B, BEFORE))].min()
         ends = (int(first), int((b.steps[0] or 0) - 1)) if neighbours else None

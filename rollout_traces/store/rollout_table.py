@@ -215,9 +215,10 @@ class State:
         ]
         every = f"SELECT {', '.join(['*', *absent])} FROM stored"
         listed = ", ".join(f"{sql} AS {name}" for name, sql in computed.items())
+        shown = ", ".join(quoted(name) for name in self.kinds if name not in INTERNAL or name == "row")
         return [
             f"CREATE OR REPLACE VIEW rows AS SELECT *, {listed} FROM ({every})",
-            f"CREATE OR REPLACE VIEW rollouts AS {self.rollouts('true')}",
+            f"CREATE OR REPLACE VIEW rollouts AS SELECT {shown} FROM {self.relation()}",
         ]
 
     def _run_columns(self) -> dict[str, str]:
@@ -228,11 +229,6 @@ class State:
             name: f"list_extract([{', '.join(map(literal, column))}], run_no - {first - 1})"
             for name, column in zip(("run_id", "run"), columns, strict=True)
         }
-
-    def rollouts(self, condition: str) -> str:
-        """The statement behind `rollouts`, of some rows."""
-        shown = ", ".join(quoted(name) for name in self.kinds if name not in INTERNAL or name == "row")
-        return f"SELECT {shown} FROM {self.relation()} WHERE {condition}"
 
     def select(self, segment: SegmentFile, scan: str) -> str:
         """The living rows of a segment, with the columns of `stored`.

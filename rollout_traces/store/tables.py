@@ -38,11 +38,9 @@ class Table:
 
     Attributes:
         store: whose they are.
-        scope: which rollouts `rollouts` has.
     """
 
     store: StoreTables
-    scope: Scope = Scope(rows="all")  # noqa: RUF009 - it is frozen
 
     def sql(self, query: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> pa.Table:
         """The rows of a statement; nulls where a value is unknown.
@@ -57,9 +55,6 @@ class Table:
         """
 
         def answer(asking: Asking) -> pa.Table:
-            if self.scope != Scope(rows="all"):
-                within = " AND ".join(part.written for part in self.scope.place(asking.state))
-                asking.cursor.execute(f"CREATE TEMP VIEW rollouts AS {asking.state.rollouts(within)}")
             if reads_metrics(asking, query):
                 asking.cursor.register("metrics", self.metrics())
             return asking.run(query, parameters)
@@ -212,15 +207,6 @@ class StoreTables:
     def table(self) -> Table:
         """The relations `rollouts` and `metrics` for SQL of this package's own, inside this process."""
         return Table(self)
-
-    def part_of_table(self, runs: Sequence[str], splits: Sequence[str], steps: Steps) -> Table:
-        """As `table`, for the rollouts of some runs, splits and steps: quick where these are few of many.
-
-        Args:
-            runs: ids or names.
-            steps: first and last step, both included; None at an end is open.
-        """
-        return Table(self, self._scope(runs, splits, steps=steps, rows="all"))
 
     def sql_condition(self, where: str) -> tuple[str, tuple[Any, ...]]:
         """A filter of the query language as a condition for `table().sql`, and its parameters.

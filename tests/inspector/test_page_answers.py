@@ -112,11 +112,6 @@ class TestExplain:
         with pytest.raises(StoreError, match="there are"):
             told(figures, workspace, {**asked, "of": "findings", "at": 999})
 
-    def test_a_part_of_the_table_has_the_steps_that_were_named(self, workspace):
-        two = workspace.store("answers").part_of_table(["off"], ["rollout"], (AT, AT + 1))
-        counted = two.sql("select distinct run, step from rollouts order by step").to_pylist()
-        assert counted == [{"run": "off", "step": AT}, {"run": "off", "step": AT + 1}]
-
     def test_diagnoses_in_force_are_named(self, workspace):
         held = told(in_force, workspace, {**PLACE, "step": AT + 4})["diagnoses"]
         assert any("vllm-1" in each["sentence"] for each in held)

@@ -42,11 +42,6 @@ class TestTexts:
     def test_of_rollouts_that_are_not_there_nothing_is_said(self, store):
         assert store.table().texts(["nobody"]).num_rows == 0 and store.table().texts([]).num_rows == 0
 
-    def test_a_part_of_the_table_answers_too(self, store):
-        uid = kept(store)[0][0]
-        part = store.part_of_table(["run"], ["rollout", "eval-rollout"], (None, None))
-        assert part.texts([uid]).to_pylist() == store.table().texts([uid]).to_pylist()
-
 
 class TestOneTrace:
     def test_tools_answer_what_the_policy_called_and_not_what_an_example_did(self):

@@ -14,7 +14,7 @@ from typing import Literal, NoReturn
 
 from rollout_traces.errors import QueryError
 from rollout_traces.model.plain_values import INFINITE
-from rollout_traces.store.columns import INTERNAL, Kind, literal, quoted
+from rollout_traces.store.columns import INTERNAL, Kind, quoted
 from rollout_traces.store.query.nodes import (
     COMPARISONS,
     SIGNS,
@@ -163,12 +163,6 @@ class Sql:
 
     text: str
     parameters: tuple[Value, ...] = ()
-
-    @property
-    def written(self) -> str:
-        """The SQL with its values in it, as a view takes them."""
-        pieces = [literal(value) if isinstance(value, str) else str(value) for value in self.parameters]
-        return "".join(a + b for a, b in zip(self.text.split("?"), [*pieces, ""], strict=True))
 
 
 def composed(template: str, *parts: Sql) -> Sql:
