@@ -20,6 +20,7 @@ from rollout_traces.analysis.diagnosis import OTHER, SEVERITIES, Carrier, Diagno
 from rollout_traces.analysis.in_words import (
     literal,
     number,
+    numbers_apart,
     part_filter,
     part_text,
     percent,
@@ -240,11 +241,7 @@ def sentence_of(
     named = series_text(m.name)
     what = f"{signature.what}: {named}" if signature else named
     text = what
-    if m.before is not None and m.after is not None and form(m.before) != form(m.after):
-        verb = "rose" if m.after > m.before else "fell"
-        text += f" {verb} from {form(m.before)} to {form(m.after)}"
-    else:
-        text += " moved"
+    text += " moved" if m.before is None or m.after is None else _way_between(m, m.before, m.after)
     if part:
         text += f" on {part_text(part)}"
         if m.also and m.part == part:
@@ -264,6 +261,15 @@ def sentence_of(
         many, of = len(carried.carriers), "" if carried is m else f" in {series_text(carried.name)}"
         text += f": {many} rollout{'s carry' if many > 1 else ' carries'} {share} of what the step's rollouts lie apart{of}"
     return text + _together(named, others)
+
+
+def _way_between(m: Movement, before: float, after: float) -> str:
+    """Says from which level to which a movement went."""
+    is_share = m.name.value is not None
+    figures = (percent(before), percent(after)) if is_share else numbers_apart(before, after)
+    if figures[0] == figures[1]:
+        return " moved"
+    return f" {'rose' if after > before else 'fell'} from {figures[0]} to {figures[1]}"
 
 
 def _together(named: str, others: Sequence[Movement]) -> str:

@@ -19,6 +19,8 @@ NUMBERS = ("staleness_max",)
 """Columns of numbers by which rollouts are parted."""
 MINUS = "\u2212"
 PER_CENT = 100
+DIGITS = 3
+"""Digits of a number."""
 WHOLE_FROM = 999.5
 """Numbers from here on, of which three digits say less than their whole part, are written without decimals."""
 FEW_PER_CENT = 0.1
@@ -39,9 +41,18 @@ def percent(value: float) -> str:
     return _signed(f"{size:.1f}%" if abs(value) < FEW_PER_CENT else f"{size:.0f}%")
 
 
-def number(value: float) -> str:
+def number(value: float, digits: int = DIGITS) -> str:
     """A number as a person reads it."""
-    return _signed(f"{value:,.0f}" if abs(value) >= WHOLE_FROM else f"{value:.3g}")
+    return _signed(f"{value:,.0f}" if abs(value) >= WHOLE_FROM else f"{value:.{digits}g}")
+
+
+def numbers_apart(one: float, other: float) -> tuple[str, str]:
+    """Two numbers, with the digits that tell them apart, up to twice as many as usual."""
+    for digits in range(DIGITS, 2 * DIGITS + 1):
+        found = number(one, digits), number(other, digits)
+        if found[0] != found[1]:
+            break
+    return found
 
 
 def _signed(text: str) -> str:

@@ -84,19 +84,18 @@ def _relative_change(found: Moved) -> float:
 
 
 def _stands_still(found: Moved) -> bool:
-    """Tells whether a part has the same level as before, or hardly went by half of what it is off what others learn, as rewards of 0 have while all others are paid more; of one that cannot be told, whether it went the other way than beside the rest."""
+    """Tells whether a level reads as before; or a part hardly went by half of what it is off what others learn, as rewards of 0 have while all others are paid more; of one that cannot be told, whether it went the other way than beside the rest."""
     *_, before, after = _own_levels(found)
     part = found.panel.parts[found.chosen.at]
-    if not part or before is None or after is None:
+    if before is None or after is None:
         return False
-    went = (after - before) * np.sign(found.located.z)
-    if (
-        may_be_learned(found.panel, part)
-        and not is_spike(found)
-        and went < RESIDUE * abs(_coefficient(found))
-    ):
+    if number(before) == number(after) and not found.n_carriers:
         return True
-    return number(before) == number(after) or (found.chosen.values is None and went < 0)
+    went = (after - before) * np.sign(found.located.z)
+    is_behind = may_be_learned(found.panel, part) and not is_spike(found)
+    if part and is_behind and went < RESIDUE * abs(_coefficient(found)):
+        return True
+    return bool(part) and found.chosen.values is None and went < 0
 
 
 def _coefficient(found: Moved) -> float:
@@ -169,12 +168,13 @@ def is_expected(found: Moved) -> bool:
 
 
 def is_worth_a_word(found: Moved) -> bool:
-    """Tells whether a movement is none of a correlation, or one by which that became less by half of what it can be. None goes the other way itself than beside all else, but where a part surely stays behind the others; and what is learned ended elsewhere than it began."""
+    """Tells whether a movement is none of a correlation, or one by which that became less by half of what it can be. None goes the other way itself than beside all else, but where a part surely stays behind the others, or reads the same before and since, unless it is sure."""
     stays_behind = found.is_sure and bool(found.panel.parts[found.chosen.at])
     if not (stays_behind or _goes_its_way(found)):
         return False
     before, after, _ = levels_of(found)
-    if is_learning(found) and before is not None and after is not None and number(before) == number(after):
+    reads_the_same = before is not None and after is not None and number(before) == number(after)
+    if reads_the_same and (is_learning(found) or not (found.is_sure or found.n_carriers)):
         return False
     is_correlation = found.panel.names[0].statistic == "correlation"
     return not is_correlation or (before is not None and after is not None and before - after >= RESIDUE)

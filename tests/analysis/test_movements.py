@@ -1077,3 +1077,11 @@ def test_rewards_that_rise_at_once_are_a_warning_and_those_that_fall_an_error(af
 
     [entry] = told(table(steps(60, groups=12, size=8, reward=solved)))
     assert (entry.severity, entry.step) == (severity, 30)
+
+
+def test_what_hardly_moved_is_info_and_has_the_digits_that_say_how_far():
+    """Seen once: “the reward falls: reward moved”, as an error."""
+    rows = steps(60, groups=10, reward=lambda s, g, i: 1.174 - 0.008 * (s >= 30) + 0.005 * drawn(s, g, i))
+    [entry] = [each for each in diagnose(table(rows), "run").diagnoses if SeriesName("reward") in each.series]
+    assert entry.severity == "info"
+    assert entry.sentence.startswith("the reward falls: reward fell from 1.174 to 1.166, since step 30")
