@@ -13,7 +13,7 @@ from rich.filesize import decimal
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import print_json, print_table
 from rollout_traces.errors import ConfigError, StoreError
-from rollout_traces.model.text import counted
+from rollout_traces.model.text import counted, step_range
 from rollout_traces.model.units import GIGABYTE, MEGABYTE
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def delete(
     else:
         runs, splits = (None if one is None else [one] for one in (run, split))
         condition = _condition(where, prompt, rollout)
-        plan = plan_removal(store, condition, runs, splits, options.parse_steps(steps))
+        plan = plan_removal(store, condition, runs, splits, step_range(steps))
     spooled = [left for left in find_left(store.project) if left.manifest.run_id in plan.run_ids]
     _say(plan, spooled, yes, as_json)
     if plan.is_empty or not yes:

@@ -11,7 +11,7 @@ import typer
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import SEVERITIES, print_json, print_table, sentence
 from rollout_traces.errors import ConfigError
-from rollout_traces.model.text import counted, quoted
+from rollout_traces.model.text import counted, quoted, step_range
 
 if TYPE_CHECKING:
     from rollout_traces.analysis import Diagnosis, Explanation, Finding, RunReport, Selection
@@ -65,7 +65,7 @@ def explain(
         else:
             print_report(report, settings)
         return
-    between = (step, step) if step is not None else options.parse_steps(steps)
+    between = (step, step) if step is not None else step_range(steps)
     a = Selection(name, split, between)
     alone = step is None and steps is None and against is None
     b = other_side(store, a, against) if against is not None else None
@@ -107,7 +107,7 @@ def other_side(store: Store, a: Selection, text: str) -> Selection:
     if a.run is not None and text in store.splits(a.run):
         return replace(a, split=text)
     if set(text) <= set("0123456789:") and text.strip(":"):
-        return replace(a, steps=options.parse_steps(text))
+        return replace(a, steps=step_range(text))
     raise ConfigError(
         f"--against {text!r}: no such run or split, and no range of steps. Runs: {', '.join(sorted(n.name for n in store.runs()))}."
     )

@@ -10,6 +10,7 @@ import typer
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import cell, print_json, print_table
 from rollout_traces.errors import ConfigError
+from rollout_traces.model.text import step_range
 
 if TYPE_CHECKING:
     from rollout_traces.analysis import Flip, Flips
@@ -48,7 +49,7 @@ def flips(
     store = source.open()
     name = options.run_name(store, run)
     other = name if against is None else store.run(against).name
-    asked = options.parse_steps(steps)
+    asked = step_range(steps)
     first, second, here, there = matched_steps(store, name, other, split, *asked)
     if steps is None and set(here).isdisjoint(there):
         raise ConfigError(f"{name} and {other} share no step of {split}.")

@@ -114,7 +114,7 @@ class Which:
     @property
     def between(self) -> tuple[int | None, int | None]:
         """First and last step, both included."""
-        return parse_steps(self.steps)
+        return step_range(self.steps)
 
     def asked(self) -> dict[str, Any]:
         """The same as arguments of the store's questions."""
@@ -237,18 +237,6 @@ def parse_pair(text: str, option: str, expected: str) -> tuple[int, int]:
         return int(first), int(second)
     except ValueError:
         raise ConfigError(f"{option} {text!r}: expected {expected}.") from None
-
-
-def parse_steps(text: str | None) -> tuple[int | None, int | None]:
-    """`12`, `10:20`, `10:` or `:20` as first and last step, both included.
-
-    Args:
-        text: the option's value.
-
-    Raises:
-        StoreError: it is none of these.
-    """
-    return step_range(text or ":")
 
 
 MOST = 50

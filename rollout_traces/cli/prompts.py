@@ -9,7 +9,7 @@ import typer
 
 from rollout_traces.cli import options
 from rollout_traces.cli.printing import print_fields, print_rows
-from rollout_traces.model.text import counted
+from rollout_traces.model.text import counted, step_range
 
 OF_PROMPTS = {
     "prompt key": "prompt_key",
@@ -63,7 +63,7 @@ def prompts(
         shown = [replace(visit, ids=tuple(map(store.uid, visit.ids[:SHOWN_IDS]))) for visit in visits]
         print_fields(shown, OF_VISITS, title=key)
         return
-    which = Selection(name, split, options.parse_steps(steps))
+    which = Selection(name, split, step_range(steps))
     found = list_prompts(store.table(), which, order=cast(Order, sort), limit=limit)
     if as_json:
         print_rows([asdict(p) for p in found.prompts], total=found.total, keyless=found.keyless)

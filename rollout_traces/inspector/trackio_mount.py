@@ -154,15 +154,11 @@ class _Calls:
         project = given.get("project")
         if not isinstance(project, str):
             raise ReadRefused("project: none named.")
-        self._check_shown(project)
+        _check_shown(project, self._projects)
         database = SQLiteStorage.get_project_db_path(project)
         if not database.is_file():
             raise ReadRefused(f"Project '{project}' not found.")
         return {"project": project, **select(database, given.get("query"))}  # type: ignore[arg-type]
-
-    def _check_shown(self, project: str) -> None:
-        if self._projects is not None and project not in self._projects():
-            raise ReadRefused(f"project {project!r} is not shown here.")
 
     def media(self, request: Request) -> Response:
         """A file below Trackio's media folder, of a project that is shown."""
@@ -186,7 +182,7 @@ class _Calls:
         try:
             project = server._validate_project_name(request.path_params["project"])
             digest = server._validate_sha256_digest(request.path_params["digest"])
-            self._check_shown(project)
+            _check_shown(project, self._projects)
         except (ReadRefused, server.TrackioAPIError) as error:
             raise HTTPException(HTTPStatus.NOT_FOUND) from error
         blob = cas.blob_path(project, digest).resolve()
@@ -281,8 +277,10 @@ def call(
     from trackio.asgi_app import _invoke_handler
 
     args, kwargs = arguments_of(body)
-    if projects is not None:
-        _check_project(function, args, kwargs, projects())
+    named = [name for name in inspect.signature(function).parameters if name != "request"]
+    if "project" in named:
+        given = dict(zip(named, args, strict=False)) | kwargs
+        _check_shown(given.get("project"), projects)
     if function.__name__ == "get_traces":
         kwargs["limit"] = _traces_asked_for(kwargs.get("limit"))
     with reading(READ_SECONDS):
@@ -415,13 +413,9 @@ def _install() -> None:
         SQLiteStorage._ensure_hub_loaded = staticmethod(ensure_hub_loaded)
 
 
-def _check_project(
-    function: Callable[..., Any], args: list[Any], kwargs: Mapping[str, Any], projects: list[str]
-) -> None:
-    named = [name for name in inspect.signature(function).parameters if name != "request"]
-    given = dict(zip(named, args, strict=False)) | dict(kwargs)
-    if "project" in named and given.get("project") not in projects:
-        raise ReadRefused(f"project {given.get('project')!r} is not shown here.")
+def _check_shown(project: Any, projects: Callable[[], list[str]] | None) -> None:
+    if projects is not None and project not in projects():
+        raise ReadRefused(f"project {project!r} is not shown here.")
 
 
 def _traces_asked_for(limit: Any) -> int:

@@ -91,13 +91,14 @@ def listed(names: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in names.split(",") if name.strip())
 
 
-def step_range(text: str) -> tuple[int | None, int | None]:
-    """`12`, `10:20`, `10:` or `:20` as first and last step, both included.
+def step_range(text: str | None) -> tuple[int | None, int | None]:
+    """Reads `12`, `10:20`, `10:` or `:20` as first and last step, both included; no text means every step.
 
     Raises:
         StoreError: it is none of these, or ends before it begins.
     """
-    first, colon, last = text.strip().partition(":")
+    text = (text or "").strip()
+    first, colon, last = text.partition(":")
     try:
         low = int(first) if first else None
         high = (int(last) if last else None) if colon else low
