@@ -63,15 +63,17 @@ export function setPopulation(page, ...parts) {
   if (page === shownPage) drawPopulation(parts);
 }
 
-// For a page of one step: asks for its population, and sets the newest answer.
-export function populationOfStep(page) {
-  const newest = latest();
-  return promise =>
-    newest(
-      promise,
-      found => setPopulation(page, kept(found, ` at step ${number(found.step)}`)),
-      () => setPopulation(page),
-    );
+// For a page of one step: asks for its population. Nothing is known until the newest answer is there.
+const newestOf = new Map();
+
+export function askPopulation(page, call, asked) {
+  if (!newestOf.has(page)) newestOf.set(page, latest());
+  setPopulation(page);
+  return newestOf.get(page)(
+    call("population", asked),
+    found => setPopulation(page, kept(found, ` at step ${number(found.step)}`)),
+    () => setPopulation(page),
+  );
 }
 
 // counts: {n_traced, n_rows or null, chosen_by or null} of a step or of all of them; notes: null for none.

@@ -5,7 +5,7 @@ import { number, percent, plural, shown, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
 import { placed } from "../../lib/going.js";
-import { catalog, mounted, populationOfStep, setPopulation, splitOf } from "../../lib/pages.js";
+import { askPopulation, catalog, mounted, setPopulation, splitOf } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import { shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
@@ -24,7 +24,6 @@ let views = [];
 let data = null;
 const newest = latest();
 const newestHistory = latest();
-const newestPopulation = populationOfStep("compare");
 const slot = () => root.querySelector(".rt-compare");
 
 export function mount(element, server) {
@@ -82,7 +81,7 @@ function load(now, wanted) {
 
 function population(now, step) {
   if (step === undefined) return setPopulation("compare");
-  return newestPopulation(call("population", { ...asked(now), step: Number(step) }));
+  return askPopulation("compare", call, { ...asked(now), step: Number(step) });
 }
 
 function draw(answer) {

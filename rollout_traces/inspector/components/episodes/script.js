@@ -4,7 +4,7 @@ import { button, ghost, h, notice, numberCell, replace, table } from "../../lib/
 import { number, plural, seconds, signed } from "../../lib/format.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { mounted, populationOfStep, setPopulation } from "../../lib/pages.js";
+import { askPopulation, mounted } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
@@ -34,7 +34,6 @@ let view = null;
 let wantedTurn = null;
 const newest = latest();
 const newestRow = latest();
-const newestPopulation = populationOfStep("episodes");
 const part = selector => root.querySelector(selector);
 
 export function mount(element, server) {
@@ -65,7 +64,6 @@ function load(now, wanted) {
     group: now.group ?? null,
     sample: now.sample ?? null,
   };
-  setPopulation("episodes");
   newest(
     call("episodes", asked),
     answer => {
@@ -86,7 +84,7 @@ function load(now, wanted) {
       );
     },
   );
-  newestPopulation(call("population", asked));
+  askPopulation("episodes", call, asked);
 }
 
 // The row that the address names, else the first kept one.

@@ -5,7 +5,7 @@ import { number, plural, signed } from "../../lib/format.js";
 import { toRollout } from "../../lib/going.js";
 import { rewardColour } from "../../lib/colour.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { mounted, populationOfStep, setPopulation, splitOf } from "../../lib/pages.js";
+import { askPopulation, mounted, splitOf } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import { shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
@@ -21,7 +21,6 @@ let root;
 let shownFor = "";
 let data = null;
 const newest = latest();
-const newestPopulation = populationOfStep("group");
 const slot = () => root.querySelector(".rt-workbench");
 
 export function mount(element, server) {
@@ -46,7 +45,6 @@ function asked(now) {
 
 function load(now, wanted) {
   shownFor = wanted;
-  setPopulation("group");
   newest(
     call("group", asked(now)),
     answer => {
@@ -58,7 +56,7 @@ function load(now, wanted) {
       replace(slot(), notice("info", "This group cannot be shown", error.message));
     },
   );
-  newestPopulation(call("population", asked(now)));
+  askPopulation("group", call, asked(now));
 }
 
 function move(by) {

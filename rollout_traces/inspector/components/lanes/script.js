@@ -3,7 +3,7 @@
 import { block, button, h, notice, replace, segmented } from "../../lib/dom.js";
 import { number, plural, seconds } from "../../lib/format.js";
 import { toRollout, toRows } from "../../lib/going.js";
-import { mounted, populationOfStep, setPopulation, splitOf } from "../../lib/pages.js";
+import { askPopulation, mounted, splitOf } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
@@ -27,7 +27,6 @@ let drawn = null;
 const newest = latest();
 const newestFunnel = latest();
 const newestFunctions = latest();
-const newestPopulation = populationOfStep("lanes");
 const part = selector => root.querySelector(selector);
 
 export function mount(element, server) {
@@ -54,7 +53,6 @@ function load(now, wanted) {
   shownFor = wanted;
   const asked = state.placeAtStep(now);
   const failed = (slot, title) => error => replace(part(slot), notice("error", title, error.message));
-  setPopulation("lanes");
   newest(
     call("lanes", { ...asked, by: now.lane || "", minutes: now.minutes || 0 }),
     draw,
@@ -70,7 +68,7 @@ function load(now, wanted) {
     answer => replace(part(".rt-lanes-functions"), functionsTable(answer, Number(now.step))),
     failed(".rt-lanes-functions", "The reward functions could not be read"),
   );
-  newestPopulation(call("population", asked));
+  askPopulation("lanes", call, asked);
 }
 
 function draw(answer) {

@@ -5,7 +5,7 @@ import { ghost, h, notice, replace, select, table as tableOf } from "../../lib/d
 import { number, percent, plural } from "../../lib/format.js";
 import { isNamed, placed } from "../../lib/going.js";
 import { shortcut } from "../../lib/keyboard.js";
-import { mounted, populationOfStep, setPopulation } from "../../lib/pages.js";
+import { askPopulation, mounted } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
 import * as state from "../../lib/state.js";
 import { inert } from "../../lib/text.js";
@@ -26,7 +26,6 @@ let view = null;
 let rolloutFor = "";
 const newest = latest();
 const newestRollout = latest();
-const newestPopulation = populationOfStep("what_if");
 const part = selector => root.querySelector(selector);
 
 export function mount(element, server) {
@@ -52,7 +51,6 @@ function update(now, changed) {
 function load(now, wanted) {
   shownFor = wanted;
   data = null;
-  setPopulation("what_if");
   newest(
     call("what_if", state.placeAtStep(now)),
     answer => {
@@ -64,7 +62,7 @@ function load(now, wanted) {
     },
     error => replace(part(".rt-of-step"), notice("error", "The step could not be read", error.message)),
   );
-  newestPopulation(call("population", state.placeAtStep(now)));
+  askPopulation("what_if", call, state.placeAtStep(now));
 }
 
 function chosen() {
