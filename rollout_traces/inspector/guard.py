@@ -188,7 +188,11 @@ class Guard:
             self._check_who(rule, keyed or visitor is not None, may_write)
         if rule.kind == "page":  # asked for uncompressed, so that its scripts can be read
             kept = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
-            scope = {**scope, "headers": kept}
+            scope = {
+                **scope,
+                "headers": kept,
+                "query_string": b"",
+            }  # its script reads the address; Gradio trips over it
         return scope, rule, visitor or Visitor(ANYBODY)
 
     def _below_the_prefix(self, scope: Scope) -> Scope:

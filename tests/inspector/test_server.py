@@ -64,6 +64,10 @@ class TestAssets:
         assert where is not None
         assert fetch(served, f"/{where[0]}")[0] == 200
 
+    def test_its_address_may_have_names_that_gradio_takes_for_its_own(self, served):
+        """Seen once: an internal error, and its traceback where the inspector runs, of `?page=run`."""
+        assert fetch(served, "/?page=run&project=demo")[0] == 200
+
     def test_every_page_has_its_component(self):
         named = bundle().files[SCRIPTS].decode().rpartition("export const entries")[2]
         for page in PAGES:

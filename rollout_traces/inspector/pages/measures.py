@@ -201,6 +201,8 @@ def series_by(
     counts = Counter(value for value in values.tolist() if value not in (None, NULL_INT))
     found: SeriesOfValues = []
     for value, _ in counts.most_common(MOST_VALUES):
-        parts = [ledger.take(np.flatnonzero((values == value) & (of_step == step))) for step in steps]
-        found.append((value, [finite(compute(part)) if part.n_rows else None for part in parts]))
+        rows = np.flatnonzero(values == value)
+        rows = rows[np.argsort(of_step[rows], kind="stable")]
+        parts = np.split(rows, np.searchsorted(of_step[rows], steps[1:]))
+        found.append((value, [finite(compute(ledger.take(part))) if len(part) else None for part in parts]))
     return found
