@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.printing import SEVERITIES, print_json, print_table, sentence
+from rollout_traces.cli.printing import SEVERITIES, p_text, print_json, print_table, sentence
 from rollout_traces.errors import ConfigError
 from rollout_traces.model.text import counted, quoted, step_range
 
@@ -193,7 +193,7 @@ def print_explanation(found: Explanation, in_force: list[Diagnosis], links: Mapp
     for f in found.findings:
         typer.echo(f"  {sentence(f.sentence)}")
         typer.echo(
-            f"      effect {f.effect.effect:+.2f} [{f.effect.low:+.2f}, {f.effect.high:+.2f}], p {f.effect.p:.1g}{_examples(f, links)}"
+            f"      effect {f.effect.effect:+.2f} [{f.effect.low:+.2f}, {f.effect.high:+.2f}], p {p_text(f.effect.p)}{_examples(f, links)}"
         )
         for each in f.consequences:
             typer.echo(f"      with it: {sentence(each.sentence)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from rollout_traces.cli import options
-from rollout_traces.cli.printing import cell, print_json, print_table
+from rollout_traces.cli.printing import cell, p_text, print_json, print_table
 from rollout_traces.errors import ConfigError
 from rollout_traces.model.text import step_range
 
@@ -67,7 +67,7 @@ def print_flips(found: Flips, limit: int) -> None:
     typer.echo(
         f"score {found.score_a:.3f} ± {found.error_a:.3f} → {found.score_b:.3f} ± {found.error_b:.3f}; difference "
         f"{found.difference:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
-        + (f", McNemar p {found.p:.2g}" if found.p is not None else "")
+        + (f", McNemar p {p_text(found.p)}" if found.p is not None else "")
     )
     typer.echo(", ".join(f"{n:,} {SAID.get(name, name)}" for name, n in found.counts.items() if n))
     for remark in found.remarks:

@@ -31,6 +31,8 @@ GAP = 3
 """Characters between two columns."""
 NARROWEST = 9
 """A column of text is not cut below this."""
+SMALL_P = 1e-4
+"""A p value below it has its power of ten."""
 LONGEST_WORD = 24
 """Words of a column's texts are not cut below this: ids, flags."""
 
@@ -85,6 +87,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
     if shown < len(names):
         said = f"no room for {', '.join(names[shown:])}: a wider terminal or a pipe shows all columns"
         console.print(Text(said, style="dim"))
+
+
+def p_text(p: float) -> str:
+    """A p value: two digits, and one with its power of ten where it is small; `pValue` of the pages says the same."""
+    if p and p < SMALL_P:
+        digit, power = f"{p:.0e}".split("e")
+        return f"{digit}e{int(power)}"
+    return f"{p:.2g}"
 
 
 def sentence(text: str) -> str:

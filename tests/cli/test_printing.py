@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 
 from rollout_traces.cli.printing import cell as cell_text
-from rollout_traces.cli.printing import fitted, how_many, least_width
+from rollout_traces.cli.printing import fitted, how_many, least_width, p_text
 from rollout_traces.store import Store
 from tests.cli.terminal import ROOT, printed
 
@@ -107,3 +107,8 @@ def _whole(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(value)
     return str(value).replace("\n", "\\n").rstrip()
+
+
+def test_a_p_value_is_said_as_on_the_page() -> None:
+    said = ["0", "1", "0.043", "0.00012", "3e-7", "1e-12"]
+    assert [p_text(p) for p in (0.0, 1.0, 0.0432, 0.00012, 3.2e-7, 1e-12)] == said

@@ -10,7 +10,7 @@ export function number(value, digits = 4) {
   if (!Number.isFinite(value)) return value > 0 ? "\u221e" : "\u2212\u221e";
   if (Number.isInteger(value) && Math.abs(value) < 1e15) return minus(value.toLocaleString("en-US"));
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return minus(value.toExponential(Math.max(digits - 2, 1)));
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return minus(exponential(value, Math.max(digits - 2, 1)));
   if (size >= 999.95) return number(Math.round(value));
   if (size < 0.1) return minus(String(Number(value.toPrecision(3))));
   const places = size >= 100 ? 1 : size >= 10 ? 2 : 3;
@@ -44,6 +44,12 @@ export function percent(share) {
   return minus(value.toFixed(places).replace(/\.0+$/, "") + "%");
 }
 
+// A p value: two digits, and one with its power of ten where it is small; `p_text` of the commands says the same.
+export function pValue(p) {
+  if (p === null || p === undefined || Number.isNaN(p)) return "\u2013";
+  return p !== 0 && p < 1e-4 ? exponential(p, 0) : String(Number(p.toPrecision(2)));
+}
+
 export function inUnit(unit, value) {
   return unit === "share" ? percent(value) : number(value);
 }
@@ -69,6 +75,14 @@ export function seconds(value) {
 export function plural(n, one, many = one + "s") {
   return `${number(n)} ${n === 1 ? one : many}`;
 }
+
+// 5e-4 and 2.5e6: no zeros at the end, no plus.
+const exponential = (value, places) =>
+  value
+    .toExponential(places)
+    .replace(/(\.\d*?)0+e/, "$1e")
+    .replace(".e", "e")
+    .replace("e+", "e");
 
 function minus(text) {
   return text.startsWith("-") ? "\u2212" + text.slice(1) : text;

@@ -1,7 +1,7 @@
 // Numbers as a person reads them: one minus sign in all of them.
 import test from "node:test";
 import assert from "node:assert/strict";
-import { compact, number, percent, signed } from "../../../rollout_traces/inspector/lib/format.js";
+import { compact, number, pValue, percent, signed } from "../../../rollout_traces/inspector/lib/format.js";
 
 test("below zero every kind of number has the same sign", () => {
   assert.deepEqual(
@@ -39,4 +39,23 @@ test("a number below a tenth has three digits that count", () => {
     ["0.0015", "0.00149", "0.0043", "\u22120.0123", "0.0996", "0.5", "1.49e-4"],
   );
   assert.deepEqual([number(999.7), number(999.96)], ["999.7", "1,000"]);
+});
+
+test("a power of ten has no zeros before it and no plus", () => {
+  assert.deepEqual(
+    [5e-4, -5e-4, 0.00025, 1234567.8, 1e6 + 0.5].map(value => number(value)),
+    ["5e-4", "\u22125e-4", "2.5e-4", "1.23e6", "1e6"],
+  );
+});
+
+test("a p value is said as the commands say it", () => {
+  assert.deepEqual([0, 1, 0.0432, 0.00012, 3.2e-7, 1e-12, null].map(pValue), [
+    "0",
+    "1",
+    "0.043",
+    "0.00012",
+    "3e-7",
+    "1e-12",
+    "\u2013",
+  ]);
 });

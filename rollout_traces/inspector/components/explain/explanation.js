@@ -1,7 +1,7 @@
 // What differs between two sets of rollouts: ranked findings, parts of the reward's change, who carried it, phrases.
 
 import { ghost, h, svg } from "../../lib/dom.js";
-import { number, percent, plural, signed } from "../../lib/format.js";
+import { number, pValue, percent, plural, signed } from "../../lib/format.js";
 import { inert } from "../../lib/text.js";
 import { queries } from "./queries.js";
 
@@ -83,7 +83,7 @@ function finding(each, at, doing) {
     h(
       "p.rt-faint",
       { title: "The effect is from −1, where A is always below B, to +1, where it is always above" },
-      `effect ${signed(effect.effect)}, 95% from ${signed(effect.low)} to ${signed(effect.high)}; p ${effect.p < 1e-4 ? effect.p.toExponential(0) : number(effect.p)}${effect.paired ? "; paired" : ""}; ${counts(each)}`,
+      `effect ${signed(effect.effect)}, 95% from ${signed(effect.low)} to ${signed(effect.high)}; p ${pValue(effect.p)}${effect.paired ? "; paired" : ""}; ${counts(each)}`,
     ),
     each.value === null ? (detail?.picture ? bars(detail.picture) : null) : shares(each),
     h(

@@ -1,7 +1,7 @@
 // Flips: which prompts two evaluations, or two runs, solved differently, and every prompt at every evaluation.
 
 import { block, button, choice, ghost, h, notice, replace, scrolling, select, table } from "../../lib/dom.js";
-import { number, percent, plural, signed } from "../../lib/format.js";
+import { number, pValue, percent, plural, signed } from "../../lib/format.js";
 import { promptLink, toExplain, toRollout } from "../../lib/going.js";
 import { catalog, mounted, runOf, setPopulation } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
@@ -126,7 +126,7 @@ function summary(answer, asked) {
       "p",
       h("b", `${score(answer.score_a, answer.error_a)} to ${score(answer.score_b, answer.error_b)}`),
       ` · ${signed(Math.round(answer.difference * 1000) / 10)} points on the shared prompts, 95% from ${signed(Math.round(answer.low * 1000) / 10)} to ${signed(Math.round(answer.high * 1000) / 10)}`,
-      answer.p === null ? "" : `; exact McNemar p ${number(answer.p)}`,
+      answer.p === null ? "" : `; exact McNemar p ${pValue(answer.p)}`,
       " ",
       queries(counted, () => call("flip_figures", asked)),
     ),
