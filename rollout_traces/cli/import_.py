@@ -43,7 +43,7 @@ def import_(
     Args:
         paths: Files and folders, or trackio:PROJECT.
         project: Trackio project to write to.
-        name: Name of the run; its folder's by default.
+        name: Name of the run, where its files hold none; its folder's by default.
         file_format: auto, or the format's name where it is not recognised.
         tokenizer: Folder of the policy's tokenizer: ids are decoded, rollouts of text re-encoded.
         max_traces: Rollouts that become traces, per step; all by default.

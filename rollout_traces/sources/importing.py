@@ -211,7 +211,17 @@ class _Import:
                 files.close_steps()
             finally:
                 outcome.rows_known = files.known
+                self._say_names(outcome, list(files.names))
                 loggers.finish()
+
+    def _say_names(self, outcome: ImportedRun, names: list[str]) -> None:
+        """Names the runs that the rows were of, where the files hold them."""
+        if not names or names == [outcome.name]:
+            return
+        outcome.name = ", ".join(names)
+        if self.asked.name is not None:
+            text = f"its rollouts say what run they are of, {outcome.name}, and went there; a name is for files that hold none."
+            self.report.problems.add(Path(outcome.origin), "names_not_used", text)
 
     def _follow(
         self, files: FileImport, root: Path, paths: list[Path], poll_s: float, quiet_s: float

@@ -329,6 +329,7 @@ class FileImport:
 
     Attributes:
         known: rollouts passed over because they were imported before.
+        names: the runs that rows were of, in their order.
     """
 
     import_of: Callable[[str], RunImport]
@@ -338,6 +339,7 @@ class FileImport:
     trust_pickle: bool
     progress: Callable[[int], None]
     known: int = 0
+    names: dict[str, None] = field(default_factory=dict)
     _current: tuple[str, RunImport] | None = None
     _said_late: bool = False
 
@@ -415,6 +417,7 @@ class FileImport:
         if self._current is None or self._current[0] != name:
             before = self._current
             self._current = name, self.import_of(name)
+            self.names[name] = None
             if before is not None:
                 self.state.keep({}, before[0], ())
         return self._current

@@ -65,3 +65,13 @@ def test_ids_that_no_tokenizer_decodes_are_said(tmp_path: Path) -> None:
     }
     (tmp_path / "groups.jsonl").write_text(json.dumps(group) + "\n")
     assert "1 have token ids, which are kept where --tokenizer names" in command(tmp_path).stdout
+
+
+def test_a_name_is_not_said_of_rollouts_that_hold_their_own(tmp_path: Path) -> None:
+    """Seen once: “theirs: 1 rollout”, and the run was called r."""
+    row = {"id": "1", "run_id": "1", "run": "r", "split": "rollout", "step": 1, "reward": 1.0, "schema": 1}
+    row |= {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    done = command(tmp_path / "rows.jsonl", "--name", "theirs")
+    assert "r: 1 rollout in 1 step" in done.stdout and "theirs" not in done.stdout
+    assert "a name is for files that hold none" in done.stderr
