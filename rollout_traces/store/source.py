@@ -37,6 +37,7 @@ from rollout_traces.store.places import (
 from rollout_traces.store.rows import StoredTrace
 from rollout_traces.trace.images import read_file
 
+NO_PROJECT = "There is none at all: TRACKIO_DIR names another folder, and `rollout-traces show --example` opens a run to look at."
 PAGE_BYTES = 16 * MB
 """Messages read, and indexed, together; one trace may hold more."""
 SCALARS = 5000
@@ -387,8 +388,9 @@ class LocalSource(Source):
         self.path = database_path(project, folder)
         self.label = f"project {project!r}"
         if not self.path.is_file():
-            known = ", ".join(local_projects(self.path.parent)) or "none"
-            raise StoreError(f"no project {project!r} in {self.path.parent}. Projects there: {known}.")
+            known = local_projects(self.path.parent)
+            there = f"Projects there: {', '.join(known)}." if known else NO_PROJECT
+            raise StoreError(f"no project {project!r} in {self.path.parent}. {there}")
         self._connections = Connections(lambda: open_read_only(self.path))
 
     def select(self, sql: str, parameters: Sequence[SqlValue] = ()) -> list[tuple[Any, ...]]:

@@ -118,8 +118,10 @@ class TestErrors:
         done = run(tmp_path, "list")
         assert "which project? --project with one of: one, two." in done.stderr
 
-    def test_an_unknown_project_names_those_there_are(self, shared_folder: Path) -> None:
+    def test_an_unknown_project_names_those_there_are(self, shared_folder: Path, tmp_path: Path) -> None:
         assert "Projects there: reading." in run(shared_folder, "get", "x", "-p", "nope").stderr
+        (tmp_path / "none").mkdir()
+        assert "show --example" in run(tmp_path / "none", "get", "x", "-p", "nope").stderr
 
 
 def test_a_user_without_a_name_on_this_machine_signs_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
