@@ -52,6 +52,8 @@ def run(
     script = ["-m", module] if module else []
     if not script and not context.args:
         raise ConfigError("expected a script, or -m and a module: rollout-traces run train.py")
+    if not module and not context.args[0].startswith("-") and not Path(context.args[0]).exists():
+        raise ConfigError(f"{context.args[0]}: no such script. A module is named with -m.")
     given = {
         "max_rollout_traces_per_step": max_traces,
         "project": project,

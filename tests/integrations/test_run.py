@@ -42,6 +42,12 @@ class TestTheScript:
         assert result.returncode == plain.returncode
         assert result.stderr.startswith(plain.stderr)
 
+    def test_that_is_not_there_is_said_once(self, tmp_path):
+        """Seen once: Python's own words, and after them that the script imported no trainer."""
+        done = run(tmp_path, "", "tain.py")
+        assert done.returncode == 1
+        assert "tain.py: no such script." in done.stderr and "imported none" not in done.stderr
+
     def test_a_module_runs_as_python_would(self, tmp_path):
         result = run(tmp_path, "import sys; print(__name__, sys.argv[1:])", "x", options=("-m", "train"))
         assert result.stdout.strip() == "__main__ ['x']"
