@@ -138,7 +138,7 @@ def _say(plan: RemovalPlan, spooled: list[Left], yes: bool, as_json: bool) -> No
     rows = [[*place, n] for place, n in plan.places.items()]
     print_table(["run", "split", "step", "rollouts"], rows[:SHOWN_PLACES], title=f"project {plan.project}")
     if len(rows) > SHOWN_PLACES:
-        typer.echo(f"… and {len(rows) - SHOWN_PLACES} steps more")
+        typer.echo(f"… and {counted(len(rows) - SHOWN_PLACES, 'more step')}")
     typer.echo(
         f"Rollouts: {plan.rollouts:,}, {plan.traced:,} of them traced."
         f" Traces and step summaries: {len(plan.traces):,}, {decimal(plan.text_bytes)}."

@@ -21,6 +21,7 @@ from rollout_traces.model.private_files import (
     is_network_mount,
     mount_type,
 )
+from rollout_traces.model.text import counted
 from rollout_traces.model.units import GIGABYTE
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ def readable(examination: Examination) -> Iterator[CheckFinding]:
     files = sorted(path for path in paths if path.is_file())
     named = ", ".join(path.relative_to(folder).as_posix() for path in files[:SHOWN])
     more = f" and {len(files) - SHOWN:,} more" if len(files) > SHOWN else ""
-    seen = f"{folder} has {mode}: other users can read {len(files):,} files"
+    what = f"read {counted(len(files), 'file')}" if files else "enter it, and read none of its files yet"
+    seen = f"{folder} has {mode}: other users can {what}"
     advice = f"`rollout-traces doctor --fix` closes it ({GROUP} names a group that may go on reading)."
     if foreign:
         advice = (
