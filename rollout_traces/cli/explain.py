@@ -55,7 +55,7 @@ def explain(
 
     store = source.open()
     name = options.run_name(store, run)
-    _check_step(store, name, split, step)
+    options.check_step(store, name, split, step)
     table = store.table()
     if step is None and steps is None and against is None and where is None:
         report = diagnose(table, name, split)
@@ -84,19 +84,6 @@ def explain(
         print_config(store, name, str(b.run))
         typer.echo(sentence(f"What changed is read from {quoted(b.run)} to {quoted(name)}."))
     print_explanation(found, in_force, short_links(table, found))
-
-
-def _check_step(store: Store, run: str, split: str, step: int | None) -> None:
-    """Says so where no rollout was logged at the step.
-
-    Raises:
-        ConfigError: it is none of the run's steps.
-    """
-    steps = [info.step for info in store.steps(run, split)] if step is not None else []
-    if steps and step not in steps:
-        raise ConfigError(
-            f"--step {step}: {run} has no rollouts there; steps of {split}: {steps[0]} to {steps[-1]}."
-        )
 
 
 def other_side(store: Store, a: Selection, text: str) -> Selection:

@@ -119,6 +119,8 @@ def export(
         typer.echo(
             f"{manifest.rows:,} of {counted(manifest.matched, 'rollout')}, {decimal(manifest.bytes)}: {out}"
         )
+    if not manifest.matched and not which.all_rows:
+        options.say_nothing_kept(store, "writes")
 
 
 def _write_site(store: Store, source: options.From, which: options.Which, out: Path, as_json: bool) -> None:

@@ -39,6 +39,7 @@ def lanes(
     steps = [info.step for info in store.steps(name, split)]
     if not steps:
         raise StoreError(f"{name} has no rollouts in {split}.")
+    options.check_step(store, name, split, step)
     reading = Workspace(server_url=source.server_url, space=source.space, projects=(store.project,))
     with closing(reading) as workspace:
         workspace.refresh(store.project)

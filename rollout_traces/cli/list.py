@@ -160,13 +160,8 @@ def _rollouts(store: Store, page: RowPage, names: list[str], as_json: bool) -> N
     print_table(names, shown, title=f"{len(page.rows)} of {page.total} in {store.source.label}")
     if page.next is not None:
         typer.echo(f"more with --after {page.next}")
-    if not page.total and not any(run.n_traces for run in store.runs()):
-        n = sum(run.n_rollouts for run in store.runs())
-        typer.echo(
-            f"No rollout was kept with its text: max_rollout_traces_per_step says how many are, and is 0 by default. "
-            f"--all lists all {n:,}.",
-            err=True,
-        )
+    if not page.total:
+        options.say_nothing_kept(store, "lists")
 
 
 def _counted(rows: Sequence[Any], found: Sequence[Any]) -> str:

@@ -211,6 +211,35 @@ def login() -> str:
         return "unknown"
 
 
+def check_step(store: Store, run: str, split: str, step: int | None) -> None:
+    """Says so where no rollout was logged at the step.
+
+    Raises:
+        ConfigError: it is none of the run's steps.
+    """
+    steps = [info.step for info in store.steps(run, split)] if step is not None else []
+    if steps and step not in steps:
+        raise ConfigError(
+            f"--step {step}: {run} has no rollouts there; steps of {split}: {steps[0]} to {steps[-1]}."
+        )
+
+
+def say_nothing_kept(store: Store, does: str) -> None:
+    """Says on stderr why there is nothing, where no rollout of the project was kept with its text.
+
+    Args:
+        does: what `--all` does with all of them.
+    """
+    runs = store.runs()
+    if not any(run.n_traces for run in runs):
+        n = sum(run.n_rollouts for run in runs)
+        typer.echo(
+            "No rollout was kept with its text: max_rollout_traces_per_step says how many are, and is 0 by default. "
+            f"--all {does} all {n:,}.",
+            err=True,
+        )
+
+
 def run_name(store: Store, run: str | None) -> str:
     """The name of the run that is meant: the one that is named, or the only one there is.
 

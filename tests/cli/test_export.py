@@ -4,7 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+import rollout_traces as rt
+from rollout_traces.cli import build_app
 from rollout_traces.errors import ConfigError, NotWritten
 from tests.cli.conftest import Command
 
@@ -69,3 +72,12 @@ class TestExport:
         device.symlink_to("/dev/null")
         refused = command("share", "b1-0", "-p", folder, "-o", str(device)).exception
         assert isinstance(refused, ConfigError) and "a pipe or a device" in str(refused)
+
+
+def test_a_project_without_texts_says_how_all_rows_are_written(trackio_dir: Path, tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": "6*7?"}, {"role": "assistant", "content": "42"}]
+    logger = rt.RolloutLogger(project="p", name="r", worker="thread")
+    logger.log_rollouts(rt.RolloutBatch.from_messages([talk] * 4, rewards=[1.0] * 4), step=1)
+    logger.finish()
+    done = CliRunner().invoke(build_app(["export"]), ["export", str(tmp_path / "out.jsonl"), "-p", "p"])
+    assert "0 of 0 rollouts" in done.stdout and "--all writes all 4." in done.stderr

@@ -74,5 +74,7 @@ def test_says_in_json_what_the_tool_for_agents_says(project: Path) -> None:
 
 
 def test_a_step_or_a_lane_that_is_none_is_refused(project: Path) -> None:
-    assert asked("--step", "9").exit_code == 1
+    refused = asked("--step", "9")
+    assert refused.exit_code == 1
+    assert str(refused.exception) == "--step 9: run-a has no rollouts there; steps of rollout: 1 to 2."
     assert asked("--by", "moon").exit_code == 1
