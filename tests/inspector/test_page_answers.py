@@ -226,6 +226,7 @@ class TestPages:
         expect(shown.get("finding").first).to_contain_text(
             re.compile(r"; n [\d,]+ against [\d,]+ there, [\d,]+ against [\d,]+ in all")
         )
+        expect(shown.get("findings")).to_contain_text("What differs from B to A")
         shown.get("figures").first.click()
         expect(shown.get("query").first).to_contain_text("select")
         shown.get("explain-open").first.click()

@@ -34,6 +34,14 @@ export function signed(value) {
   return value > 0 ? "+" + number(value) : number(value);
 }
 
+// One of several that stand below each other, the largest of them so large: as many places as that one has.
+export function signedBeside(value, largest) {
+  const places = Math.min(Math.max(2 - Math.floor(Math.log10(largest)), 0), 12);
+  if (!(largest >= 1e-6) || Number.isNaN(value) || value === null) return signed(value);
+  const text = value.toFixed(places);
+  return Number(text) === 0 ? "0" : value > 0 ? "+" + text : minus(text);
+}
+
 export function percent(share) {
   if (share === null || share === undefined || Number.isNaN(share)) return "\u2013";
   const value = share * 100;

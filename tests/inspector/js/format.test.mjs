@@ -1,7 +1,14 @@
 // Numbers as a person reads them: one minus sign in all of them.
 import test from "node:test";
 import assert from "node:assert/strict";
-import { compact, number, pValue, percent, signed } from "../../../rollout_traces/inspector/lib/format.js";
+import {
+  compact,
+  number,
+  pValue,
+  percent,
+  signed,
+  signedBeside,
+} from "../../../rollout_traces/inspector/lib/format.js";
 
 test("below zero every kind of number has the same sign", () => {
   assert.deepEqual(
@@ -58,4 +65,15 @@ test("a p value is said as the commands say it", () => {
     "1e-12",
     "\u2013",
   ]);
+});
+
+test("parts of one sum have the places of the largest", () => {
+  assert.deepEqual(
+    [-0.274, 0.00194, 8.34e-6, 0].map(value => signedBeside(value, 0.274)),
+    ["\u22120.274", "+0.002", "0", "0"],
+  );
+  assert.deepEqual(
+    [12.345, -0.5].map(value => signedBeside(value, 12.345)),
+    ["+12.3", "\u22120.5"],
+  );
 });

@@ -1,7 +1,7 @@
 // What differs between two sets of rollouts: ranked findings, parts of the reward's change, who carried it, phrases.
 
 import { ghost, h, svg } from "../../lib/dom.js";
-import { number, pValue, percent, plural, signed } from "../../lib/format.js";
+import { number, pValue, percent, plural, signed, signedBeside } from "../../lib/format.js";
 import { inert } from "../../lib/text.js";
 import { queries } from "./queries.js";
 
@@ -47,7 +47,11 @@ function head(answer) {
 function findings(answer, doing) {
   return h(
     "section#findings",
-    h("h3", "What differs"),
+    h(
+      "h3",
+      "What differs",
+      answer.findings.length ? h("span.rt-soft", { style: { fontWeight: 400 } }, " from B to A") : null,
+    ),
     answer.findings.some(each => each.is_sure)
       ? null
       : h(
@@ -197,7 +201,7 @@ function parts(each, at, doing) {
           },
         }),
       ),
-      h("b", signed(value)),
+      h("b", { title: signed(value) }, signedBeside(value, top)),
     ]),
     counted("decompositions", at, doing),
   );

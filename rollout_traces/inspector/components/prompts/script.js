@@ -1,7 +1,7 @@
 // Prompts: the list of a run and split, and one prompt over steps, splits and runs.
 
 import { button, ghost, h, notice, onWidth, replace, scrolling, table } from "../../lib/dom.js";
-import { number, percent, plural, signed } from "../../lib/format.js";
+import { number, percent, plural, signed, signedBeside } from "../../lib/format.js";
 import { promptLink } from "../../lib/going.js";
 import { mounted, setPopulation } from "../../lib/pages.js";
 import { latest } from "../../lib/remote.js";
@@ -98,6 +98,7 @@ function drawList(now) {
     );
   };
   const all = ghost("all", () => state.set({ where: null }));
+  const steepest = list.prompts.reduce((top, each) => Math.max(top, Math.abs(each.trend ?? 0)), 0);
   return replace(
     slot(),
     h(
@@ -117,7 +118,7 @@ function drawList(now) {
           h("th.rt-num", "steps"),
         ],
         list.prompts,
-        each => row(each, sourced),
+        each => row(each, sourced, steepest),
       ),
       ".rt-prompts-scroll",
     ),
@@ -125,7 +126,7 @@ function drawList(now) {
   );
 }
 
-function row(each, sourced) {
+function row(each, sourced, steepest) {
   const solved =
     each.solve_rate === null
       ? h("span.rt-faint", "not known")
@@ -138,7 +139,7 @@ function row(each, sourced) {
     h("td.rt-prompt-cell", promptLink(each, 160)),
     sourced ? h("td.rt-ellipsis.rt-prompt-source", inert(each.source || "")) : null,
     h("td.rt-num", solved),
-    h("td.rt-num", { title: "reward a step" }, each.trend === null ? "–" : signed(each.trend)),
+    h("td.rt-num", { title: `reward a step: ${signed(each.trend)}` }, signedBeside(each.trend, steepest)),
     h("td.rt-num", { title: "standard deviation of the reward" }, number(each.spread)),
     h("td.rt-num", number(each.visits)),
     h("td.rt-num", number(each.tokens)),
