@@ -38,7 +38,14 @@ function update(now, changed) {
     shownFor = "";
     data = null;
     setPopulation("runs");
-    return replace(slot(), notice("info", "One run alone", "This project has no second run to lay over it."));
+    return replace(
+      slot(),
+      notice(
+        "info",
+        "One run alone",
+        "This project has no second run to lay over it. Log or import one to the same project, or pick another project.",
+      ),
+    );
   }
   if (now.other !== other.name) return state.set({ other: other.name }, { fill: true });
   const wanted = state.valuesOf(now, ["project", "run", "split", "other", "more", "charts"]);
