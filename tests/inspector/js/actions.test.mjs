@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { actionLetters, aligned, firstDifference } from "../../../rollout_traces/inspector/components/group/actions.js";
+import { lengthOf } from "../../../rollout_traces/inspector/components/turn_strip/script.js";
 
 const call = (name, text) => ({ kind: "call", name, text });
 const answer = text => ({ kind: "answer", name: "answer", text });
@@ -62,4 +63,8 @@ test("no action is lost and none changes its place in its own sample", () => {
     rows.forEach((row, at) => assert.deepEqual(row.filter(Boolean), members[at].actions));
     assert.equal(new Set(rows.map(row => row.length)).size, 1);
   }
+});
+
+test("a rollout is as long as its tokens, or its turns where those are unobserved", () => {
+  assert.deepEqual([[{ n: 3 }, { n: 40 }], [{ n: 0 }, { n: 0 }, { n: 0 }], []].map(lengthOf), [43, 3, 0]);
 });

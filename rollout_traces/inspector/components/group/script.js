@@ -11,7 +11,7 @@ import { shareButton } from "../../lib/share.js";
 import * as state from "../../lib/state.js";
 import { firstWords, inert } from "../../lib/text.js";
 import { flagChips } from "../samples/script.js";
-import { turnStrip } from "../turn_strip/script.js";
+import { lengthOf, turnStrip } from "../turn_strip/script.js";
 import { actionLetters, aligned, firstDifference, keyOf } from "./actions.js";
 
 const KEYS = ["project", "run", "split", "step", "group"];
@@ -128,7 +128,7 @@ function members(letters) {
     "stop",
     "flags",
   ];
-  const longest = Math.max(...data.members.map(member => member.turns.reduce((sum, turn) => sum + turn.n, 0)), 1);
+  const longest = Math.max(...data.members.map(member => lengthOf(member.turns)), 1);
   return block(
     "section.rt-bench",
     "Samples",
@@ -148,6 +148,12 @@ function members(letters) {
       ),
     ),
   );
+}
+
+// Where a turn begins; rollouts of text have no tokens to go to.
+function placeOf(turns, index) {
+  if (!turns.some(turn => turn.n)) return {};
+  return { token: turns.slice(0, index).reduce((sum, turn) => sum + turn.n, 0), view: "tokens" };
 }
 
 function memberRow(member, letters, row, width, longest) {
@@ -174,10 +180,7 @@ function memberRow(member, letters, row, width, longest) {
     h("td", flagChips(member.flags, data.severities, 2, member.explains)),
     h(
       "td",
-      member.turns.length > 0 &&
-        turnStrip(member.turns, longest, index =>
-          open(member, { token: member.turns.slice(0, index).reduce((sum, turn) => sum + turn.n, 0), view: "tokens" }),
-        ),
+      member.turns.length > 0 && turnStrip(member.turns, longest, index => open(member, placeOf(member.turns, index))),
     ),
     row
       ? Array.from({ length: width }, (_, at) => h("td.rt-actions", row[at] ? actionChip(row[at], letters) : null))

@@ -7,10 +7,14 @@ import { inert } from "../../lib/text.js";
 const WIDTH = 200;
 const HEIGHT = 16;
 
-// turns: {role, n, calls: names, failed}; longest: tokens of the longest rollout beside it; goTo(index) opens a turn.
+// The width of a rollout beside others: its tokens, or its turns where their tokens are unobserved.
+export const lengthOf = turns => turns.reduce((sum, turn) => sum + turn.n, 0) || turns.length;
+
+// turns: {role, n, calls: names, failed}; longest: of the longest rollout beside it; goTo(index) opens a turn.
 export function turnStrip(turns, longest, goTo) {
   const whole = turns.reduce((sum, turn) => sum + turn.n, 0);
-  const said = `${plural(turns.length, "turn")}, ${plural(whole, "token")}`;
+  const tokens = n => (whole ? `, ${plural(n, "token")}` : "");
+  const said = `${plural(turns.length, "turn")}${tokens(whole)}`;
   const picture = svg("svg.rt-turn-strip", {
     viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
     width: WIDTH,
@@ -20,8 +24,9 @@ export function turnStrip(turns, longest, goTo) {
   });
   let at = 0;
   for (const [index, turn] of turns.entries()) {
-    const [x, width] = [(at / longest) * WIDTH, Math.max((turn.n / longest) * WIDTH - 1, 1)];
-    const words = `turn ${index}: ${turn.role}, ${plural(turn.n, "token")}${turn.calls.length ? `, calls ${turn.calls.map(inert).join(", ")}` : ""}${turn.failed ? ", failed" : ""}`;
+    const n = whole ? turn.n : 1;
+    const [x, width] = [(at / longest) * WIDTH, Math.max((n / longest) * WIDTH - 1, 1)];
+    const words = `turn ${index}: ${turn.role}${tokens(turn.n)}${turn.calls.length ? `, calls ${turn.calls.map(inert).join(", ")}` : ""}${turn.failed ? ", failed" : ""}`;
     picture.append(
       svg(
         "rect",
@@ -33,7 +38,7 @@ export function turnStrip(turns, longest, goTo) {
       picture.append(
         svg("rect", { class: turn.failed ? "rt-strip-failed" : "rt-strip-call", x, y: 0, width, height: 2.5 }),
       );
-    at += turn.n;
+    at += n;
   }
   return picture;
 }
