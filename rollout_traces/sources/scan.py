@@ -136,7 +136,7 @@ def _why_not(head: Head) -> str:
     keys = ", ".join(sorted(head.keys))[:SAID]
     if head.record is None and keys and len(head.raw) >= HEAD:
         return f"begins with a record above {HEAD:,} bytes ({keys}, ...), of which no format is told; --format NAME reads it"
-    return f"is of no format that is known; its first record has {keys or 'no keys'}"
+    return f"is of no format that is known; its first record has {'the keys ' + keys if keys else 'no keys'}"
 
 
 def _forced(path: Path) -> Claim:

@@ -222,7 +222,7 @@ class TestForced:
     def test_a_file_of_no_known_format_is_said_with_its_keys(self, tmp_path):
         problems = Problems()
         assert rows_of(written(tmp_path, {"colour": 1, "weight": 2}), problems) == []
-        assert "its first record has colour, weight" in str(problems.kept[0])
+        assert "its first record has the keys colour, weight" in str(problems.kept[0])
 
 
 class TestApiLogs:
