@@ -73,8 +73,9 @@ export function compact(value) {
 
 export function seconds(value) {
   if (value === null || value === undefined) return "\u2013";
-  if (value < 1) return (value * 1000).toFixed(0) + " ms";
-  if (value < 120) return value.toFixed(1) + " s";
+  if (value > 0 && value < 0.0005) return "<1 ms";
+  if (value < 0.9995) return (value * 1000).toFixed(0) + " ms";
+  if (value < 119.95) return value.toFixed(1) + " s";
   if (value < 7200) return (value / 60).toFixed(1) + " min";
   if (value < 172800) return (value / 3600).toFixed(1) + " h";
   return number(Math.round(value / 86400)) + " days";

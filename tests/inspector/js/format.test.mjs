@@ -6,6 +6,7 @@ import {
   number,
   pValue,
   percent,
+  seconds,
   signed,
   signedBeside,
 } from "../../../rollout_traces/inspector/lib/format.js";
@@ -76,4 +77,8 @@ test("parts of one sum have the places of the largest", () => {
     [12.345, -0.5].map(value => signedBeside(value, 12.345)),
     ["+12.3", "\u22120.5"],
   );
+});
+
+test("a time is in the unit that it rounds to", () => {
+  assert.deepEqual([0, 0.0002, 0.0125, 0.9997, 119.97].map(seconds), ["0 ms", "<1 ms", "13 ms", "1.0 s", "2.0 min"]);
 });
