@@ -46,6 +46,14 @@ class TestAnOpenFolder:
         assert "doctor --fix" in finding.advice
         assert modes(home) == {0o055, 0o044}
 
+    def test_without_a_file_that_is_open_is_only_entered(self, home):
+        """Seen once: “other users can read 0 files”."""
+        for path in home.rglob("*"):
+            path.chmod(0o700 if path.is_dir() else 0o600)
+        assert found().seen.endswith(
+            "has mode 0755: other users can enter it, and read none of its files yet"
+        )
+
     def test_is_closed_on_request_and_goes_on_working(self, home, tmp_path):
         (home / "link").symlink_to(tmp_path / "elsewhere")
         (tmp_path / "elsewhere").write_text("x")
