@@ -28,8 +28,8 @@ from rollout_traces.trace.conversion import STEPS, TRAJECTORIES
 
 STEPS_OF_A_TRAIL = 2 * TRAIL
 """Step summaries that are read after a restart: of training and of an evaluation at each of its steps."""
-PAUSES = (0.25, 1.0, 2.0)
-"""Seconds after each time that they could not be read."""
+PAUSES = (0.0, 0.25, 1.0, 2.0)
+"""Seconds before each time that they are read, where they could not be."""
 TRACES_AT_ONCE = 256
 """Traces of one log call at most: Trackio copies and checks a call's traces on the calling thread."""
 
@@ -182,11 +182,11 @@ class StepProcessor:
 
     def _resumed(self) -> RunState:
         for pause in PAUSES:
+            time.sleep(pause)
             try:
                 return self._stored_state()
             except Exception as error:  # noqa: BLE001  the store may be locked or away; counted and warned
                 reason = error
-                time.sleep(pause)
         self._warnings.count("store_unreadable", f"totals and incidents of the run start anew: {reason!r}")
         return RunState()
 

@@ -81,6 +81,28 @@ def test_totals_go_on_where_the_store_cannot_be_read_for_a_moment(
     assert processor.counters["store_unreadable"] == counted
 
 
+def test_a_store_that_cannot_be_read_is_read_after_each_pause_and_not_waited_for_again(sink, monkeypatch):
+    pauses, done = (0.0, 0.01, 0.02), []
+    sleep = time.sleep
+
+    def wait(seconds: float) -> None:
+        sleep(seconds)
+        if seconds in pauses:
+            done.append(seconds)
+
+    def read(n: int):
+        done.append("read")
+        raise OSError("disk I/O error")
+
+    monkeypatch.setattr("rollout_traces.steps.processor.PAUSES", pauses)
+    monkeypatch.setattr(sink.stored, "details", read)
+    monkeypatch.setattr(time, "sleep", wait)
+    processor = StepProcessor(sink, None, StepOptions(max_rollout_traces_per_step=0))
+    processor.add(KEY, batch())
+    processor.close(KEY, StoredStep())
+    assert done == [0.0, "read", 0.01, "read", 0.02, "read"]
+
+
 def test_nothing_is_stored_before_the_step_is_closed(sink):
     processor = StepProcessor(sink, None, StepOptions())
     processor.add(KEY, batch(1))
