@@ -240,8 +240,7 @@ def sentence_of(
     form = percent if m.name.value is not None else number
     named = series_text(m.name)
     what = f"{signature.what}: {named}" if signature else named
-    text = what
-    text += " moved" if m.before is None or m.after is None else _way_between(m, m.before, m.after)
+    text = f"{what} {_way_of(m)}"
     if part:
         text += f" on {part_text(part)}"
         if m.also and m.part == part:
@@ -254,7 +253,7 @@ def sentence_of(
     text += f", {since(m.step, m.last)}"
     first, latest = m.onset
     if m.last is None and latest - first > SPIKE:
-        text += f" ({first} to {latest})"
+        text += f" (between {first} and {latest})"
     carried = next((each for each in (m, *others) if each.carriers), None)
     if carried:
         share = percent(sum(carrier.share for carrier in carried.carriers))
@@ -263,13 +262,21 @@ def sentence_of(
     return text + _together(named, others)
 
 
-def _way_between(m: Movement, before: float, after: float) -> str:
-    """Says from which level to which a movement went."""
+def _way_of(m: Movement) -> str:
+    """Says which way a movement went, and between which levels where these are known and read apart."""
+    way = "rose" if _rises(m) else "fell"
+    if m.before is None or m.after is None:
+        return way
     is_share = m.name.value is not None
-    figures = (percent(before), percent(after)) if is_share else numbers_apart(before, after)
-    if figures[0] == figures[1]:
-        return " moved"
-    return f" {'rose' if after > before else 'fell'} from {figures[0]} to {figures[1]}"
+    before, after = (percent(m.before), percent(m.after)) if is_share else numbers_apart(m.before, m.after)
+    return f"{way} from {before} to {after}" if before != after else f"{way} from its course, at {before}"
+
+
+def _rises(m: Movement) -> bool:
+    """Tells which way a movement went: by its levels, and where these do not say it, beside all else that its series does."""
+    if m.before is None or m.after is None or m.before == m.after:
+        return m.z > 0
+    return m.after > m.before
 
 
 def _together(named: str, others: Sequence[Movement]) -> str:
@@ -277,10 +284,8 @@ def _together(named: str, others: Sequence[Movement]) -> str:
     ways: dict[str, dict[str, None]] = {"rose": {}, "fell": {}}
     for other in others:
         name = series_text(other.name)
-        if other.before is None or other.after is None or other.before == other.after:
-            continue
         if name != named and not any(name in held for held in ways.values()):
-            ways["rose" if other.after > other.before else "fell"][name] = None
+            ways["rose" if _rises(other) else "fell"][name] = None
     return "".join(f"; also {way}: {', '.join(held)}" for way, held in ways.items() if held)
 
 
@@ -338,8 +343,7 @@ def _fits(signature: Signature, m: Movement, part: Part | None) -> bool:
         fnmatchcase(named, pattern) and (" " in pattern) == (m.name.value is not None)
         for pattern in signature.columns
     )
-    rises = m.before is not None and m.after is not None and m.after > m.before
-    direction = "up" if rises else "down"
+    direction = "up" if _rises(m) else "down"
     column = part[0][0] if part else ""
     return (
         known

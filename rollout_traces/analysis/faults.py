@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from rollout_traces.analysis.compare import DISCOVERY
 from rollout_traces.analysis.curves import (
     FEWEST_BESIDE,
     MOST_GAPS,
@@ -31,6 +33,7 @@ from rollout_traces.analysis.in_words import (
 from rollout_traces.analysis.parts import REMAINS
 from rollout_traces.analysis.relations import current, known_reward
 from rollout_traces.analysis.run_rows import BY_OUTCOME, RunRows
+from rollout_traces.analysis.scan import SPIKE
 from rollout_traces.analysis.schedules import has_no_noise
 from rollout_traces.analysis.screen import FEWEST_EVALUATIONS, FEWEST_STEPS
 from rollout_traces.analysis.selections import RunScope
@@ -215,22 +218,23 @@ def _of_flag(name: str, steps: Sequence[dict[str, Any]]) -> Diagnosis | None:
 
 
 def no_signal_entries(scope: RunScope, rows: RunRows, found: Sequence[Diagnosis]) -> list[Diagnosis]:
-    """An error where all rewards of a run are equal; a warning for each part in which they are, or in which a success or component is always 0.
+    """An error where all rewards of a run are equal, or of the steps at its end; a warning where those of other steps are, and for each part in which they are, or in which a success or component is always 0.
 
     Args:
         scope: the run and split.
         rows: its rollouts.
         found: the other entries; what they say of a part is not said again.
     """
+    entries = []
     if scope.columns.has("reward") and len(rows.steps) >= FEWEST_EVALUATIONS:
         query = f"""select count(x) as known, min(x) as low, max(x) as high
             from (select {known_reward(scope.columns)} as x from rollouts where {scope.scope})"""
         (of_all,) = scope.relations.sql(query, scope.params).to_pylist()
         if 2 * of_all["known"] > len(rows.at) and of_all["low"] == of_all["high"]:
             return [_equal((), int(rows.steps[0]), len(rows.at), of_all["low"])]
+        entries += _of_steps(rows, found)
     values = {each.name.column: each.read() for each in rows.measures if _is_signal(each.name)}
     known = {(each.part, name.column) for each in found for name in each.series}
-    entries = []
     for column in [each for each in rows.parts if each not in BY_OUTCOME]:
         codes, texts = rows.parts[column]
         alike = {name: _of_one_value(codes, of, len(texts)) for name, of in values.items()}
@@ -243,6 +247,50 @@ def no_signal_entries(scope: RunScope, rows: RunRows, found: Sequence[Diagnosis]
             if names and (part, "reward") not in known:
                 entries += _of_part(rows, part, codes == code, {name: values[name] for name in names})
     return entries
+
+
+def _of_steps(rows: RunRows, found: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """The entry of the one stretch of steps, but for a run's first, in which all rewards are the run's least; none where it may be chance, or a loud entry says it.
+
+    The chance is that of as many groups, were each of them as often without a reward as those of all other steps.
+    """
+    rewards = next((each.read() for each in rows.measures if each.name == SeriesName("reward")), None)
+    if rewards is None:
+        return []
+    n_steps, known, least = len(rows.steps), np.isfinite(rewards), float(np.nanmin(rewards))
+    n_known, n_more = (np.bincount(rows.at[held], minlength=n_steps) for held in (known, rewards > least))
+    empty = np.flatnonzero((2 * n_known > rows.per_step) & (n_more == 0))
+    if not len(empty) or empty[0] == 0 or np.ptp(empty) != len(empty) - 1:
+        return []
+    first, last = int(empty[0]), int(empty[-1])
+    inside = (rows.at >= first) & (rows.at <= last)
+    n_groups, others = len(np.unique(rows.unit[inside & known])), np.unique(rows.unit[~inside & known])
+    n_paid = len(np.unique(rows.unit[rewards > least]))
+    usual = (len(others) - n_paid + 1) / (len(others) + 2)
+    log_p = n_groups * np.log(usual) + 2 * np.log(n_steps)
+    if log_p > np.log(DISCOVERY):
+        return []
+    step, end = int(rows.steps[first]), int(rows.steps[last]) if last + 1 < n_steps else None
+    if any(_tells_of_reward(each, step) for each in found):
+        return []
+    whole = _equal((), step, int((inside & known).sum()), least, f", {since(step, end)}")
+    return [
+        replace(
+            whole,
+            severity="error" if end is None and log_p < np.log(SURE) else "warn",
+            shape="level" if end is None else "window",
+            end=None if end is None else (end, end),
+            last=end,
+            before=float(np.nanmean(rewards[~inside])),
+            where=steps_filter(step, end),
+        )
+    ]
+
+
+def _tells_of_reward(each: Diagnosis, step: int) -> bool:
+    """Tells whether an entry says loudly that all rewards moved about a step."""
+    of_reward = each.severity != "info" and SeriesName("reward") in each.series
+    return of_reward and not each.part and each.onset[0] - SPIKE <= step <= each.onset[1] + SPIKE
 
 
 def _is_signal(name: SeriesName) -> bool:
@@ -288,9 +336,9 @@ def _of_part(rows: RunRows, part: Part, held: np.ndarray, alike: Mapping[str, np
     return [_entry(part, first, list(usual), 0.0, sentence, "warn", "a reward that is never given")]
 
 
-def _equal(part: Part, first: int, n: int, value: float) -> Diagnosis:
+def _equal(part: Part, first: int, n: int, value: float, when: str = "") -> Diagnosis:
     whose = f" of {part_text(part)}" if part else ""
-    sentence = f"all {n:,} rewards{whose} are {number(value)}: nothing can be learned from them."
+    sentence = f"all {n:,} rewards{whose} are {number(value)}{when}: nothing can be learned from them."
     severity: Severity = "warn" if part else "error"
     return _entry(part, first, ["reward"], value, sentence, severity, "all rewards are equal")
 

@@ -43,7 +43,8 @@ def percent(value: float) -> str:
 
 def number(value: float, digits: int = DIGITS) -> str:
     """A number as a person reads it."""
-    return _signed(f"{value:,.0f}" if abs(value) >= WHOLE_FROM else f"{value:.{digits}g}")
+    text = f"{value:,.0f}" if abs(value) >= WHOLE_FROM else f"{value:.{digits}g}"
+    return _signed(text.replace("e-0", "e-"))
 
 
 def numbers_apart(one: float, other: float) -> tuple[str, str]:

@@ -190,7 +190,7 @@ def test_when_something_began_is_said_as_well_as_it_is_known():
     slow = steps(60, n_sampled=lambda s, g, i: 100 + 0.6 * max(s - 30, 0) + 9 * of_rollouts[s, g, i])
     entries = diagnose(table(slow), "run").diagnoses
     wide = [each for each in entries if each.last is None and each.onset[1] - each.onset[0] > 3]
-    assert wide and all(f" ({each.onset[0]} to {each.onset[1]})" in each.sentence for each in wide)
+    assert wide and all(f" (between {each.onset[0]} and {each.onset[1]})" in each.sentence for each in wide)
     sharp = steps(60, n_sampled=lambda s, g, i: 100 + 40 * (s >= 30) + 9 * of_rollouts[s, g, i])
     [entry] = told(table(sharp))
     assert ", since step 30." in entry.sentence

@@ -8,7 +8,7 @@ import pytest
 from rollout_traces.analysis import diagnose
 from rollout_traces.analysis.curves import FEWEST_BESIDE
 from rollout_traces.analysis.in_words import number
-from tests.analysis.builders import steps, table
+from tests.analysis.builders import steps, table, uniform
 from tests.analysis.test_movements import drawn, happens, logged, told
 from tests.stories.relations import TableRelations
 
@@ -103,6 +103,42 @@ class TestEqualRewards:
         report = diagnose(table(steps(20, reward=0.0, n_sampled=lambda s, g, i: 50 + drawn(s, g, i))), "run")
         assert report.diagnoses[0].severity == "error"
         assert report.diagnoses[0].sentence == "all 480 rewards are 0: nothing can be learned from them."
+
+    @pytest.mark.parametrize(("n_steps", "first", "groups"), [(8, 5, 6), (20, 17, 4), (40, 39, 12)])
+    def test_since_a_step_are_said_in_the_last_steps_of_a_run_too(self, n_steps, first, groups):
+        """Seen once: in the last three of eight steps every reward was 0, and nothing was said."""
+
+        def reward(s: int, g: int, i: int) -> float:
+            return 0.0 if s >= first else float(happens(0.5, s, g, i))
+
+        report = diagnose(table(steps(n_steps, groups=groups, reward=reward)), "run")
+        told = [each for each in report.diagnoses if each.severity != "info" and "reward" in each.sentence]
+        assert told and told[0].step == first and told[0].last is None
+
+    def test_of_steps_in_between_are_a_warning(self):
+        def reward(s: int, g: int, i: int) -> float:
+            return 0.0 if s in (4, 5) else float(happens(0.5, s, g, i))
+
+        report = diagnose(table(steps(10, groups=4, reward=reward)), "run")
+        [entry] = [each for each in report.diagnoses if each.name == "all rewards are equal"]
+        assert (entry.severity, entry.where) == ("warn", "step >= 4 and step <= 5")
+        assert entry.sentence.startswith("all 32 rewards are 0, from step 4 to 5")
+
+    @pytest.mark.parametrize("share", [0.02, 0.1])
+    @pytest.mark.parametrize("seed", range(8))
+    def test_of_a_few_groups_that_are_seldom_solved_are_chance(self, share, seed):
+        def reward(s: int, g: int, i: int) -> float:
+            return float(uniform(seed, s, g, i) < share)
+
+        report = diagnose(table(steps(20, groups=4, reward=reward)), "run")
+        assert "all rewards are equal" not in [each.name for each in report.diagnoses]
+
+    def test_at_the_start_are_how_a_run_begins(self):
+        def reward(s: int, g: int, i: int) -> float:
+            return 0.0 if s < 4 else float(happens(0.5, s, g, i))
+
+        report = diagnose(table(steps(20, reward=reward)), "run")
+        assert "all rewards are equal" not in [each.name for each in report.diagnoses]
 
     def test_of_one_source_are_a_warning(self):
         def reward(s: int, g: int, i: int) -> float:

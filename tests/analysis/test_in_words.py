@@ -20,7 +20,7 @@ def test_a_share_that_is_not_all_is_not_a_hundred_per_cent(share, text):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(999.4, "999"), (999.7, "1,000"), (-999.7, "\u22121,000"), (1234.5, "1,234"), (0.9996, "1"), (0.00149, "0.00149")],
+    [(999.4, "999"), (999.7, "1,000"), (-999.7, "\u22121,000"), (1234.5, "1,234"), (0.9996, "1"), (0.00149, "0.00149"), (2.37e-5, "2.37e-5"), (2e-12, "2e-12")],
 )  # fmt: skip
 def test_a_number_below_a_thousand_that_rounds_to_it_is_written_out(value, text):
     """Seen once: "n_sampled rose from 519 to 1e+03"."""

@@ -10,7 +10,8 @@ from rollout_traces.analysis import diagnose, screen
 from rollout_traces.analysis import names as table_of_names
 from rollout_traces.analysis.carriers import _handful, carried_by
 from rollout_traces.analysis.curves import SeriesName, heaviest_curve
-from rollout_traces.analysis.diagnosis import Diagnosis
+from rollout_traces.analysis.diagnosis import Diagnosis, Movement
+from rollout_traces.analysis.entries import named, sentence_of
 from rollout_traces.analysis.run_rows import RowMeasure, RunRows
 from rollout_traces.analysis.selections import RunScope
 from rollout_traces.cli.show import FOLDER
@@ -1085,3 +1086,19 @@ def test_what_hardly_moved_is_info_and_has_the_digits_that_say_how_far():
     [entry] = [each for each in diagnose(table(rows), "run").diagnoses if SeriesName("reward") in each.series]
     assert entry.severity == "info"
     assert entry.sentence.startswith("the reward falls: reward fell from 1.174 to 1.166, since step 30")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "z", "said"),
+    [
+        (0.4, 0.3, -9.0, "the reward falls: reward fell from 0.4 to 0.3, since step 30"),
+        (0.4, 0.4, -9.0, "the reward falls: reward fell from its course, at 0.4, since step 30"),
+        (None, 0.3, -9.0, "the reward falls: reward fell, since step 30"),
+        (None, 0.3, 9.0, "the reward rises: reward rose, since step 30"),
+    ],
+)
+def test_which_way_it_went_is_said_where_its_levels_do_not_say_so(before, after, z, said):
+    """Seen once: “the reward falls: reward moved”."""
+    m = Movement(SeriesName("reward"), (), "level", (30, 30), 30, None, None, before, after, z, 1e-9)
+    signature, _ = named([m], [9.0], (), False)
+    assert sentence_of(m, (), [], signature) == said
